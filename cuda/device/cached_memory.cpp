@@ -8,10 +8,12 @@
 
 namespace muonrt::cuda {
 
-/// Never destroyed, because threads that wait for an abort may still run during `exit`.
+/// The cache is never destroyed, because threads that wait for an abort may still run during
+/// `exit`.
 struct CachedMemory::Cache {
   std::mutex mutex;
-  std::map<std::pair<int, bool>, Blocks> idle;  // by device, and whether the memory is pinned
+  // The key is the device, and whether the memory is pinned.
+  std::map<std::pair<int, bool>, Blocks> idle;
 
   Blocks& of(int device, bool pinned) {
     const std::lock_guard lock(mutex);
@@ -24,7 +26,7 @@ CachedMemory::Cache& CachedMemory::cache() {
   return *all;
 }
 
-/// Whether the GPU has run all work that uses the block, or is lost.
+/// Returns whether the GPU has run all work that uses the block, or is lost.
 bool CachedMemory::Block::is_idle() const {
   return std::all_of(users.begin(), users.end(), [](const auto& event) {
     const bool waits = cudaEventQuery(event->handle()) == cudaErrorNotReady;

@@ -10,21 +10,22 @@
 
 namespace muonrt::cuda {
 
-/// GPU memory or pinned memory that belongs to no Device and whose owner may be destroyed while
-/// enqueued work still uses it. After that work has run, the block is reused; it is never freed,
+/// GPU memory or pinned memory that belongs to no Device. Its owner may be destroyed while enqueued
+/// work still uses the memory. After that work has run, the block is reused. It is never freed,
 /// because cudaFree and cudaFreeHost wait for all work of a GPU, including a caller's stream that
 /// hangs and work that waits for peers. Threads: one at a time.
 class CachedMemory {
  public:
-  /// At least `bytes` > 0 and at most twice as much, uninitialized. Does not disturb captures of
-  /// the calling thread. Errors: OUT_OF_MEMORY, DEVICE.
+  /// Allocates at least `bytes` > 0 and at most twice as much, uninitialized. Does not disturb
+  /// captures of the calling thread. Errors: OUT_OF_MEMORY, DEVICE.
   CachedMemory(int device, int64_t bytes, bool pinned);
-  /// Does not wait.
+  /// Returns the block to the cache without waiting.
   ~CachedMemory();
   CachedMemory(const CachedMemory&) = delete;
   CachedMemory& operator=(const CachedMemory&) = delete;
 
-  /// The block is not reused before the GPU has reached `event`, which must be of the same device.
+  /// Prevents the block from being reused before the GPU has reached `event`, which must be an
+  /// event of the same device.
   void keep_until(std::shared_ptr<const CudaEvent> event);
 
   void* data() const { return block().memory->data(); }
@@ -40,13 +41,13 @@ class CachedMemory {
     std::vector<std::shared_ptr<const CudaEvent>> users;
     bool is_idle() const;
   };
-  using Blocks = std::multimap<int64_t, Block>;  // by their bytes
+  using Blocks = std::multimap<int64_t, Block>;  // the key is the size in bytes
   struct Cache;
   static Cache& cache();
   const Block& block() const { return own_.mapped(); }
 
-  Blocks& idle_;           // the cache's blocks of this kind
-  Blocks::node_type own_;  // returned to them without an allocation
+  Blocks& idle_;           // the cached blocks of this kind
+  Blocks::node_type own_;  // can be returned to `idle_` without an allocation
 };
 
 }  // namespace muonrt::cuda

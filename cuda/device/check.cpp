@@ -6,7 +6,7 @@ namespace muonrt::cuda {
 
 void check(cudaError_t result, const char* call, const char* function, int line) {
   if (result == cudaSuccess) return;
-  // The runtime would report this error again to the next call of cudaGetLastError.
+  // This call clears the error. Otherwise the next cudaGetLastError would report it again.
   cudaGetLastError();
   const Status status =
       result == cudaErrorMemoryAllocation ? Status::kOutOfMemory : Status::kDevice;

@@ -4,11 +4,11 @@
 
 namespace muonrt::cuda {
 
-/// Throws unless `result` is success: OUT_OF_MEMORY if the device's memory is exhausted, otherwise
-/// DEVICE. The message contains the call, its place and the runtime's text.
+/// Throws unless `result` is success. The error is OUT_OF_MEMORY if the device's memory is
+/// exhausted, otherwise DEVICE. The message contains the call, its place and the runtime's text.
 void check(cudaError_t result, const char* call, const char* function, int line);
 
 }  // namespace muonrt::cuda
 
-/// Turns the error of a CUDA call into an Error.
+/// Converts the error of a CUDA call to an Error.
 #define MUONRT_CUDA(call) ::muonrt::cuda::check((call), #call, __func__, __LINE__)

@@ -101,7 +101,7 @@ cudaEvent_t handle_of(const Event& event) { return cast_or_throw<const CudaEvent
 
 namespace {
 
-/// muonrt's kernels on the architectures on which they are faster for every shape
+/// By default uses muonrt's kernels on the architectures on which they are faster for every shape
 /// (cuda/MEASUREMENTS.md).
 SymmetricProvider default_symmetric(int major, bool naive_products) {
   return major == 9 && !naive_products ? SymmetricProvider::kSm90 : SymmetricProvider::kVendor;
@@ -225,7 +225,7 @@ MemoryKind CudaDevice::kind_of(const void* memory) const {
     cudaGetLastError();
     return MemoryKind::kElsewhere;
   }
-  MUONRT_CUDA(asked);  // may also report an error of earlier work on a lost GPU
+  MUONRT_CUDA(asked);  // this may also report an error of earlier work on a lost GPU
   switch (attributes.type) {
     case cudaMemoryTypeDevice:
       return attributes.device == index_ ? MemoryKind::kDevice : MemoryKind::kElsewhere;
@@ -329,7 +329,7 @@ void CudaDevice::synchronize_caller_stream(Deadline deadline) {
                  index_, " before the timeout; check what blocks that stream");
 }
 
-/// Whether the event completes before the deadline. An error of its work is latched.
+/// Returns whether the event completes before the deadline. Latches an error of the work before it.
 bool CudaDevice::ends(const CudaEvent& event, Deadline deadline) {
   const DeviceGuard guard(index_);
   const RelaxedCapture relaxed;
@@ -379,7 +379,7 @@ void CudaDevice::abort_graph_capture(Stream& stream) noexcept {
   try {
     const DeviceGuard guard(index_);
     drop_capture(handle_of(stream));
-  } catch (const Error&) {  // the error that led here is reported
+  } catch (const Error&) {  // the original error is reported instead
   }
 }
 

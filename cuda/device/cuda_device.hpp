@@ -16,11 +16,11 @@
 
 namespace muonrt::cuda {
 
-/// Kind of the memory that an address belongs to, as one device sees it.
+/// Kind of the memory to which an address belongs, as one device sees it.
 enum class MemoryKind {
   kDevice,     // memory of this device
-  kShared,     // host memory that the device reaches: pinned or managed
-  kHost,       // other host memory, which the device reaches if it reaches all host memory
+  kShared,     // host memory that the device can access: pinned or managed
+  kHost,       // other host memory; accessible only if the device can access all host memory
   kElsewhere,  // memory of another device, or no memory
 };
 inline bool is_reached(MemoryKind kind) {
@@ -29,18 +29,18 @@ inline bool is_reached(MemoryKind kind) {
 
 class CudaStream final : public Stream {
  public:
-  /// @param all  contains the stream until it is destroyed.
+  /// @param all  contains this stream until the stream is destroyed.
   CudaStream(int device, int priority, StreamList& all);
-  /// For a caller's stream, which `follow` sets; at first the default stream.
+  /// Wraps a caller's stream, which `follow` sets. At first it is the default stream.
   explicit CudaStream(int device) : device_(device) {}
   void follow(cudaStream_t callers) { handle_ = callers; }
-  /// Blocks until the stream's work has run, because its memory may be freed next.
+  /// Blocks until the stream's work has run, because the memory that it uses may be freed next.
   ~CudaStream() override;
   cudaStream_t handle() const { return handle_; }
 
  private:
   int device_;
-  StreamList* all_ = nullptr;  // null: the stream belongs to the caller
+  StreamList* all_ = nullptr;  // null if the stream belongs to the caller
   cudaStream_t handle_ = nullptr;
 };
 
@@ -55,9 +55,11 @@ class CudaEvent final : public Event {
   cudaEvent_t handle_ = nullptr;
 };
 
-/// Errors: NOT_SUPPORTED if there is no GPU; DEVICE if no GPU has this index, or it is too old.
+/// Errors: NOT_SUPPORTED if there is no GPU; DEVICE if no GPU has this index, or if the GPU is too
+/// old.
 void require_device(int index);
-/// Returns DEVICE for `result`, which an event of the device has reported for the work before it.
+/// Returns a DEVICE error for `result`, which an event of the device has reported for the work
+/// before that event.
 Error failed_work(int index, cudaError_t result);
 
 /// Errors: INTERNAL if the object belongs to another kind of device.
@@ -65,19 +67,20 @@ cudaStream_t handle_of(Stream& stream);
 cudaEvent_t handle_of(const Event& event);
 
 /// One GPU as one rank sees it. Its streams do not wait for the default stream. Streams of kind
-/// kComm have the highest priority, kCompute the lowest. An error of a CUDA call is thrown by that
-/// call; an error of enqueued work is latched by `synchronize`. After an error inside a kernel the
-/// process's CUDA context is lost, and every later call reports the error again.
+/// kComm have the highest priority, streams of kind kCompute the lowest. An error of a CUDA call is
+/// thrown by that call. An error of enqueued work is latched by `synchronize`. After an error
+/// inside a kernel the process's CUDA context is lost, and every later call reports the error
+/// again.
 class CudaDevice final : public Device, public GraphCapture {
  public:
-  /// Errors: NOT_SUPPORTED if there is no GPU or no library for products; DEVICE if no GPU has this
-  /// index, or it is too old.
+  /// Errors: NOT_SUPPORTED if there is no GPU, or no library for matrix products; DEVICE if no GPU
+  /// has this index, or if the GPU is too old.
   CudaDevice(int index, const CudaSettings& settings);
   ~CudaDevice() override;
 
   int index() const { return index_; }
   int sms() const { return sms_; }
-  /// Number of thread blocks of kThreads that the device can run at once.
+  /// Returns the number of thread blocks of kThreads that the device can run at the same time.
   int resident_blocks() const { return resident_blocks_; }
   MemoryKind kind_of(const void* memory) const;
   const StreamList& streams() const { return streams_; }
@@ -104,7 +107,7 @@ class CudaDevice final : public Device, public GraphCapture {
   void call(Stream& stream, int (*function)(void*, void*), void* argument,
             int64_t* failed) override;
   void timestamp(Stream& stream, int64_t* where) override;
-  /// Polls: the thread spins briefly, then sleeps between queries.
+  /// Polls the event: the thread first spins briefly, then sleeps between queries.
   void synchronize(const Event& event, Deadline deadline) override;
 
   std::optional<Error> error() const override;
@@ -132,7 +135,8 @@ class CudaDevice final : public Device, public GraphCapture {
   void latch(cudaError_t result);
 
   const int index_;
-  CudaSettings settings_;  // `graphs`: whether it captures graphs (backend/graph_capture.hpp)
+  // `graphs` sets whether the device captures graphs (backend/graph_capture.hpp)
+  CudaSettings settings_;
   std::string name_;
   int sms_ = 0;
   int resident_blocks_ = 0;
@@ -146,7 +150,8 @@ class CudaDevice final : public Device, public GraphCapture {
   StreamList streams_;
   std::unique_ptr<MemorySource> memory_;
   std::unique_ptr<CudaEvent> joined_;
-  std::unique_ptr<CudaOps> ops_;  // last, because its destructor frees memory of the device
+  // the last member, because its destructor frees memory of the device
+  std::unique_ptr<CudaOps> ops_;
 };
 
 }  // namespace muonrt::cuda

@@ -8,7 +8,7 @@
 
 namespace muonrt::cuda {
 
-/// Captured work of a stream, ready to be launched.
+/// The captured work of a stream, ready to be launched.
 class CudaGraph final : public DeviceGraph {
  public:
   /// Ends the capture of `stream`. Errors: DEVICE if an operation could not be captured.
@@ -22,13 +22,14 @@ class CudaGraph final : public DeviceGraph {
   cudaGraphExec_t graph_ = nullptr;
 };
 
-/// Whether `stream` is being captured, or work on it would invalidate a capture of another stream.
+/// Returns whether `stream` is being captured, or whether work on it would invalidate a capture of
+/// another stream.
 bool is_captured(cudaStream_t stream);
-/// Errors: NOT_SUPPORTED if is_captured. In the message, `what` is the operation, such as "step",
-/// `which` the stream, such as "the stream", and `why` the reason.
+/// Errors: NOT_SUPPORTED if is_captured(stream). In the message, `what` is the operation, such as
+/// "step", `which` is the stream, such as "the stream", and `why` is the reason.
 void refuse_captured(cudaStream_t stream, const char* what, const char* which, const char* why);
 
-/// Starts a capture. Other threads may continue to make calls that a capture forbids.
+/// Starts a capture. Other threads may still make calls that a capture forbids.
 void begin_capture(cudaStream_t stream);
 /// Ends a capture and discards it.
 void drop_capture(cudaStream_t stream) noexcept;

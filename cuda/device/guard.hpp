@@ -7,9 +7,10 @@
 
 namespace muonrt::cuda {
 
-/// Makes a device current for the calling thread, in its primary context, and restores the previous
-/// context at the end. It does not use cudaSetDevice: restoring a device that the thread has never
-/// used (initially 0) would create a context there, which takes hundreds of megabytes.
+/// Makes a device current for the calling thread, in the device's primary context, and restores the
+/// previous context at the end. It does not use cudaSetDevice, because restoring a device that the
+/// thread has never used (initially device 0) would create a context there, which takes hundreds of
+/// megabytes.
 class DeviceGuard {
  public:
   explicit DeviceGuard(int device) {
@@ -29,8 +30,8 @@ class DeviceGuard {
   bool pushed_ = false;
 };
 
-/// As DeviceGuard, for destructors and other code that cannot fail. If the device cannot be made
-/// current, the thread keeps its current one.
+/// Does the same as DeviceGuard, for destructors and other code that cannot fail. If the device
+/// cannot be made current, the thread keeps its current device.
 class QuietDeviceGuard {
  public:
   explicit QuietDeviceGuard(int device) noexcept {
@@ -44,9 +45,8 @@ class QuietDeviceGuard {
   std::optional<DeviceGuard> guard_;
 };
 
-/// While such an object exists, the calling thread may allocate memory and query events even if the
-/// program captures a stream. By default a capture forbids both, and the attempt would invalidate
-/// it.
+/// Lets the calling thread allocate memory and query events even if the program is capturing a
+/// stream. By default a capture forbids both, and the attempt would invalidate it.
 class RelaxedCapture {
  public:
   RelaxedCapture() { MUONRT_CUDA(cudaThreadExchangeStreamCaptureMode(&mode_)); }
@@ -55,7 +55,8 @@ class RelaxedCapture {
   RelaxedCapture& operator=(const RelaxedCapture&) = delete;
 
  private:
-  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;  // afterwards the previous mode
+  // in the destructor, the previous mode
+  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
 };
 
 }  // namespace muonrt::cuda

@@ -6,24 +6,25 @@
 
 namespace muonrt::cuda {
 
-/// Threads of a thread block, unless a kernel uses another number.
+/// Number of threads of a thread block, unless a kernel uses another number.
 constexpr int kThreads = 256;
 
-/// Loads a kernel. Otherwise its first launch loads it, and may wait for the work that runs on the
-/// GPU.
+/// Loads a kernel. Otherwise its first launch would load it, and might wait for the work that runs
+/// on the GPU.
 template <class Arguments>
 void load(const char* name, void (*kernel)(Arguments)) {
   cudaFuncAttributes attributes = {};
   check(cudaFuncGetAttributes(&attributes, kernel), name, "load", __LINE__);
 }
 
-/// Number of kernels that this thread has launched so far, also by the vendor's library.
+/// Number of kernels that this thread has launched so far, including launches by the vendor's
+/// library.
 inline thread_local int64_t launches_of_thread = 0;
 
-/// Launches kernel<<<grid, threads, shared_bytes, stream>>>(arguments) and checks the result;
-/// `arguments` is one struct by value. Thread blocks [i cluster, (i + 1) cluster) run at the same
-/// time and can access each other's shared memory. A programmatic kernel (compute capability 9.0)
-/// may begin before the previous one has ended, and must wait for it itself.
+/// Launches kernel<<<grid, threads, shared_bytes, stream>>>(arguments) and checks the result.
+/// `arguments` is one struct that is passed by value. Thread blocks [i cluster, (i + 1) cluster)
+/// run at the same time and can access each other's shared memory. A programmatic kernel (compute
+/// capability 9.0) may begin before the previous kernel has ended, and must itself wait for it.
 template <class Arguments>
 void launch(const char* name, void (*kernel)(Arguments), dim3 grid, int threads,
             const Arguments& arguments, cudaStream_t stream, int shared_bytes = 0, int cluster = 1,
@@ -49,8 +50,8 @@ void launch(const char* name, void (*kernel)(Arguments), dim3 grid, int threads,
   check(cudaLaunchKernelEx(&config, kernel, arguments), name, "launch", __LINE__);
 }
 
-/// Limits `matrices` to the size of a grid's second or third dimension. Kernels loop over the
-/// remaining matrices.
+/// Limits `matrices` to the maximum size of a grid's second or third dimension. Kernels loop over
+/// the remaining matrices.
 inline int64_t grid_depth(int64_t matrices) { return matrices < 65535 ? matrices : 65535; }
 
 inline dim3 grid_of(int64_t x, int64_t y = 1, int64_t z = 1) {

@@ -9,11 +9,11 @@
 
 namespace muonrt::cuda {
 
-/// Allocates and frees a GPU's memory: with cudaMalloc, or with the caller's functions, which
-/// receive a stream that muonrt uses for nothing else.
+/// Allocates and frees a GPU's memory with cudaMalloc, or with the caller's functions. These
+/// functions receive a stream that muonrt uses for nothing else.
 class MemorySource {
  public:
-  /// @param caller  without functions, cudaMalloc is used.
+  /// @param caller  if it has no functions, cudaMalloc is used.
   /// @param streams  all streams that use the memory.
   MemorySource(int device, const Allocator& caller, const StreamList& streams);
   ~MemorySource();
@@ -21,10 +21,10 @@ class MemorySource {
   MemorySource& operator=(const MemorySource&) = delete;
 
   /// Returns memory that every stream may use immediately. Errors: OUT_OF_MEMORY; INVALID_ARGUMENT
-  /// if the caller's function returns memory that is not this GPU's.
+  /// if the caller's function returns memory of another device.
   void* allocate(int64_t bytes);
-  /// Frees memory after the work that may use it has ended: cudaFree waits for the whole GPU, and
-  /// before the caller's function this waits for `streams`.
+  /// Frees memory after the work that may use it has ended. cudaFree waits for the whole GPU;
+  /// before the caller's function is called, this function waits for `streams`.
   void release(void* memory, int64_t bytes);
 
  private:
@@ -33,7 +33,7 @@ class MemorySource {
   const int device_;
   const Allocator caller_;
   const StreamList& streams_;
-  cudaStream_t order_ = nullptr;  // passed to the caller's functions; null with cudaMalloc
+  cudaStream_t order_ = nullptr;  // passed to the caller's functions; null if cudaMalloc is used
 };
 
 }  // namespace muonrt::cuda

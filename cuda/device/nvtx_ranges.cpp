@@ -15,7 +15,7 @@ namespace muonrt::cuda {
 
 namespace {
 
-/// Null if no profiler is attached.
+/// Returns null if no profiler is attached.
 nvtxDomainHandle_t domain() noexcept {
   static const nvtxDomainHandle_t made = nvtxDomainCreateA("muonrt");
   return made;

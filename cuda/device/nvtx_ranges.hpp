@@ -4,8 +4,9 @@
 
 namespace muonrt::cuda {
 
-/// NVTX ranges of the calling thread in the domain "muonrt", for Nsight Systems. They do nothing if
-/// muonrt was built without NVTX's headers, and cost almost nothing if no profiler is attached.
+/// Add NVTX ranges of the calling thread to the domain "muonrt", for Nsight Systems. They do
+/// nothing if muonrt was built without NVTX's headers, and cost almost nothing if no profiler is
+/// attached.
 void push_range(const char* name, int64_t number) noexcept;
 void pop_range() noexcept;
 

@@ -31,9 +31,10 @@ void check_driver(CUresult result, const char* call, int device) {
                  static_cast<int>(result), " for CUDA device ", device);
 }
 
-/// Retained until the process ends, as the runtime does.
+/// Returns a context that is retained until the process ends, as the runtime does it.
 CUcontext context_of(int device) {
-  // Never destroyed, because threads that wait for an abort may still run during `exit`.
+  // The mutex is never destroyed, because threads that wait for an abort may still run during
+  // `exit`.
   static auto& mutex = *new std::mutex;
   static auto& known = *new std::map<int, CUcontext>;
   const std::lock_guard lock(mutex);

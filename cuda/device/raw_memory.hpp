@@ -7,7 +7,7 @@
 
 namespace muonrt::cuda {
 
-/// Owns memory that belongs to no Device: pinned host memory, or a GPU's.
+/// Owns memory that belongs to no Device: pinned host memory, or memory of a GPU.
 class RawMemory {
  public:
   RawMemory() = default;

@@ -18,7 +18,7 @@ class StreamList {
     const std::lock_guard lock(mutex_);
     streams_.erase(stream);
   }
-  /// Blocks until the work of these streams has run. It does not wait for the whole device, because
+  /// Blocks until the work of these streams has run. Does not wait for the whole device, because
   /// that would invalidate the program's captures. The device must be current. Errors: DEVICE.
   void finish() const;
 

@@ -13,12 +13,12 @@ namespace muonrt::cuda {
 /// A vendor's library that is opened at run time. It stays loaded until the process ends.
 class VendorLibrary {
  public:
-  /// Returns the copy whose functions all parts of the program see, because it is linked into the
-  /// program or was loaded globally. Empty if `function` is not visible.
+  /// Returns the copy whose functions all parts of the program can see, because it is linked into
+  /// the program or was loaded globally. Returns nothing if `function` is not visible.
   static std::optional<VendorLibrary> of_program(const char* function);
-  /// Opens the first of `names` that exists, but prefers one that is already loaded. If an existing
-  /// file cannot be loaded, later names are not tried.
-  /// @param problem, remedy  parts of the message: "NCCL", "install it".
+  /// Opens the first of `names` that exists, but prefers a library that is already loaded. If an
+  /// existing file cannot be loaded, later names are not tried.
+  /// @param problem, remedy  parts of the message, such as "NCCL" and "install it".
   /// Errors: NOT_SUPPORTED, with the loader's reason for each name.
   static VendorLibrary open(std::span<const char* const> names, const std::string& problem,
                             const std::string& remedy);
@@ -37,7 +37,7 @@ class VendorLibrary {
   VendorLibrary(void* handle, std::string place) : handle_(handle), place_(std::move(place)) {}
 
   void* handle_;
-  std::string place_;  // the name under which it was found
+  std::string place_;  // the name under which the library was found
 };
 
 }  // namespace muonrt::cuda

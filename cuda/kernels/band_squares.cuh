@@ -4,17 +4,17 @@
 #include "cuda/kernels/norm_tree.hpp"
 #include "cuda/kernels/rectangle.cuh"
 
-// The sum of squares of a band of a matrix, computed by one thread block in the tree of
+// Computes the sum of squares of a band of a matrix in one thread block, in the tree of
 // norm_tree.hpp. A body defines what is squared: body.chain has the sums of a lane's eight chains,
 // and body.take<kIn>(eight) adds eight raw elements to them.
 
 namespace muonrt::cuda {
 
-constexpr int kSumThreads = 512;  // at most; the sums do not depend on the number of threads
+constexpr int kSumThreads = 512;  // maximum; the sums do not depend on the number of threads
 constexpr int kRound = 256;       // number of block sums that are computed before they are added
 static_assert(kRound <= kSumThreads, "a thread for each sum of a round");
 
-/// Reduces a warp's chains to one value by halving; valid in lane 0.
+/// Reduces a warp's chains to one value by halving. The result is valid in lane 0.
 __device__ inline float halved(Values<kWidth> chain) {
 #pragma unroll
   for (int width = kWidth / 2; width > 0; width /= 2)
@@ -26,7 +26,8 @@ __device__ inline float halved(Values<kWidth> chain) {
   return sum;
 }
 
-/// Sum of squares of one block of the tree, computed by a warp; valid in lane 0.
+/// Returns the sum of squares of one block of the tree, which a warp computes. The result is valid
+/// in lane 0.
 template <class Body>
 __device__ inline float block_squares(const MatrixBatch& in, int64_t row, int64_t begin,
                                       Body& body) {
@@ -35,10 +36,10 @@ __device__ inline float block_squares(const MatrixBatch& in, int64_t row, int64_
   return halved(body.chain);
 }
 
-/// Adds `count` values pairwise, as PairwiseSum does; the sum replaces the value of index 0. For
-/// all threads of the thread block.
-/// @param mine  this thread's value, of index `index`; the next value is `stride` after it. A
-///     thread without a value passes the index `count`.
+/// Adds `count` values pairwise, as PairwiseSum does. The sum replaces the value of index 0. All
+/// threads of the thread block must call it.
+/// @param mine  this thread's value, which has index `index`; the next value is `stride` after it.
+///     A thread without a value passes the index `count`.
 __device__ inline void add_pairwise(float* mine, int index, int count, int stride) {
   for (int step = 1; step < count; step *= 2) {
     if (index % (2 * step) == 0 && index + step < count) *mine += mine[step * stride];
@@ -46,8 +47,8 @@ __device__ inline void add_pairwise(float* mine, int index, int count, int strid
   }
 }
 
-/// Sum of squares of rows x blocks (at most kRound) of a matrix. The first block begins at column
-/// `begin` of the row at `at`; valid in thread 0.
+/// Returns the sum of squares of rows x blocks (at most kRound) of a matrix. The first block begins
+/// at column `begin` of the row at `at`. The result is valid in thread 0.
 template <class Body>
 __device__ inline float round_squares(const MatrixBatch& in, int64_t at, int64_t begin, int rows,
                                       int blocks, Body& body) {
@@ -66,8 +67,9 @@ __device__ inline float round_squares(const MatrixBatch& in, int64_t at, int64_t
   return sum;
 }
 
-/// The sum of a band, in rounds that are complete subtrees: a power of two of rows, or kRound
-/// blocks of a longer row. For all threads of the thread block; valid in thread 0.
+/// Returns the sum of a band. It is computed in rounds that are complete subtrees: a power of two
+/// of rows, or kRound blocks of a longer row. All threads of the thread block must call it. The
+/// result is valid in thread 0.
 /// @param first  index of the matrix's first element.
 template <class Body>
 __device__ inline float band_squares(const MatrixBatch& in, int64_t first, int64_t band,
@@ -77,13 +79,13 @@ __device__ inline float band_squares(const MatrixBatch& in, int64_t first, int64
   const int64_t blocks = blocks_of_row(in.cols);
   int height = 1;
   while (2 * height * blocks <= kRound) height *= 2;
-  if (blocks <= kRound && end - begin <= height)  // one round, the usual case
+  if (blocks <= kRound && end - begin <= height)  // the usual case: a single round
     return round_squares(in, first + begin * in.ld, 0, static_cast<int>(end - begin),
                          static_cast<int>(blocks), body);
-  PairwiseSum sum;  // sum of the rounds of rows
+  PairwiseSum sum;  // adds the sums of all rounds of rows
   for (int64_t row = begin; row < end; row += height) {
     const int rows = static_cast<int>(end - row < height ? end - row : height);
-    PairwiseSum rounds;  // sum of the rounds of one long row
+    PairwiseSum rounds;  // adds the sums of all rounds of one long row
     for (int64_t block = 0; block < blocks; block += kRound) {
       const int width = static_cast<int>(blocks - block < kRound ? blocks - block : kRound);
       const float squares =

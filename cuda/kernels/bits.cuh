@@ -5,11 +5,12 @@
 
 #include "cuda/kernels/elements.hpp"
 
-// Elements that keep their dtype: their bits are moved and checked without conversion.
+// Functions for elements that keep their dtype. Their bits are moved and checked without
+// conversion.
 
 namespace muonrt::cuda {
 
-/// @param index  of the first element; N == kWidth requires `aligned`.
+/// @param index  index of the first element; N == kWidth requires `aligned`.
 template <int N>
 __device__ inline void store_raw(void* data, DType dtype, int64_t index, const Raw<N>& raw,
                                  Lanes lanes = Lanes::kApart) {
@@ -27,7 +28,7 @@ __device__ inline void store_raw(void* data, DType dtype, int64_t index, const R
   }
 }
 
-/// Checks nothing.
+/// Does not check elements.
 struct AnyBits {
   template <int N>
   __device__ void check(const Raw<N>&) {}
@@ -41,7 +42,7 @@ class HalfBits {
   __device__ HalfBits(DType from, DType to)
       : fraction_(from == DType::kF16 ? 0x03ff03ffu : 0x007f007fu), keeps_nan_(from != to) {}
 
-  /// @param words  two values each, or one in the lower half.
+  /// @param words  two values each; the last may have one, in the lower half.
   template <int N>
   __device__ void check(uint32_t (&words)[N]) {
     uint32_t any = 0, found = 0;
@@ -63,11 +64,11 @@ class HalfBits {
 
  private:
   static constexpr uint32_t kSigns = 0x80008000;
-  static constexpr uint32_t kFromTwoOn = 0x40004000;  // highest bit of the exponents
+  static constexpr uint32_t kFromTwoOn = 0x40004000;  // the highest exponent bit of both values
 
-  /// The two magnitudes of a word. An addition to one cannot carry into the other. The highest bit
-  /// of a sum is set for infinity and NaN if 1 + the largest fraction is added, and only for NaN if
-  /// the largest fraction is added.
+  /// Returns the two magnitudes of a word. Adding to one of them cannot carry into the other. If 1
+  /// + the largest fraction is added, the highest bit of the sum is set for infinity and NaN. If
+  /// the largest fraction is added, it is set only for NaN.
   __device__ static uint32_t magnitudes(uint32_t word) { return word & ~kSigns; }
   __device__ uint32_t with_one_nan(uint32_t word) const {
     const uint32_t nan = (magnitudes(word) + fraction_) & kSigns, rest = nan - (nan >> 15);
@@ -90,7 +91,7 @@ class WordBits {
   __device__ void check(const Vec16& chunk) {
     for (const uint32_t word : chunk.word) check(word);
   }
-  /// Whether a value is not finite after it has been stored as `dtype`.
+  /// Returns whether a value is not finite after it has been stored as `dtype`.
   __device__ bool bad(DType dtype = DType::kF32) const { return largest_.not_finite_as(dtype); }
 
  private:

@@ -8,27 +8,28 @@
 #include "cuda/kernels/jobs.hpp"
 #include "plan/rank_chunk.hpp"
 
-// Copy lists in the form that kernels read. Plain C++, tested on the host.
+// Lists of blocks to copy, in the form that kernels read. This is plain C++ that is tested on the
+// host.
 
 namespace muonrt::cuda {
 
 /// A ShardBlock. Element (row, col) is stored at offset + row * ld + col. A block that is
 /// contiguous in the local buffer becomes one long row.
 struct ShardBlockItem {
-  int64_t local_offset, local_ld;    // in the parameter, its gradient and its state
-  int64_t packed_offset, packed_ld;  // in the message
+  int64_t local_offset, local_ld;    // position in the parameter, its gradient and its state
+  int64_t packed_offset, packed_ld;  // position in the message
   int32_t param;
   float update_scale, decay_scale;
-  int64_t tensor_index, tensor_ld;  // in the whole tensor
+  int64_t tensor_index, tensor_ld;  // position in the whole tensor
 };
 
-/// A MatrixBlock with the matrix to which it belongs.
+/// A MatrixBlock, together with the matrix to which it belongs.
 struct MatrixItem {
-  void* data;  // of the stored matrix
+  void* data;  // address of the stored matrix
   int64_t offset, ld;
   int64_t packed_offset, packed_ld;
   DType dtype;
-  /// 1: element (row, col) of the message is stored at offset + col * ld + row.
+  /// If this is 1, element (row, col) of the message is stored at offset + col * ld + row.
   int32_t transposed;
 };
 
@@ -40,7 +41,7 @@ struct ItemList {
 
 ItemList<ShardBlockItem> items_of(std::span<const ShardBlock> blocks);
 
-/// Errors: INTERNAL if a matrix is not stored short side first.
+/// Errors: INTERNAL if a matrix is not stored with its short side first.
 ItemList<MatrixItem> items_of(std::span<const MatrixBlock> blocks,
                               std::span<const OwnedMatrix> owned, const MatrixBatch* matrices);
 

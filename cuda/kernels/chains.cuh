@@ -4,18 +4,18 @@
 #include "cuda/kernels/elements.hpp"
 #include "cuda/kernels/norm_tree.hpp"
 
-// A warp reads a block of the norm's tree. A lane has eight neighboring chains, so the 16 bytes of
-// bf16 that it reads at once contain one element for each chain.
+// Functions with which a warp reads a block of the norm's tree. A lane has eight neighboring
+// chains, so the 16 bytes of bf16 that it reads at once contain one element for each chain.
 
 namespace muonrt::cuda {
 
-constexpr int kLanes = 32;  // of a warp
+constexpr int kLanes = 32;  // number of lanes of a warp
 static_assert(kChains == kLanes * kWidth,
               "a lane has one chain for each element that it reads at once");
 
 __device__ inline int lane() { return static_cast<int>(threadIdx.x % kLanes); }
 
-/// Reads `count` elements one by one; the others are zeros.
+/// Reads `count` elements one by one. The others are zeros.
 template <DType kIn>
 __device__ inline Raw<kWidth> gathered(const void* data, int64_t index, int count) {
   Raw<kWidth> out = {};
@@ -31,10 +31,10 @@ __device__ inline Raw<kWidth> gathered(const void* data, int64_t index, int coun
   return out;
 }
 
-/// Calls body.take<kIn>(eight) for the elements of a warp's block that belong to the lane's chains,
-/// in order, with zeros after the last element. Several loads are issued before the first is used:
-/// 64 bytes for each lane.
-/// @param n  number of elements of the block, which begin at `index`.
+/// Calls body.take<kIn>(eight), in order, for the elements of a warp's block that belong to the
+/// lane's chains. Passes zeros after the last element. Several loads are issued before the first
+/// result is used: 64 bytes for each lane.
+/// @param n  number of elements of the block, which begins at `index`.
 template <DType kIn, class Body>
 __device__ inline void for_chains(const void* data, int64_t index, int n, Body& body) {
   constexpr int kLoads = kIn == DType::kF32 ? 2 : 4;
@@ -55,7 +55,7 @@ __device__ inline void for_chains(const void* data, int64_t index, int n, Body& 
   for (; i < n; i += kChains) body.template take<kIn>(gathered<kIn>(data, index + i, n - i));
 }
 
-/// As above, for a block of the matrix `in` that begins at column `begin` of the row at `row`.
+/// Does the same for a block of the matrix `in` that begins at column `begin` of the row at `row`.
 /// cuda_ops rejects all other dtypes.
 template <class Body>
 __device__ inline void for_chains(const MatrixBatch& in, int64_t row, int64_t begin, Body& body) {

@@ -1,5 +1,5 @@
-// The exact sum of squares of the gradients, the clipping factor of a step in its tables, and the
-// row factors of QK-clip. Formulas: backend/clipping.hpp, backend/qk_clip.hpp.
+// Computes the exact sum of squares of the gradients, the clipping factor in a step's tables, and
+// the row factors of QK-clip. The formulas are in backend/clipping.hpp and backend/qk_clip.hpp.
 
 #include "cuda/device/launch.hpp"
 #include "cuda/kernels/findings.cuh"
@@ -23,7 +23,7 @@ __device__ inline void add_to(int64_t* sum, int64_t value) {
     atomicAdd(reinterpret_cast<unsigned long long*>(sum), static_cast<unsigned long long>(value));
 }
 
-/// A 64-bit sum in shared memory, where the hardware has atomic additions of 32 bits only.
+/// A 64-bit sum in shared memory for hardware that has only 32-bit atomic additions.
 struct SplitSum {
   uint32_t low, high;
   __device__ void add(uint64_t value) {
@@ -35,9 +35,9 @@ struct SplitSum {
   __device__ int64_t whole() const { return static_cast<int64_t>(uint64_t{high} << 32 | low); }
 };
 
-/// Each lane of a warp has sums for kExponents neighboring exponents, because most gradients of one
-/// part have similar magnitudes. Squares with other exponents are added to the thread block's sums
-/// immediately.
+/// Each lane of a warp has sums for kExponents neighboring exponents (a window), because most
+/// gradients of one part have similar magnitudes. Squares with other exponents are added to the
+/// thread block's sums immediately.
 constexpr int kExponents = 16, kWarp = 32, kWarps = kThreads / kWarp;
 
 struct LaneSum {
@@ -47,9 +47,9 @@ using Window = LaneSum[kExponents][kWarp];
 
 /// Distance from the lowest exponent of a window to the largest exponent of a sample.
 constexpr uint32_t kBelow = 12;
-/// Number of elements that a lane can add before its 24-bit sums overflow. One part gives a lane at
-/// most kPerPart elements: vectors are dealt to kThreads threads, and then the elements that are
-/// left.
+/// Number of elements that a lane can add before its 24-bit sums overflow. In one part a lane gets
+/// at most kPerPart elements: the vectors are distributed to kThreads threads, and then the
+/// remaining elements.
 constexpr int kMaxElements = 255, kPerPart = static_cast<int>(kJobElements) / kThreads + 1;
 
 struct SquaresBody {
@@ -57,7 +57,7 @@ struct SquaresBody {
   DType dtype;
   int64_t first;
   SplitSum* sums;
-  LaneSum* window;  // of this lane; that of the next exponent is kWarp after it
+  LaneSum* window;  // this lane's sums; the sum of the next exponent is kWarp further
   uint32_t lowest;  // lowest exponent of the window, above zero
 
   template <int N>
@@ -80,7 +80,7 @@ struct SquaresBody {
   }
 };
 
-/// The sums of a thread block, with windows for its warps.
+/// The sums of a thread block, with a window for each lane of its warps.
 class BlockSquares {
  public:
   __device__ BlockSquares(SplitSum* sums, Window* windows)
@@ -88,7 +88,7 @@ class BlockSquares {
     clear();
   }
 
-  /// For all threads of the thread block.
+  /// Adds the squares of a part. All threads of the thread block must call it.
   __device__ void operator()(const ParamView& view, int32_t, int64_t first, int n) {
     place_window(view, first, n);
     SquaresBody body{view.grad, view.grad_dtype, first, sums_, window_[0] + lane(), lowest_};
@@ -118,7 +118,7 @@ class BlockSquares {
     elements_ = 0;
   }
 
-  /// Moves the window if the first element of each lane is outside of it. Has the same result in
+  /// Moves the window if the first element of each lane is outside of it. The result is the same in
   /// all lanes of a warp.
   __device__ void place_window(const ParamView& view, int64_t first, int n) {
     const int at = static_cast<int>(threadIdx.x) * kWidth;
@@ -137,7 +137,7 @@ class BlockSquares {
     if (!lies || elements_ + kPerPart > kMaxElements) flush();
     if (!lies) {
       lowest_ = top > kBelow ? top - kBelow : 1;
-      const uint32_t last = 0xff - kExponents;  // infinities belong to no window
+      const uint32_t last = 0xff - kExponents;  // infinities are outside of every window
       lowest_ = lowest_ < last ? lowest_ : last;
     }
     elements_ += kPerPart;

@@ -1,4 +1,4 @@
-// Writes the device's clock when the stream reaches the kernel; one thread.
+// Writes the device's clock when the stream reaches the kernel, which has one thread.
 
 #include "cuda/device/launch.hpp"
 #include "cuda/kernels/kernels.hpp"

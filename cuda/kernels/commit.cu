@@ -1,6 +1,6 @@
-// Momentum, then decay and update of every weight, in two launches, and AdamW in one. Nothing is
-// written unless the vote sum in device memory passes. Formulas: backend/update_rules.hpp; storage
-// of weights: WeightForm.
+// Commits a step: for Muon the momentum, then decay and update of every weight, in two launches;
+// AdamW in one launch. Nothing is written unless the vote sum in device memory passes. The formulas
+// are in backend/update_rules.hpp. WeightForm defines how weights are stored.
 
 #include "backend/weight_bits.hpp"
 #include "cuda/device/launch.hpp"
@@ -20,7 +20,7 @@ struct MuonArguments {
   CommitCondition condition;
 };
 
-/// Updates the momentum of an item's elements, or with kMomentum = false their weights.
+/// Updates the momentum of an item's elements, or their weights if kMomentum is false.
 template <bool kMomentum>
 struct MuonBody {
   Weights weights;
@@ -31,7 +31,7 @@ struct MuonBody {
   int64_t local, local_ld, packed, packed_ld;
   int64_t inside;  // index of the first element in the item
   Positions positions;
-  const float* row_factors;  // factors from the item's first row on, or null
+  const float* row_factors;  // factors that begin with the item's first row, or null
   float scale, decay_scale;
   MuonScalars scalars;
 
@@ -73,8 +73,8 @@ struct MuonBody {
   }
 };
 
-// Thread blocks on an SM. On an H200 two reach 86% of the copy rate, and four reach 99%. On sm_100
-// four would spill registers.
+// Number of thread blocks on an SM. On an H200 two blocks reach 86% of the copy rate, and four
+// reach 99%. On sm_100 four would spill registers.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
 constexpr int kCommitBlocks = 3;
 #else
@@ -156,7 +156,7 @@ struct AdamBody {
   }
 };
 
-/// AdamW for `rows` rows, starting at element `first`.
+/// Applies AdamW to `rows` rows, starting at element `first`.
 __device__ inline void run_adam(const ParamView& view, int64_t first, int64_t ld, int rows,
                                 int cols, int64_t inside, const Positions& positions,
                                 const AdamScalars& scalars, Findings* findings) {
@@ -225,8 +225,8 @@ void launch_muon(const char* name, const MuonArguments& arguments, cudaStream_t 
 
 void commit_muon(const Table<ShardBlockItem>& blocks, const StepTables& tables,
                  ConstTypedBuffer message, const CommitCondition& condition, cudaStream_t stream) {
-  // Two launches: momentum and weights share no array, and one kernel for both would need more
-  // registers than four thread blocks on an SM leave.
+  // There are two launches because momentum and weights share no array, and a single kernel would
+  // need more registers than each thread has if four thread blocks share an SM.
   launch_muon<true>("commit_muon", {blocks, tables, {}, condition}, stream);
   launch_muon<false>("commit_muon", {blocks, tables, message, condition}, stream);
 }

@@ -1,5 +1,5 @@
-// Copies that the runtime would make synchronously: between two addresses in host memory, and from
-// pageable host memory. For small sizes only.
+// Makes copies that the runtime would make synchronously: between two addresses in host memory, and
+// from pageable host memory. Use these functions only for small sizes.
 
 #include <cstring>
 

@@ -11,17 +11,17 @@
 #include "cuda/kernels/ptx_half.cuh"
 #include "cuda/kernels/ptx_vec16.cuh"
 
-// Access to neighboring elements of an array whose dtype is known at run time: load the raw bits,
-// widen them to f32, round and store. Code that depends on the dtype tests it once for all
-// elements.
+// Access to neighboring elements of an array whose dtype is known only at run time. The functions
+// load the raw bits, widen them to f32, round and store. Code that depends on the dtype tests it
+// once for all elements.
 
 namespace muonrt::cuda {
 
-/// Elements that a thread moves at once if the addresses are aligned: 16 bytes of bf16 or f16,
-/// twice 16 bytes of f32.
+/// Number of elements that a thread moves at once if the addresses are aligned: 16 bytes of bf16 or
+/// f16, or twice 16 bytes of f32.
 constexpr int kWidth = 8;
 
-/// N raw elements of a dtype; a single element of two bytes is in the lower half.
+/// N raw elements of a dtype. A single element of two bytes is in the lower half.
 template <int N>
 struct Raw;
 template <>
@@ -38,25 +38,26 @@ struct Values {
   float x[N];
 };
 
-/// How the elements are distributed that the threads of a warp move at the same time, kWidth each.
+/// How the elements are distributed that the threads of a warp move at the same time. Each thread
+/// moves kWidth elements.
 enum class Lanes {
-  kApart,  // in any way
+  kApart,  // the elements of different lanes are unrelated
   kPairs,  // all 32 lanes take part, and the elements of lane 2i + 1 follow those of lane 2i
 };
 
-/// Whether the address of element `index` is a multiple of 16 bytes.
+/// Returns whether the address of element `index` is a multiple of 16 bytes.
 __device__ inline bool aligned(const void* data, DType dtype, int64_t index) {
   const auto address =
       reinterpret_cast<uintptr_t>(data) + static_cast<uintptr_t>(index * size_of(dtype));
   return address % sizeof(Vec16) == 0;
 }
 
-/// Whether the distance of rows with this leading dimension is a multiple of 16 bytes.
+/// Returns whether the distance between rows with this leading dimension is a multiple of 16 bytes.
 __device__ inline bool aligned_stride(DType dtype, int64_t ld) {
   return ld * size_of(dtype) % static_cast<int64_t>(sizeof(Vec16)) == 0;
 }
 
-/// @param index  of the first element; N == kWidth requires `aligned`.
+/// @param index  index of the first element; N == kWidth requires `aligned`.
 template <int N>
 __device__ inline Raw<N> load(const void* data, DType dtype, int64_t index) {
   Raw<N> out;
@@ -81,15 +82,15 @@ __device__ inline uint16_t half_of(const Raw<N>& raw, int i) {
   }
 }
 
-/// NaN keeps its bits, as on the host, because no manual defines what the conversion instruction
-/// makes of them.
+/// A NaN keeps its bits, as on the host, because no manual defines how the conversion
+/// instruction changes them.
 __device__ inline float widen_f16(uint16_t bits) {
   const float x = widened<DType::kF16>(bits);
   const uint32_t nan = (bits & 0x8000u) << 16 | 0x7f800000u | (bits & 0x3ffu) << 13;
   return x == x ? x : std::bit_cast<float>(nan);
 }
 
-/// Widens one element, with selections instead of branches.
+/// Widens one element with selections instead of branches.
 __device__ inline float widen_one(uint32_t bits, DType dtype) {
   const float from_f16 = widen_f16(static_cast<uint16_t>(bits));
   const uint32_t word = dtype == DType::kBF16 ? bits << 16 : bits;
@@ -114,13 +115,13 @@ __device__ inline Values<N> widen(const Raw<N>& raw, DType dtype) {
   return out;
 }
 
-/// The raw bits of N elements of two bytes.
+/// Returns the raw bits of N elements of two bytes.
 template <int N>
 struct Halves {
   uint16_t bits[N];
 };
 
-/// @param index  of the first element; N == kWidth requires `aligned`.
+/// @param index  index of the first element; N == kWidth requires `aligned`.
 template <int N>
 __device__ inline Halves<N> load_halves(const uint16_t* data, int64_t index) {
   const Raw<N> raw = load<N>(data, DType::kBF16, index);
@@ -152,8 +153,8 @@ __device__ inline void store_rounded(uint16_t* data, int64_t index, const Values
 }
 
 /// Stores two adjacent chunks of 16 bytes. With kPairs, two lanes store the chunks of the first
-/// lane with one instruction and those of the second lane with another, so a warp stores whole
-/// sectors (32 bytes) instead of halves of twice as many.
+/// lane with one instruction and the chunks of the second lane with another. A warp then stores
+/// whole sectors (32 bytes) instead of the halves of twice as many sectors.
 __device__ inline void store_chunks(void* to, const Vec16& low, const Vec16& high, Lanes lanes) {
   Vec16* const at = static_cast<Vec16*>(to);
   if (lanes == Lanes::kApart) {
@@ -167,13 +168,13 @@ __device__ inline void store_chunks(void* to, const Vec16& low, const Vec16& hig
     first.word[i] = second ? theirs : low.word[i];
     last.word[i] = second ? high.word[i] : theirs;
   }
-  __syncwarp();  // each has read what the other overwrites; a shuffle does not order memory
-                 // accesses
+  // Each lane must read before the other lane overwrites. A shuffle does not order memory accesses.
+  __syncwarp();
   store_vec16(second ? at - 1 : at, first);
   store_vec16(second ? at + 1 : at + 2, last);
 }
 
-/// Rounds to `dtype`, ties to even, and stores.
+/// Rounds to `dtype`, ties to even, and stores the elements.
 template <int N>
 __device__ inline void store(void* data, DType dtype, int64_t index, const Values<N>& values,
                              Lanes lanes = Lanes::kApart) {
@@ -191,8 +192,8 @@ __device__ inline void store(void* data, DType dtype, int64_t index, const Value
   }
 }
 
-/// The bits of the smallest magnitude that becomes infinite when it is stored as `dtype`: for bf16
-/// and f16 the middle between the largest value and the next power of two.
+/// Returns the bits of the smallest magnitude that becomes infinite when it is stored as `dtype`.
+/// For bf16 and f16 this is the midpoint between the largest value and the next power of two.
 __device__ inline uint32_t end_of_finite(DType dtype) {
   return dtype == DType::kF32 ? 0x7f800000u : dtype == DType::kBF16 ? 0x7f7f8000u : 0x477ff000u;
 }
@@ -200,8 +201,8 @@ __device__ inline bool not_finite_as(float x, DType dtype) {
   return (std::bit_cast<uint32_t>(x) & 0x7fffffffu) >= end_of_finite(dtype);
 }
 
-/// The largest magnitude of many values, so that one test finds whether any is not finite. Without
-/// signs, values are ordered as their bits, with NaN above infinity.
+/// The largest magnitude of many values, so that a single test shows whether any value is not
+/// finite. Values without signs have the same order as their bits, and NaN is above infinity.
 struct Largest {
   uint32_t bits = 0;
 

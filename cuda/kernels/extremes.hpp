@@ -6,19 +6,19 @@
 
 #include "base/dtype.hpp"
 
-// The largest |x| and the smallest |x| above zero of raw elements. Two bf16 in a word are compared
-// at once (one instruction on compute capability 9.0). Only f32 and bf16 are supported.
+// Finds the largest |x| and the smallest |x| above zero among raw elements. Two bf16 in a word are
+// compared at once (one instruction on compute capability 9.0). Only f32 and bf16 are supported.
 
 namespace muonrt::cuda {
 
-/// The extremes of the elements that a thread has seen. An element's key is its bits with the sign
-/// set, minus one. In unsigned order the keys are ordered as |x|; in signed order, too, except that
-/// zero is largest.
+/// The extremes of the elements that a thread has read. The key of an element is its bits with the
+/// sign set, minus one. In unsigned order the keys have the order of |x|. They also do in signed
+/// order, except that the key of zero is the largest.
 class Extremes {
  public:
   __device__ explicit Extremes(DType dtype) : largest_(zero(dtype)), least_(zero(dtype)) {}
 
-  /// @param word  one f32 element, or two of bf16.
+  /// @param word  one f32 element, or two bf16 elements.
   template <DType kIn>
   __device__ void see(uint32_t word) {
     static_assert(kIn == DType::kF32 || kIn == DType::kBF16);
@@ -32,13 +32,13 @@ class Extremes {
     }
   }
 
-  /// Bits of the largest |x|, as f32.
+  /// Returns the bits of the largest |x|, as f32.
   __device__ uint32_t largest(DType dtype) const {
     const Pair all = magnitudes(largest_, dtype);
     return all.high > all.low ? all.high : all.low;
   }
-  /// Zero minus the bits, as f32, of the smallest |x| above zero; zero if there is none. The
-  /// largest of these values of several threads is the value for all their elements.
+  /// Returns zero minus the f32 bits of the smallest |x| above zero, or zero if there is none. The
+  /// largest result of several threads is the value for all their elements.
   __device__ uint32_t least_negated(DType dtype) const {
     const Pair all = magnitudes(least_, dtype);
     const uint32_t high = 0u - all.high, low = 0u - all.low;

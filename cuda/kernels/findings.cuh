@@ -6,18 +6,19 @@
 
 namespace muonrt::cuda {
 
-// Many thread blocks write findings at the same time, possibly from two streams.
+// Many thread blocks may write findings at the same time, possibly from two streams.
 
 __device__ inline void note_nonfinite(Findings& findings) {
   atomicExch(reinterpret_cast<unsigned long long*>(&findings.nonfinite), 1ull);
 }
 
-/// `param` >= 0. No parameter (-1) is the largest number if it is compared as unsigned.
+/// `param` must be >= 0. No parameter (-1) is the largest number in an unsigned comparison.
 __device__ inline void lower(int64_t& first, int64_t param) {
   atomicMin(reinterpret_cast<unsigned long long*>(&first), static_cast<unsigned long long>(param));
 }
 
-/// @param in_f32  the value was not finite in f32, before it was rounded to the message's dtype.
+/// @param in_f32  whether the value was not finite in f32, before it was rounded to the message's
+///     dtype.
 __device__ inline void note_nonfinite(Findings& findings, int64_t param, bool in_f32 = true) {
   note_nonfinite(findings);
   lower(findings.first_param, param);
@@ -28,7 +29,8 @@ __device__ inline void note_stale(Findings& findings, int64_t param) {
   lower(findings.first_stale, param);
 }
 
-/// For commits. @param findings  may be null.
+/// Notes a non-finite value in a commit.
+/// @param findings  may be null.
 __device__ inline void note_written(Findings* findings) {
   if (findings) atomicExch(reinterpret_cast<unsigned long long*>(&findings->wrote_nonfinite), 1ull);
 }

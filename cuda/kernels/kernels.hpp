@@ -8,8 +8,8 @@
 #include "backend/ops.hpp"
 #include "cuda/kernels/block_items.hpp"
 
-// The launchers. Each checks its arguments, enqueues its kernel and returns. Every pointer must be
-// to memory that the device reaches.
+// The functions that launch kernels. Each checks its arguments, enqueues its kernel and returns.
+// Every pointer must be an address that the device can access.
 
 namespace muonrt::cuda {
 
@@ -25,7 +25,7 @@ void pack_direction(const Table<ShardBlockItem>& blocks, const StepTables& table
                     TypedBuffer message, Findings* findings, cudaStream_t stream);
 void pack_partial_grad(const Table<ShardBlockItem>& blocks, const ParamView* params,
                        TypedBuffer message, Findings* findings, cudaStream_t stream);
-/// @param blocks  number of thread blocks that share the list; does not change the result.
+/// @param blocks  number of thread blocks that share the list; does not affect the result.
 void scan(const int32_t* list, int64_t count, const ParamView* params, Findings* findings,
           int blocks, cudaStream_t stream);
 void check_masters(const int32_t* list, int64_t count, const ParamView* params, Findings* findings,
@@ -75,7 +75,7 @@ void commit_normuon(std::span<const NormuonState> states, const ParamView* param
                     const CommitCondition& condition, cudaStream_t stream);
 
 // clipping.cu
-/// @param blocks  number of thread blocks that share the list; does not change the result.
+/// @param blocks  number of thread blocks that share the list; does not affect the result.
 void sum_squares(const int32_t* list, int64_t count, const ParamView* params, int64_t* sums,
                  int blocks, cudaStream_t stream);
 void scale_gradients(const GradientFactors& factors, const NormClip& clip,
@@ -85,9 +85,9 @@ void take_logits(const float* from, float* to, int64_t count, cudaStream_t strea
 void clip_heads(const QkClip& clip, Findings* findings, cudaStream_t stream);
 
 // tally.cu
-/// Loads the kernels of this file, which no warm-up reaches.
+/// Loads the kernels of tally.cu, because the warm-up does not launch them.
 void load_tallies();
-/// @param blocks  number of thread blocks that share a matrix, or the memory; does not change the
+/// @param blocks  number of thread blocks that share a matrix, or the memory; does not affect the
 ///     result.
 void tally(const MatrixBatch& x, const uint16_t* low, Tally* tallies, int blocks,
            cudaStream_t stream);
@@ -103,37 +103,37 @@ void cast_vote(Vote* vote, const Findings* findings, int64_t fingerprint, int64_
 // copy.cu
 /// Maximum number of bytes that fit into a kernel's arguments.
 constexpr int64_t kInlineBytes = 256;
-/// Copies between any two addresses that the device reaches, including host memory.
+/// Copies between any two addresses that the device can access, including host memory.
 void copy_by_kernel(void* to, const void* from, int64_t bytes, cudaStream_t stream);
-/// Writes bytes that are read from host memory before this function returns.
+/// Writes bytes. They are read from host memory before this function returns.
 void write_inline(void* to, const void* from, int64_t bytes, cudaStream_t stream);
 
 // clock.cu
 void write_clock(int64_t* where, cudaStream_t stream);
 
 // naive_gemm.cu
-/// Computes all of `product`, for any dtypes, in naive loops.
+/// Computes all matrices of `product` in naive loops, for any dtypes.
 void naive_gemm(const Product& product, cudaStream_t stream);
 
 // epilogue.cu
-/// C = beta D + gamma I.
+/// Computes C = beta D + gamma I.
 void scale_add_identity(const Product& product, cudaStream_t stream);
-/// Sets C(j, i) to C(i, j) for all i < j, for each matrix.
+/// Sets C(j, i) to C(i, j) for all i < j in each matrix.
 void mirror(const MatrixBatch& c, cudaStream_t stream);
 /// Adds gamma I to X.
 void add_identity(const MatrixBatch& x, float gamma, cudaStream_t stream);
 
-// guarded_copy.cu; `closed` is in host memory that the device reaches
-/// Loads the kernels of this file. The warm-up does not launch them.
+// guarded_copy.cu; `closed` is in host memory that the device can access
+/// Loads the kernels of guarded_copy.cu, because the warm-up does not launch them.
 void load_guarded_copies();
 /// Copies from `from` to `to` unless *closed is set.
 void copy_unless_closed(const int64_t* from, int64_t* to, int64_t n, const int32_t* closed,
                         cudaStream_t stream);
 /// Sets *flag to 0 if *closed is set. `flag` is in host memory, and the stream itself has set it
-/// before. If the host sets *closed and then finds *flag to be 0, all work that is enqueued after
+/// before. If the host sets *closed and then finds that *flag is 0, all work that is enqueued after
 /// this kernel finds *closed set.
 void clear_if_closed(int64_t* flag, const int32_t* closed, cudaStream_t stream);
-/// Converts values to integers of the same order, and back unless *closed is set.
+/// Converts values to integers that have the same order, and back unless *closed is set.
 void order_floats(const float* from, int32_t* to, int64_t n, cudaStream_t stream);
 void copy_floats_unless_closed(const int32_t* from, float* to, int64_t n, const int32_t* closed,
                                cudaStream_t stream);

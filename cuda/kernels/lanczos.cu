@@ -1,8 +1,9 @@
 // Lanczos's method on X X^T (Ops::lanczos; Golub and Van Loan, Matrix Computations, section 10.1).
-// X is m x n, any ld. The launches of a step: X^T v in groups of kLanczosRows rows (a thread for
-// each column) and the sum of the groups in order; X times that vector (a warp for each row); and
-// the step's row of the tridiagonal matrix (a thread block for each matrix). Sums are the host's:
-// 32 chains, one for each lane, reduced to one value by halving.
+// X is m x n with any ld. A step consists of these launches: X^T v in groups of kLanczosRows rows
+// (a thread for each column), and the sum of the groups in order; X times that vector (a warp for
+// each row); and the step's row of the tridiagonal matrix (a thread block for each matrix). Sums
+// have the same order as on the host: 32 chains, one for each lane, reduced to one value by
+// halving.
 
 #include "backend/health.hpp"
 #include "cuda/device/launch.hpp"
@@ -33,7 +34,7 @@ struct LanczosArguments {
 __device__ inline float halved(float chain) {
   for (int width = kWarp / 2; width > 0; width /= 2)
     chain += __shfl_down_sync(0xffffffffu, chain, width);
-  return chain;  // valid in lane 0
+  return chain;  // the result is valid in lane 0
 }
 
 __device__ inline float dot(const float* x, const float* y, int64_t n, int lane) {

@@ -5,12 +5,13 @@
 
 #include "backend/update_rules.hpp"
 
-// The fixed summation tree of the Frobenius norm, the same as on the host. A matrix is cut into at
-// most 128 bands of rows, a row into blocks of 2048 elements, and a block into 256 chains (element
-// i belongs to chain i mod 256). Each eight neighboring chains, those of one lane, which therefore
-// reads 16 bytes at once, are reduced to one value by halving, and then these 32 values. Blocks,
-// rows and bands are added pairwise. Sums of squares are never -0, so zeros may be added or omitted
-// after the end of chains, blocks or rows without changing the bits. Plain C++, tested on the host.
+// Defines the fixed summation tree of the Frobenius norm, which is the same on the host. A matrix
+// is cut into at most 128 bands of rows, a row into blocks of 2048 elements, and a block into 256
+// chains (element i belongs to chain i mod 256). A lane has eight neighboring chains, so it reads
+// 16 bytes at once. Each lane's chains are reduced to one value by halving, and so are the 32
+// values of the lanes. Blocks, rows and bands are added pairwise. Sums of squares are never -0, so
+// zeros may be added or omitted after the end of chains, blocks or rows without changing the bits.
+// This is plain C++ that is tested on the host.
 
 namespace muonrt::cuda {
 
@@ -29,7 +30,7 @@ MUONRT_HOST_DEVICE inline int64_t blocks_of_row(int64_t cols) {
   return (cols + kBlockElements - 1) / kBlockElements;
 }
 
-/// Pairwise sum of a stream of values, in a tree that depends only on their number.
+/// The pairwise sum of a stream of values. The tree depends only on the number of values.
 class PairwiseSum {
  public:
   MUONRT_HOST_DEVICE void add(float value) {
@@ -50,22 +51,22 @@ class PairwiseSum {
   int64_t count_ = 0;
 };
 
-/// Powers of two to multiply with, one after the other.
+/// Powers of two that are multiplied one after the other.
 struct Scale {
   float up, up2;
 };
 
-/// 2^exponent for -127 <= exponent <= 127.
+/// Returns 2^exponent for -127 <= exponent <= 127.
 MUONRT_HOST_DEVICE inline float power_of_two(int exponent) {
   return std::bit_cast<float>(exponent >= -126 ? static_cast<uint32_t>(exponent + 127) << 23
                                                : uint32_t{1} << 22);
 }
 
-/// Brings a largest entry with these bits (finite, above zero) into [1, 2). The scaling is exact:
-/// if one factor would be too large for a float, both steps enlarge; a factor too small for a
-/// normal float is an exact subnormal.
+/// Returns the scale that brings a largest entry with these bits (finite, above zero) into [1, 2).
+/// The scaling is exact. If one factor would be too large for a float, both factors enlarge. A
+/// factor that is too small for a normal float is an exact subnormal.
 MUONRT_HOST_DEVICE inline Scale scale_for(uint32_t largest_bits) {
-  int exponent = static_cast<int>(largest_bits >> 23) - 127;  // of the leading digit
+  int exponent = static_cast<int>(largest_bits >> 23) - 127;  // exponent of the leading digit
   if (exponent == -127)
     for (exponent = -149; largest_bits >>= 1;) ++exponent;
   const int up = -exponent;
@@ -73,17 +74,17 @@ MUONRT_HOST_DEVICE inline Scale scale_for(uint32_t largest_bits) {
   return {power_of_two(first), power_of_two(up - first)};
 }
 
-/// Whether the squares of a matrix's unscaled elements have the same sum, bit for bit, as those of
-/// its scaled elements divided by the square of the scale. Rounding commutes with a power of two if
-/// the exact value is zero or a normal number, before and after scaling. Nothing cancels in sums of
-/// squares, so three conditions suffice:
+/// Returns whether the squares of a matrix's unscaled elements have the same sum, bit for bit, as
+/// the squares of its scaled elements divided by the square of the scale. Rounding commutes with a
+/// power of two if the exact value is zero or a normal number before and after scaling. Nothing
+/// cancels in sums of squares, so three conditions suffice:
 /// * Every square of a non-zero element is at least 2^-126: |x| >= 2^-63.
 /// * This also holds after scaling, when the largest element is in [1, 2): exponents differ by at
-///   most 63.
-/// * No sum overflows: up to 2^40 squares of |x| < 2^43 have a sum below 2^126, which fewer than
-///   200 roundings do not double. Scaled squares are below 4, so their sums are smaller.
-/// @param largest_bits  of the largest |x|: finite, above zero.
-/// @param least_bits    of the smallest |x| above zero.
+/// most 63.
+/// * No sum overflows. Up to 2^40 squares of |x| < 2^43 have a sum below 2^126, and fewer than 200
+/// roundings cannot double it. Scaled squares are below 4, so their sums are smaller.
+/// @param largest_bits  bits of the largest |x|: finite, above zero.
+/// @param least_bits    bits of the smallest |x| above zero.
 MUONRT_HOST_DEVICE inline bool sums_unscaled(uint32_t largest_bits, uint32_t least_bits) {
   constexpr uint32_t kBias = 127, kApart = 63;  // 2^-63 squared is the smallest normal number
   constexpr uint32_t kLeast = kBias - 63, kEnd = kBias + 43;

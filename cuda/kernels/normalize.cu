@@ -1,10 +1,12 @@
-// out = in / (safety x Frobenius norm), or with eps as in norm_rules.hpp. A power of two brings the
-// largest entry into [1, 2), the squares are summed in f32 in the tree of norm_tree.hpp, and every
-// element is scaled, divided and rounded once. The tree is the host's, so the bits are, too.
-// Matrices are rows x cols, any ld. Four launches for a batch: measure (largest and smallest entry,
-// unscaled squares), squares (scaled squares, only for matrices whose unscaled sum cannot be used,
-// see sums_unscaled in norm_tree.hpp), finish (a warp for each matrix), and divide. The first two
-// work on one band of a matrix at a time, and read it once each.
+// Computes out = in / (safety x Frobenius norm), or with eps as in norm_rules.hpp. A power of two
+// brings the largest entry into [1, 2). The squares are then summed in f32 in the tree of
+// norm_tree.hpp, and every element is scaled, divided and rounded once. The host uses the same
+// tree, so the results are bitwise identical. Matrices are rows x cols with any ld.
+//
+// There are four launches for a batch: measure (largest and smallest entry, unscaled squares),
+// squares (scaled squares, only for matrices whose unscaled sum cannot be used, see sums_unscaled
+// in norm_tree.hpp), finish (a warp for each matrix), and divide. The first two work on one band of
+// a matrix at a time, and each reads the band once.
 
 #include "backend/norm_rules.hpp"
 #include "cuda/device/launch.hpp"
@@ -20,9 +22,9 @@ namespace muonrt::cuda {
 namespace {
 
 constexpr uint32_t kInfinityBits = 0x7f800000, kQuietNan = 0x7fc00000;
-constexpr int64_t kSquaresBlocks = 4096;  // of a launch that usually has nothing to do
+constexpr int64_t kSquaresBlocks = 4096;  // for a launch that usually has nothing to do
 
-/// What the launches of a batch pass on for one matrix; initially zero.
+/// The values that the launches of a batch pass on for one matrix. They are initially zero.
 struct MatrixScratch {
   uint32_t largest;        // bits of the largest |x|
   uint32_t least_negated;  // zero minus the bits of the smallest |x| above zero
@@ -30,9 +32,9 @@ struct MatrixScratch {
   float divisor;
   float squares[kBands];
 
-  /// Whether the matrix is divided. Otherwise it is filled with one value.
+  /// Returns whether the matrix is divided. Otherwise it is filled with one value.
   __device__ bool regular() const { return largest != 0 && largest < kInfinityBits; }
-  /// Whether the squares of the unscaled elements can be used; for a regular matrix.
+  /// Returns whether the squares of the unscaled elements can be used. The matrix must be regular.
   __device__ bool unscaled() const { return sums_unscaled(largest, 0u - least_negated); }
 };
 
@@ -43,7 +45,7 @@ struct NormArguments {
   MatrixScratch* scratch;
 };
 
-/// The second factor is 1 except for matrices of subnormals; skipping it saves a multiplication and
+/// The second factor is 1 except for matrices of subnormals. Skipping it saves a multiplication and
 /// changes no bit.
 template <int N>
 __device__ inline void apply(Scale scale, Values<N>& x) {
@@ -69,7 +71,7 @@ struct MeasureBody {
   }
 };
 
-/// The largest value of a warp; valid in lane 0.
+/// Returns the largest value in a warp. The result is valid in lane 0.
 __device__ inline uint32_t largest_of_warp(uint32_t mine) {
 #pragma unroll
   for (int width = kLanes / 2; width > 0; width /= 2) {
@@ -82,7 +84,8 @@ __device__ inline uint32_t largest_of_warp(uint32_t mine) {
 __global__ void __launch_bounds__(kSumThreads, 2) measure_kernel(NormArguments a) {
   MatrixScratch& scratch = a.scratch[blockIdx.y];
   MeasureBody body{Extremes(a.in.dtype), {}};
-  // Of the thread block, so that device memory needs only one atomic operation for each.
+  // These are the values of the thread block. They are combined first, so that each thread block
+  // needs only one atomic operation on device memory for each value.
   __shared__ uint32_t largest, least_negated;
   if (threadIdx.x == 0) largest = least_negated = 0;
   const float squares = band_squares(a.in, blockIdx.y * a.in.stride, blockIdx.x, body);
@@ -112,7 +115,7 @@ struct SquaresBody {
   }
 };
 
-/// For matrices whose unscaled sums cannot be used. A thread block may process several bands.
+/// Handles matrices whose unscaled sums cannot be used. A thread block may process several bands.
 __global__ void __launch_bounds__(kSumThreads, 2) squares_kernel(NormArguments a) {
   MatrixScratch& scratch = a.scratch[blockIdx.y];
   if (!scratch.regular() || scratch.unscaled()) return;
@@ -124,7 +127,8 @@ __global__ void __launch_bounds__(kSumThreads, 2) squares_kernel(NormArguments a
   }
 }
 
-/// A warp for each matrix. Bands that do not exist have a sum of zero, so the tree is complete.
+/// Runs one warp for each matrix. Bands that do not exist have a sum of zero, so the tree is
+/// complete.
 __global__ void __launch_bounds__(kLanes) finish_kernel(NormArguments a) {
   static_assert(kBands == 4 * kLanes);
   MatrixScratch& scratch = a.scratch[blockIdx.x];
@@ -140,7 +144,7 @@ __global__ void __launch_bounds__(kLanes) finish_kernel(NormArguments a) {
     squares += __shfl_down_sync(0xffffffffu, squares, apart);
   if (lane() != 0) return;
   const Scale scale = scale_for(scratch.largest);
-  if (scratch.unscaled()) squares = squares * scale.up * scale.up;  // exact, and up2 is 1
+  if (scratch.unscaled()) squares = squares * scale.up * scale.up;  // this is exact, and up2 is 1
   scratch.scale = scale;
   scratch.divisor = norm_divisor(sqrtf(squares), a.how, scale.up, scale.up2);
 }
@@ -163,8 +167,8 @@ struct DivideBody {
   }
 };
 
-/// Stores one value everywhere: zero for a zero matrix, NaN for one that is not finite. The pack
-/// after it then finds the NaN in every block of the matrix, wherever it was in the input.
+/// Stores one value in all elements: zero for a zero matrix, NaN for a matrix that is not finite.
+/// The later pack then finds the NaN in every block of the matrix, wherever it was in the input.
 struct FillBody {
   MatrixBatch out;
   int64_t out_first;
@@ -180,7 +184,7 @@ struct FillBody {
 
 struct DivideArguments {
   NormArguments norm;
-  int rows, cols;  // of a thread block's rectangle
+  int rows, cols;  // size of a thread block's rectangle
 };
 
 __global__ void __launch_bounds__(kThreads) divide_kernel(DivideArguments d) {
@@ -202,7 +206,7 @@ __global__ void __launch_bounds__(kThreads) divide_kernel(DivideArguments d) {
   for_elements(rows, cols, fits, body);
 }
 
-/// The matrices [first, first + count) of a batch.
+/// Returns the matrices [first, first + count) of a batch.
 MatrixBatch part_of(const MatrixBatch& batch, int64_t first, int64_t count) {
   MatrixBatch part = batch;
   part.data = static_cast<char*>(batch.data) + first * batch.stride * size_of(batch.dtype);
@@ -215,14 +219,14 @@ void normalize_part(const NormArguments& a, cudaStream_t stream) {
   MUONRT_CUDA(
       cudaMemsetAsync(a.scratch, 0, static_cast<size_t>(count) * sizeof(MatrixScratch), stream));
   const int64_t bands = bands_of(a.in.rows), few = (kSquaresBlocks + count - 1) / count;
-  // A warp for each block of a band, which also gives each sum of a round its own thread.
+  // There is a warp for each block of a band, so that each sum of a round also has its own thread.
   const int64_t blocks = rows_of_band(a.in.rows) * blocks_of_row(a.in.cols);
   const int threads =
       blocks * kLanes < kSumThreads ? static_cast<int>(blocks) * kLanes : kSumThreads;
   launch("measure", measure_kernel, grid_of(bands, count), threads, a, stream);
   launch("squares", squares_kernel, grid_of(bands < few ? bands : few, count), threads, a, stream);
   launch("finish", finish_kernel, grid_of(count), kLanes, a, stream);
-  // Rectangles as wide as a row, with about kJobElements elements.
+  // The rectangles are as wide as a row, with about kJobElements elements.
   const int64_t cols = a.in.cols < kJobElements ? a.in.cols : kJobElements;
   const int64_t rows = kJobElements / cols;
   launch("divide", divide_kernel,

@@ -1,7 +1,8 @@
-// NorMuon on whole matrices as they are stored: mean squares of their neurons (rows or columns),
-// then the neurons' factors from the second moments or by another NeuronRule, then the product.
-// Formulas and the order of sums: backend/normuon.hpp. Three launches for up to kStates matrices of
-// a batch. Matrices of inactive parameters are skipped.
+// Applies NorMuon to whole matrices as they are stored. It computes the mean squares of their
+// neurons (rows or columns), then the neurons' factors from the second moments or by another
+// NeuronRule, then the product. The formulas and the order of sums are in backend/normuon.hpp.
+// There are three launches for up to kStates matrices of a batch. Matrices of inactive parameters
+// are skipped.
 
 #include <algorithm>
 
@@ -15,7 +16,8 @@ namespace muonrt::cuda {
 
 namespace {
 
-/// Maximum number of matrices of a launch: the number of states that fit into its arguments.
+/// Maximum number of matrices of a launch, which is the number of states that fit into its
+/// arguments.
 constexpr int64_t kStates = 64;
 
 struct NormuonArguments {
@@ -47,11 +49,12 @@ __device__ inline void add_squares(Values<kWidth>& chains, const Values<kWidth>&
   for (int i = 0; i < kWidth; ++i) chains.x[i] += x.x[i] * x.x[i];
 }
 
-constexpr int kLanesOfRow = kNeuronChains / kWidth;  // neighboring lanes, each with kWidth chains
+// number of neighboring lanes, each with kWidth chains
+constexpr int kLanesOfRow = kNeuronChains / kWidth;
 constexpr int kSumThreads = 64, kRowsOfBlock = kSumThreads / kLanesOfRow;
 constexpr int kColumnGroups = 8, kColumnsOfBlock = kColumnGroups * kWidth;
 
-/// The sum of a row's squares; valid in the first of its lanes.
+/// Returns the sum of a row's squares. The result is valid in the first of the row's lanes.
 template <DType kIn>
 __device__ inline float row_squares(const MatrixBatch& m, int64_t first, int64_t cols) {
   const bool vectors = aligned(m.data, kIn, first);
@@ -79,7 +82,8 @@ __device__ inline float row_squares(const MatrixBatch& m, int64_t first, int64_t
   return chains.x[0];
 }
 
-/// Stores the mean squares of rows in their factors; four neighboring threads compute one.
+/// Stores the mean squares of rows in the array of factors. Four neighboring threads compute one
+/// mean square.
 __global__ void __launch_bounds__(kSumThreads, 16) normuon_rows_kernel(NormuonArguments a) {
   const int64_t matrix = blockIdx.y;
   const NormuonState& s = a.states[matrix];
@@ -93,7 +97,7 @@ __global__ void __launch_bounds__(kSumThreads, 16) normuon_rows_kernel(NormuonAr
   if (cols > 0 && threadIdx.x % kLanesOfRow == 0) s.factors[row] = sum / static_cast<float>(m.cols);
 }
 
-/// The sums of one chain of kWidth neighboring columns.
+/// Returns the sums of one chain in kWidth neighboring columns.
 template <DType kIn>
 __device__ inline Values<kWidth> column_squares(const MatrixBatch& m, int64_t first, int64_t count,
                                                 bool vectors) {
@@ -115,7 +119,8 @@ __device__ inline Values<kWidth> column_squares(const MatrixBatch& m, int64_t fi
   return chains;
 }
 
-/// As normuon_rows_kernel for columns: a thread has one chain of each of eight columns.
+/// Does the same as normuon_rows_kernel for columns. A thread has one chain of each of eight
+/// columns.
 __global__ void __launch_bounds__(kThreads) normuon_columns_kernel(NormuonArguments a) {
   static_assert(kColumnGroups * kNeuronChains == kThreads);
   __shared__ float sums[kNeuronChains][kColumnsOfBlock + 1];
@@ -148,7 +153,7 @@ __global__ void __launch_bounds__(kThreads) normuon_columns_kernel(NormuonArgume
 
 constexpr int kFactorThreads = 512, kWindow = 2 * kFactorThreads;
 
-/// Adds the elements of a lane's chain, in order.
+/// Adds the elements of a lane's chain in order.
 template <class T>
 __device__ inline void add_chain(double& sum, const T (&values)[kWindow], int count) {
 #pragma unroll 8
@@ -156,7 +161,7 @@ __device__ inline void add_chain(double& sum, const T (&values)[kWindow], int co
     sum += static_cast<double>(values[i]);
 }
 
-/// Reduces a warp's chains to one value by halving; valid in its first lane.
+/// Reduces a warp's chains to one value by halving. The result is valid in the warp's first lane.
 __device__ inline double folded(double sum) {
 #pragma unroll
   for (int half = kNeuronChains / 2; half > 0; half /= 2) {
@@ -168,8 +173,9 @@ __device__ inline double folded(double sum) {
   return sum;
 }
 
-/// A thread block for each matrix. For one window after the other, its threads compute moments and
-/// factors; then each lane of its first two warps adds one chain of the sums over the neurons.
+/// Runs one thread block for each matrix. For one window of neurons after the other, the threads
+/// compute moments and factors. Then each lane of the first two warps adds one chain of the sums
+/// over the neurons.
 __global__ void __launch_bounds__(kFactorThreads) normuon_factors_kernel(NormuonArguments a) {
   __shared__ float means[kWindow];
   __shared__ double scaled[kWindow];
@@ -182,7 +188,7 @@ __global__ void __launch_bounds__(kFactorThreads) normuon_factors_kernel(Normuon
   double sum = 0.0;
   for (int64_t begin = 0; begin < s.neurons; begin += kWindow) {
     const int count = static_cast<int>(s.neurons - begin < kWindow ? s.neurons - begin : kWindow);
-    if (begin > 0) __syncthreads();  // the previous window is still being read
+    if (begin > 0) __syncthreads();  // other threads may still read the previous window
     for (int i = thread; i < count; i += kFactorThreads) {
       const float mean = s.factors[begin + i];
       const float factor = neuron_factor(s, begin + i, mean, beta2);
@@ -211,12 +217,12 @@ __global__ void __launch_bounds__(kFactorThreads) normuon_factors_kernel(Normuon
 
 struct ScaleArguments {
   NormuonArguments all;
-  int rows, cols;  // of a thread block's rectangle
+  int rows, cols;  // size of a thread block's rectangle
 };
 
 struct ScaleBody {
   MatrixBatch m;
-  const float* factors;  // of the rectangle's rows or columns
+  const float* factors;  // factors of the rectangle's rows or columns
   int64_t first;
   bool by_rows;
 
@@ -264,7 +270,8 @@ __global__ void __launch_bounds__(kThreads) commit_normuon_kernel(CommitArgument
 
 int64_t blocks_for(int64_t elements, int64_t each) { return (elements + each - 1) / each; }
 
-/// Copies `states`, at most kStates, to `to`. @return  the largest number of neurons of a matrix.
+/// Copies `states`, at most kStates, to `to`.
+/// @return  the largest number of neurons of a matrix.
 int64_t copy_states(std::span<const NormuonState> states, NormuonState (&to)[kStates]) {
   int64_t neurons = 0;
   std::copy(states.begin(), states.end(), to);
@@ -292,7 +299,7 @@ void normuon_part(const NormuonArguments& a, cudaStream_t stream) {
          ScaleArguments{a, static_cast<int>(rows), static_cast<int>(cols)}, stream);
 }
 
-/// Calls function(first, states) for as many states at once as fit into a launch.
+/// Calls function(first, states) for groups of as many states as fit into a launch.
 template <class Function>
 void by_launches(std::span<const NormuonState> states, const Function& function) {
   for (size_t first = 0; first < states.size(); first += kStates)

@@ -1,8 +1,8 @@
-// message = cast(direction(momentum', gradient)), the scan of gradients that no pack reads, and the
-// comparison of weights with their master weights.
-// Formulas: backend/update_rules.hpp. Arrays are read 16 bytes at a time if all rows of a job begin
-// at multiples of 16 bytes, otherwise element by element. Only the message and the findings are
-// written. A thread block processes one job, and a job belongs to one parameter.
+// Packs message = cast(direction(momentum', gradient)), scans gradients that no pack reads, and
+// compares weights with their master weights. The formulas are in backend/update_rules.hpp. Arrays
+// are read 16 bytes at a time if all rows of a job begin at multiples of 16 bytes, otherwise
+// element by element. Only the message and the findings are written. A thread block processes one
+// job, and a job belongs to one parameter.
 
 #include "backend/weight_bits.hpp"
 #include "cuda/device/launch.hpp"
@@ -52,7 +52,7 @@ struct DirectionBody {
   }
 };
 
-/// Packs a partial gradient, the term of a sum that another rank forms, unscaled.
+/// Packs a partial gradient without scaling. Another rank adds it to the other partial gradients.
 struct PartialGradBody {
   const void* grad;
   TypedBuffer message;
@@ -70,7 +70,7 @@ struct PartialGradBody {
   __device__ bool bad_in_f32() const { return bad(); }
 };
 
-/// Zeros for a parameter without a gradient.
+/// Packs zeros for a parameter without a gradient.
 struct ZeroBody {
   TypedBuffer message;
   int64_t packed, packed_ld;
@@ -144,8 +144,8 @@ struct ScanArguments {
   Findings* findings;
 };
 
-/// Checks gradients as the formulas use them: scaled, and squared if the parameter has a second
-/// moment.
+/// Checks gradients as the formulas use them: scaled, and also squared if the parameter has a
+/// second moment.
 struct ScanBody {
   const void* grad;
   DType dtype;

@@ -7,8 +7,8 @@
 
 namespace muonrt::cuda {
 
-/// Inclusive prefix sums over the threads of a thread block of kThreads; `sums` holds them until
-/// the next call.
+/// Computes inclusive prefix sums over the threads of a thread block of kThreads. `sums` holds them
+/// until the next call.
 __device__ inline void sum_up_to_each(int64_t mine, int64_t (&sums)[kThreads]) {
   const int thread = static_cast<int>(threadIdx.x);
   sums[thread] = mine;
@@ -21,27 +21,28 @@ __device__ inline void sum_up_to_each(int64_t mine, int64_t (&sums)[kThreads]) {
   __syncthreads();
 }
 
-/// The elements of a gradient that the step or only its clipping reads.
+/// Selects the elements of a gradient that the step, or only its clipping, reads.
 struct GradientElements {
   __device__ static int64_t of(const ParamView& view) {
     return view.active || view.clip_only ? view.grads() : 0;
   }
 };
-/// The elements of an active parameter.
+/// Selects the elements of an active parameter.
 struct ActiveElements {
   __device__ static int64_t of(const ParamView& view) { return view.active ? view.numel : 0; }
 };
 
-/// Calls body(view, param, first element, count) for parts of at most kJobElements of the
-/// Elements::of each parameter of the list. All thread blocks together process each element once;
-/// all threads of a thread block call the body together. Sizes are read on the device, and parts
-/// are distributed to the thread blocks in turn.
+/// Calls body(view, param, first element, count) for parts of at most kJobElements of each
+/// parameter of the list; Elements::of gives the number of its elements. All thread blocks together
+/// process each element once, and all threads of a thread block call the body together. The sizes
+/// are read on the device, and the thread blocks take the parts in turn.
 template <class Elements, class Body>
 __device__ inline void for_each_stretch(const int32_t* list, int64_t count, const ParamView* params,
                                         Body&& body) {
-  __shared__ int64_t ends[kThreads];  // end of each parameter of the window, in parts
+  __shared__ int64_t ends[kThreads];  // index of the part after each parameter of the window
   const int64_t thread = threadIdx.x;
-  int64_t next = blockIdx.x;  // the thread block's next part, counted from the first of the window
+  // the thread block's next part, counted from the first part of the window
+  int64_t next = blockIdx.x;
   for (int64_t begin = 0; begin < count; begin += kThreads) {
     const int64_t left = count - begin;
     const int window = left < kThreads ? static_cast<int>(left) : kThreads;
@@ -51,7 +52,7 @@ __device__ inline void for_each_stretch(const int32_t* list, int64_t count, cons
     sum_up_to_each(parts, ends);
     const int64_t total = ends[window - 1];
     for (; next < total; next += gridDim.x) {
-      int low = 0, high = window - 1;  // find the first parameter that ends after `next`
+      int low = 0, high = window - 1;  // finds the first parameter that ends after `next`
       while (low < high) {
         const int middle = (low + high) / 2;
         if (ends[middle] > next) {
@@ -67,7 +68,7 @@ __device__ inline void for_each_stretch(const int32_t* list, int64_t count, cons
       body(view, param, first, static_cast<int>(rest < kJobElements ? rest : kJobElements));
     }
     next -= total;
-    __syncthreads();  // before `ends` is written again
+    __syncthreads();  // waits before `ends` is written again
   }
 }
 

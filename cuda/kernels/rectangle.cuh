@@ -9,7 +9,7 @@ namespace muonrt::cuda {
 /// Calls function(row, col) once for every row < rows and col < cols, distributed to `count`
 /// workers in turn. The divisions are made before the loop, because on some devices a division is
 /// an expensive call around which registers are spilled.
-/// @param worker  index of the worker that calls.
+/// @param worker  index of the calling worker.
 template <class Function>
 __device__ inline void deal(unsigned worker, unsigned count, int rows, int cols,
                             const Function& function) {
@@ -28,21 +28,22 @@ __device__ inline void deal(unsigned worker, unsigned count, int rows, int cols,
   }
 }
 
-/// As above, distributed to the threads of the thread block.
+/// Does the same, with the threads of the thread block as workers.
 template <class Function>
 __device__ inline void deal(int rows, int cols, const Function& function) {
   deal(threadIdx.x, blockDim.x, rows, cols, function);
 }
 
-/// Distributes the elements of a rectangle to the threads of a thread block: body.run<kWidth>(row,
-/// col, lanes) for kWidth neighbors if `vectors`, and body.run<1>(row, col, lanes) for the others.
-/// rows x cols is at most 2^30; the thread block must consist of whole warps.
+/// Distributes the elements of a rectangle to the threads of a thread block. If `vectors` is set,
+/// calls body.run<kWidth>(row, col, lanes) for each kWidth neighbors. Calls body.run<1>(row, col,
+/// lanes) for all other elements. rows x cols is at most 2^30, and the thread block must consist of
+/// whole warps.
 template <class Body>
 __device__ inline void for_elements(int rows, int cols, bool vectors, Body& body) {
   constexpr int kWarp = 32;
   const int units = vectors ? cols / kWidth : 0;
-  // Neighboring vectors go to neighboring lanes. If rows have an even number of vectors, no pair is
-  // split between rows; only the warp with the last vectors may be incomplete.
+  // Neighboring vectors go to neighboring lanes. If rows have an even number of vectors, no pair of
+  // vectors is split between rows. Only the warp with the last vectors may be incomplete.
   const int paired = units % 2 == 0 ? rows * units - kWarp : -1;
   const int lane = static_cast<int>(threadIdx.x % kWarp);
   deal(rows, units, [&](int row, int unit) {

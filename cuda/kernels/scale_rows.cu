@@ -1,7 +1,7 @@
-// AOL: the factor of each row from its absolute Gram sum, then x and the Gram matrix scaled by the
-// factors. Sums are the host's: 32 chains, one for each lane, reduced to one value by halving.
-// Matrices are rows x cols, any ld. Two launches for a batch: factors (a warp for each row), apply
-// (a thread block for each row).
+// Scales for AOL: computes the factor of each row from its absolute Gram sum, and multiplies x and
+// the Gram matrix by the factors. Sums have the same order as on the host: 32 chains, one for each
+// lane, reduced to one value by halving. Matrices are rows x cols with any ld. There are two
+// launches for a batch: factors (a warp for each row) and apply (a thread block for each row).
 
 #include "backend/norm_rules.hpp"
 #include "cuda/device/launch.hpp"

@@ -1,7 +1,7 @@
-// The sum of partial gradients in f32, one launch for each, so the order of the sum is that of the
-// launches; AdamW of a slice on its owner, which sends the new values to all holders; and the
-// commit of these values if the vote sum passes. Formulas: backend/update_rules.hpp. A thread block
-// processes one job.
+// Contains three kernels. The first sums partial gradients in f32 with one launch for each
+// gradient, so the order of the sum is the order of the launches. The second runs AdamW for a slice
+// on its owner, which sends the new values to all holders. The third commits these values if the
+// vote sum passes. The formulas are in backend/update_rules.hpp. A thread block processes one job.
 
 #include "cuda/device/launch.hpp"
 #include "cuda/kernels/findings.cuh"

@@ -1,7 +1,8 @@
-// Exact tallies of matrices and hashes of memory; formulas in backend/health.hpp. A thread keeps
-// the limbs to which it last added in registers. Elements of one matrix have similar magnitudes, so
-// it seldom changes these limbs. Then limbs are added within the warp, in shared memory, and once
-// for each thread block in the result. Matrices are rows x cols, any ld; one launch for a batch.
+// Computes exact tallies of matrices and hashes of memory. The formulas are in backend/health.hpp,
+// which also defines the limbs of a tally. A thread keeps the limbs to which it last added in
+// registers. It seldom has to change them, because elements of one matrix have similar magnitudes.
+// Then limbs are added within the warp, then in shared memory, and then once for each thread block
+// in the result. Matrices are rows x cols with any ld. There is one launch for a batch.
 
 #include "backend/health.hpp"
 #include "backend/weight_bits.hpp"
@@ -31,7 +32,7 @@ __device__ inline void raise(int64_t* largest, uint32_t value) {
 }
 
 /// A thread's sums of four neighboring limbs, for squares whose lowest bit is in one of the first
-/// two. So magnitudes on both sides of a limb's boundary stay in registers.
+/// two. Magnitudes on both sides of a limb's boundary therefore stay in registers.
 struct ThreadSums {
   Tally* block;
   int32_t limb = 0;
@@ -65,7 +66,7 @@ struct ThreadSums {
     sums[2] += place ? term.middle : term.high;
     sums[3] += place ? term.high : 0;
   }
-  /// For all threads of the thread block.
+  /// Adds the sums to the result. All threads of the thread block must call it.
   __device__ void finish() {
     if (same_limb()) {
       for (int64_t& sum : sums) sum = of_warp(sum);
@@ -82,7 +83,7 @@ struct ThreadSums {
   }
 
  private:
-  /// Whether all threads of the warp have sums of the same limbs.
+  /// Returns whether all threads of the warp have sums of the same limbs.
   __device__ bool same_limb() const {
     auto least = static_cast<uint32_t>(limb), most = least;
     for (int apart = 16; apart > 0; apart /= 2) {
@@ -168,7 +169,8 @@ __global__ void __launch_bounds__(kThreads) hash_kernel(HashArguments a) {
   if (threadIdx.x == 0) add_to(reinterpret_cast<int64_t*>(a.sum), block);
 }
 
-/// Number of thread blocks for this many elements, with several elements for each thread.
+/// Returns the number of thread blocks for this many elements, with several elements for each
+/// thread.
 int64_t blocks_for(int64_t elements, int64_t most) {
   constexpr int64_t kEach = 16;
   const int64_t blocks = (elements + kThreads * kEach - 1) / (kThreads * kEach);

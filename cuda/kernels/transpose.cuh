@@ -6,18 +6,20 @@
 #include "cuda/kernels/bits.cuh"
 #include "cuda/kernels/jobs.hpp"
 
-// One thread block copies two tiles of an array to another array, transposed. With vectors: a
-// thread reads neighbors of a row and stores each in its column of a tile in shared memory, where
-// the elements of a column are contiguous. After a barrier it reads neighbors of a column and
-// writes them. Elements of two bytes are processed in pairs of rows, so that only words are stored.
-// The index of a column's 16-byte chunk is combined by exclusive or with that of its group of
-// columns. A warp that stores (8 groups x 4 words of a chunk) and one that reads (8 chunks of each
+// Copies two tiles of an array, transposed, to another array in one thread block. If vectors are
+// used, a thread reads neighboring elements of a row and stores each in its column of a tile in
+// shared memory, where the elements of a column are contiguous. After a barrier it reads
+// neighboring elements of a column and writes them. Elements of two bytes are processed in pairs of
+// rows, so that only words are stored.
+//
+// The index of a column's 16-byte chunk is combined by exclusive or with the index of the column's
+// group. A warp that stores (8 groups x 4 words of a chunk) and a warp that reads (8 chunks of each
 // column) therefore use all banks. Rows that do not begin or end at a multiple of a vector are
 // processed element by element.
 
 namespace muonrt::cuda {
 
-/// Rows of an array: element (row, col) is at first + row * ld + col.
+/// The rows of an array. Element (row, col) is at first + row * ld + col.
 struct Rows {
   void* data;
   DType dtype;
@@ -25,13 +27,13 @@ struct Rows {
 
   __device__ int64_t index(int row, int col) const { return first + row * ld + col; }
   __device__ Rows from(int row, int col) const { return {data, dtype, index(row, col), ld}; }
-  /// As above, if the dtype, or one of the same size, is known at compile time.
+  /// Returns the same address, if the dtype or one of the same size is known at compile time.
   __device__ char* at(int row, int col, DType known) const {
     return static_cast<char*>(data) + index(row, col) * size_of(known);
   }
 };
 
-/// Whether all of `count` rows begin at multiples of a vector.
+/// Returns whether all `count` rows begin at multiples of a vector.
 __device__ inline bool vectors_fit(const Rows& rows, int count) {
   return aligned(rows.data, rows.dtype, rows.first) &&
          (count == 1 || aligned_stride(rows.dtype, rows.ld));
@@ -40,24 +42,25 @@ __device__ inline bool vectors_fit(const Rows& rows, int count) {
 constexpr int kSide = static_cast<int>(kTile);
 static_assert(kSide == 64 && kThreads == 256 && kWidth == 8);
 
-/// Shared memory of a thread block: two tiles of two-byte elements, or one of four-byte elements.
+/// The shared memory of a thread block: two tiles of two-byte elements, or one tile of four-byte
+/// elements.
 union Tile {
-  float values[kSide][kSide + 1];  // one more column, so that the elements of a column are in
-                                   // different banks
+  // There is one more column, so that the elements of a column are in different banks.
+  float values[kSide][kSide + 1];
   uint32_t bits[kSide][kSide + 1];
   Vec16 halves[2][kSide * kSide / 8];
   Vec16 words[kSide * kSide / 4];
 };
 
-/// A rectangle of `from` (rows x cols) and its destination (cols x rows). kTall: the two tiles are
-/// one below the other in `from`, otherwise next to each other.
+/// A rectangle of `from` (rows x cols) and its destination (cols x rows). With kTall, the two tiles
+/// are one below the other in `from`, otherwise next to each other.
 template <bool kTall>
 struct TransposedTile {
   Rows from, to;
   int rows, cols;
 
   __device__ bool has(int tile) const { return tile * kSide < (kTall ? rows : cols); }
-  /// Whether the element of a tile exists.
+  /// Returns whether the element of a tile exists.
   __device__ bool reaches(int tile, int row, int col) const {
     return row + (kTall ? tile * kSide : 0) < rows && col + (kTall ? 0 : tile * kSide) < cols;
   }
@@ -67,10 +70,10 @@ struct TransposedTile {
   }
 };
 
-/// Elements of two bytes that keep their dtype, or are widened after the tile.
+/// Copies elements of two bytes that keep their dtype, or are widened after the tile.
 struct CopyBits {
-  static constexpr DType kFrom = DType::kBF16;  // or a dtype of the same size
-  static constexpr bool kBothFirst = true;      // so that more loads are in flight
+  static constexpr DType kFrom = DType::kBF16;  // or another dtype of the same size
+  static constexpr bool kBothFirst = true;      // keeps more loads in flight
   HalfBits bits;
 
   /// @param words  receives 8 elements of one row, then 8 of the next.
@@ -81,7 +84,7 @@ struct CopyBits {
   __device__ bool bad() const { return bits.bad(); }
 };
 
-/// Elements that are rounded to bf16 before the tile.
+/// Rounds elements to bf16 before they are stored in the tile.
 template <DType kDType>
 struct Rounded {
   static constexpr DType kFrom = kDType;
@@ -99,8 +102,8 @@ struct Rounded {
   __device__ bool bad() const { return bits.bad(DType::kBF16); }
 };
 
-/// Stores a word, with the elements of two rows, in each of eight columns. @param column  the word
-/// in the first column.
+/// Stores a word, with elements of two rows, in each of eight columns.
+/// @param column  the word in the first column.
 __device__ inline void store_pair(uint32_t* column, const uint32_t (&rows)[8]) {
   for (int i = 0; i < 4; ++i, column += 2 * (kSide / 2)) {
     column[0] = (rows[i] & 0xffffu) | rows[4 + i] << 16;
@@ -136,14 +139,14 @@ __device__ inline void fill_halves(Tile& tile, const TransposedTile<kTall>& c, H
   keep(1);
 }
 
-/// The part of each tile that a thread writes: kWidth rows from `row` on of the columns `col` and
+/// The part of each tile that a thread writes: kWidth rows from `row` on, in the columns `col` and
 /// col + 4.
 struct FlushedTile {
   int row = kWidth * static_cast<int>(threadIdx.x % 8);
   int col = kWidth * static_cast<int>(threadIdx.x / 32) + static_cast<int>(threadIdx.x / 8 % 4);
 };
 
-/// Calls write(t, k, raw) for the thread's rows of the column col + 4 k of tile t, for tiles of
+/// Calls write(t, k, raw) for the thread's rows of the column col + 4 k of tile t. The tiles have
 /// two-byte elements.
 template <bool kTall, class Write>
 __device__ inline void flush(const Tile& tile, const TransposedTile<kTall>& c,
@@ -160,7 +163,7 @@ __device__ inline void flush(const Tile& tile, const TransposedTile<kTall>& c,
   }
 }
 
-/// Writes the tiles, which hold kHalves, to `to`, cast to kTo.
+/// Writes the tiles, which hold elements of kHalves, to `to` and casts them to kTo.
 template <DType kHalves, DType kTo, bool kTall>
 __device__ inline void flush_halves(const Tile& tile, const TransposedTile<kTall>& c) {
   const FlushedTile mine;
@@ -186,19 +189,19 @@ __device__ inline bool transpose_halves(Tile& tile, const TransposedTile<kTall>&
   return how.bad();
 }
 
-/// A chunk of four f32, at a multiple of 16 bytes.
+/// Returns the address of a chunk of four f32 at a multiple of 16 bytes.
 __device__ inline float* chunk_of(const Rows& rows, int row, int col) {
   return static_cast<float*>(rows.data) + rows.index(row, col);
 }
 
-/// One tile of f32: groups of four columns, chunks of four rows.
+/// Transposes one tile of f32 in groups of four columns and chunks of four rows.
 template <bool kTall>
 __device__ inline void transpose_words(Tile& tile, const TransposedTile<kTall>& c, WordBits& bits) {
   const int group = static_cast<int>(threadIdx.x % 8), row = static_cast<int>(threadIdx.x / 8);
   const auto mine = [&](int i) { return c.reaches(0, row + i % 2 * 32, 4 * (group + i / 2 * 8)); };
   Vec16 chunks[4];
 #pragma unroll
-  // All loads first, because the compiler moves no load across a store to the tile.
+  // All loads come first, because the compiler does not move a load across a store to the tile.
   for (int i = 0; i < 4; ++i)
     if (mine(i))
       chunks[i] = load_vec16(chunk_of(c.from, row + i % 2 * 32, 4 * (group + i / 2 * 8)));
@@ -221,7 +224,7 @@ __device__ inline void transpose_words(Tile& tile, const TransposedTile<kTall>& 
   }
 }
 
-/// One tile, element by element, for any shape and alignment.
+/// Transposes one tile element by element, for any shape and alignment.
 template <bool kTall>
 __device__ inline bool transpose_elements(Tile& tile, const TransposedTile<kTall>& c) {
   const int across = static_cast<int>(threadIdx.x % kSide);
@@ -244,12 +247,12 @@ __device__ inline bool transpose_elements(Tile& tile, const TransposedTile<kTall
 template <bool kTall, class Function>
 __device__ inline void tile_by_tile(const TransposedTile<kTall>& c, const Function& function) {
   for (int t = 0; c.has(t); ++t) {
-    if (t > 0) __syncthreads();  // the previous tile is still being read
+    if (t > 0) __syncthreads();  // other threads may still read the previous tile
     function(c.of(t));
   }
 }
 
-/// Whether all rows begin and end at multiples of a vector.
+/// Returns whether all rows begin and end at multiples of a vector.
 template <bool kTall>
 __device__ inline bool vectors_cross(const TransposedTile<kTall>& c) {
   const auto remainders = [](const Rows& rows) {
@@ -259,7 +262,7 @@ __device__ inline bool vectors_cross(const TransposedTile<kTall>& c) {
   return (c.rows | c.cols) % kWidth == 0 && ((remainders(c.from) | remainders(c.to)) & 15) == 0;
 }
 
-/// Copies `from`, transposed, to `to`, cast to its dtype as the host does.
+/// Copies `from`, transposed, to `to` and casts it to the dtype of `to`, as the host does.
 /// @return  whether a written value is not finite.
 template <bool kTall>
 __device__ inline bool transpose(Tile& tile, const TransposedTile<kTall>& c) {

@@ -1,9 +1,9 @@
-// Copies between messages and whole matrices: unpack (message to matrix, same dtype) and pack
-// (matrix to message, cast, with a check for non-finite values). Both use the same lists. A block
-// of a message is rows x cols, dense. The matrix is stored with its short side first, so a block of
-// a tall matrix is transposed, in tiles of 64 x 64 (cuda/kernels/transpose.cuh). A thread block
-// processes one job. A NaN that is packed or transposed becomes the same as on the host: 0x7fff if
-// it has two bytes, unchanged if it has four.
+// Copies between messages and whole matrices: unpack copies a message to a matrix of the same
+// dtype, and pack copies a matrix to a message, casts it and checks for non-finite values. Both use
+// the same lists. A block of a message is rows x cols, dense. The matrix is stored with its short
+// side first, so a block of a tall matrix is transposed, in tiles of 64 x 64
+// (cuda/kernels/transpose.cuh). A thread block processes one job. A NaN that is packed or
+// transposed becomes the same as on the host: 0x7fff if it has two bytes, unchanged if it has four.
 
 #include "cuda/device/launch.hpp"
 #include "cuda/kernels/findings.cuh"
@@ -17,12 +17,12 @@ namespace {
 
 constexpr DType kF32 = DType::kF32, kBF16 = DType::kBF16, kF16 = DType::kF16;
 
-/// Minimum number of thread blocks on an SM; it limits each thread to 48 registers.
+/// Minimum number of thread blocks on an SM. It limits each thread to 48 registers.
 constexpr int kBlocks = 5;
 
 struct CopyArguments {
   Table<MatrixItem> table;
-  TypedBuffer message;  // only read by unpack
+  TypedBuffer message;  // unpack only reads it
   Findings* findings;   // null for unpack
 };
 
@@ -40,7 +40,8 @@ struct CastBody {
   __device__ bool bad() const { return bits.bad(kTo); }
 };
 
-/// Copies elements of the size of kLike, which keep their dtype. Bits: see cuda/kernels/bits.cuh.
+/// Copies elements that have the size of kLike and keep their dtype. Bits is defined in
+/// cuda/kernels/bits.cuh.
 template <DType kLike, class Bits>
 struct CopyBody {
   Rows from, to;

@@ -1,4 +1,4 @@
-// A rank's vote from its findings; one thread.
+// Computes a rank's vote from its findings in one thread.
 
 #include "cuda/device/launch.hpp"
 #include "cuda/kernels/kernels.hpp"

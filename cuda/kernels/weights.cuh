@@ -17,12 +17,12 @@ __device__ inline void note_written(const Values<N>& values, DType dtype, Findin
   if (!finite) note_written(findings);
 }
 
-/// Positions in the whole tensor of the elements of an item, which are counted row by row inside
+/// Positions of an item's elements in the whole tensor. The elements are counted row by row inside
 /// the item.
 struct Positions {
   int64_t cols, tensor_index, tensor_ld;
 
-  /// A position, from which one can advance to the next.
+  /// A position that can be advanced to the next position.
   struct Position {
     int64_t row, col;
   };
@@ -31,8 +31,8 @@ struct Positions {
     return {row, element - row * cols};
   }
   __device__ void next(Position& position) const { advance(position, 1); }
-  /// Advances by at most `count`, and not beyond the first element of the next row. @return  the
-  /// number of elements.
+  /// Advances by at most `count`, and not beyond the first element of the next row.
+  /// @return  the number of elements.
   __device__ int advance(Position& position, int count) const {
     const int64_t left = cols - position.col;
     if (count < left) {
@@ -47,7 +47,7 @@ struct Positions {
   }
 };
 
-/// Access to the weights of a parameter as f32, in each WeightForm.
+/// Reads and writes the weights of a parameter as f32, in each WeightForm.
 struct Weights {
   void* param;
   float* master;
@@ -55,7 +55,7 @@ struct Weights {
   DType dtype;
   WeightForm form;
   const ParamView* view;  // read again for stochastic rounding, because registers are few
-  Findings* findings;     // of written values; may be null
+  Findings* findings;     // findings about written values; may be null
 
   __device__ static Weights of(const ParamView& view, Findings* findings) {
     return {view.param, view.master, view.remainder, view.param_dtype, view.form, &view, findings};
@@ -79,7 +79,7 @@ struct Weights {
   template <int N>
   __device__ void write(int64_t at, const Values<N>& w, const Positions& positions, int64_t element,
                         Lanes lanes) const {
-    // Stochastic rounding makes no finite value infinite.
+    // Stochastic rounding never makes a finite value infinite.
     note_written(w, form == WeightForm::kStochastic ? DType::kF32 : dtype, findings);
     if (form == WeightForm::kMaster) store(master, DType::kF32, at, w, lanes);
     if (form == WeightForm::kParamOnly || form == WeightForm::kMaster)
@@ -96,12 +96,15 @@ struct Weights {
     store_halves(static_cast<uint16_t*>(param), at, high);
   }
 
-  /// Read again each time, because keeping it would need a register that commit_muon does not have.
+  /// The key is read each time, because keeping it would need a register that commit_muon
+  /// does not have.
   __device__ uint32_t key() const { return *static_cast<const volatile uint32_t*>(&view->key); }
 
-  /// Rounds stochastically. Runs the generator once for each run of elements that are in the same
-  /// random block of the tensor and in the same row; usually one random block contains all.
-  /// @tparam kApart  combined with the seed by exclusive or: kMomentumSeed, or 0 for weights.
+  /// Rounds stochastically. The generator runs once for each run of elements that are in the same
+  /// random block of the tensor and in the same row. Usually one random block contains all
+  /// elements.
+  /// @tparam kApart  combined with the seed by exclusive or: kMomentumSeed for momentum, 0 for
+  ///     weights.
   template <uint64_t kApart, int N>
   __device__ Halves<N> rounded(const Values<N>& w, const Positions& positions,
                                int64_t element) const {

@@ -6,9 +6,9 @@
 
 namespace muonrt::cuda {
 
-/// The functions of cuBLASLt of CUDA 12 or 13, resolved at run time, so that muonrt loads on
-/// machines without it. A copy that is already loaded, for example a framework's, is preferred;
-/// then the major version of the build.
+/// The functions of cuBLASLt of CUDA 12 or 13. They are resolved at run time, so that muonrt also
+/// loads on machines without the library. A copy that is already loaded, for example by a
+/// framework, is preferred, and then the major version with which muonrt was built.
 struct CublasApi {
   std::string place;  // the name or path under which the library was found
   decltype(&cublasLtCreate) create;
@@ -32,12 +32,12 @@ struct CublasApi {
 /// Errors: NOT_SUPPORTED if the library or one of the functions does not exist.
 const CublasApi& cublas_api();
 
-/// "13.1.0" for 130100.
+/// Returns "13.1.0" for 130100.
 std::string cublas_version_text(size_t version);
 
 void check_cublas(cublasStatus_t status, const char* call, const char* function, int line);
 
 }  // namespace muonrt::cuda
 
-/// Turns the error of a cuBLASLt call into DEVICE.
+/// Converts the error of a cuBLASLt call to DEVICE.
 #define MUONRT_CUBLAS(call) ::muonrt::cuda::check_cublas((call), #call, __func__, __LINE__)

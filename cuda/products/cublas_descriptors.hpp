@@ -10,10 +10,10 @@
 
 namespace muonrt::cuda {
 
-/// Bytes of scratch memory that a product may use. It does not depend on the free memory, because
-/// it influences which algorithm is chosen.
+/// Size of the scratch memory that a product may use, in bytes. It does not depend on the free
+/// memory, because it influences which algorithm is chosen.
 constexpr int64_t kCublasWorkspace = int64_t{32} << 20;
-/// Every matrix of a batch begins at a multiple of this many bytes, which algorithms may rely on.
+/// Every matrix of a batch begins at a multiple of this many bytes. Algorithms may rely on it.
 constexpr uint32_t kCublasAlignment = 16;
 
 /// Owns an object of the library.
@@ -45,19 +45,20 @@ class CublasObject {
 using CublasLayout = CublasObject<cublasLtMatrixLayout_t>;
 using CublasPreference = CublasObject<cublasLtMatmulPreference_t>;
 
-/// The properties of C = A op(B) + D that select an algorithm: those of one matrix of each operand,
-/// but not the number of matrices.
+/// The properties of C = A op(B) + D that select an algorithm. They describe one matrix of each
+/// operand, and do not include the number of matrices.
 struct ProductShape {
-  int64_t m, n, k, a_ld, b_ld, c_ld, d_ld;  // ld: elements between rows
+  int64_t m, n, k, a_ld, b_ld, c_ld, d_ld;  // ld: number of elements between rows
   DType dtype;
   bool transpose_b;
   auto operator<=>(const ProductShape&) const = default;
 };
 ProductShape product_shape_of(const Product& product);
 
-/// Number of matrices for which a shape's algorithm is chosen, for batches of every size: as many
-/// as give each of an H200's 132 SMs two tiles of 128 x 256, but at most 128. It follows from the
-/// shape alone, so the bits do, too.
+/// Returns the number of matrices for which a shape's algorithm is chosen. The algorithm is used
+/// for batches of any size. The number is at most 128 and gives each of an H200's 132 SMs two tiles
+/// of 128 x 256. It depends only on the shape, and therefore the bits of a result also depend only
+/// on the shape.
 constexpr int64_t nominal_count(int64_t m, int64_t n) {
   const int64_t all = ((m + 127) / 128) * ((n + 255) / 256), wanted = 2 * 132;
   const int64_t tiles = all > 0 ? all : 1;
@@ -67,27 +68,27 @@ constexpr int64_t nominal_count(int64_t m, int64_t n) {
 static_assert(nominal_count(0, 1) == 128 && nominal_count(4096, 4096) == 1);
 
 /// The descriptors of a product. The library's matrices are column-major, so each of our matrices
-/// is its transpose there, and it computes C^T = op(B)^T A^T: its first operand is our B, its C our
-/// D, and its D our C.
+/// is its transpose there. The library computes C^T = op(B)^T A^T: its first operand is our B, its
+/// C is our D, and its D is our C.
 struct MatmulDescriptors {
   CublasObject<cublasLtMatmulDesc_t> desc;
-  CublasLayout a, b, c, d;  // of our operands
+  CublasLayout a, b, c, d;  // layouts of our operands
 };
 
-/// Errors of these functions: DEVICE if the library returns an error, NOT_SUPPORTED if there is
-/// none.
+/// Errors of these functions: DEVICE if the library returns an error, NOT_SUPPORTED if there is no
+/// library.
 MatmulDescriptors words_of(const ProductShape& shape);
 void set_batch(const CublasLayout& layout, int64_t count, int64_t stride);
 /// Sets `count` matrices for each operand, with the strides of the product.
 void set_batches(const MatmulDescriptors& descriptors, const Product& product, int64_t count);
-/// Returns the operand that the library reads as its C if beta is not 0: our D, or C if there is no
-/// D.
+/// Returns the operand that the library reads as its C if beta is not 0. It is our D, or our C if
+/// there is no D.
 const MatrixBatch& addend_of(const Product& product);
 
-/// How a product is summed over the depth: in one accumulator, or in parts that the library adds in
-/// any of its ways, some of which round to the dtype of the result.
+/// How a product is summed over its depth: in one accumulator, or in parts that the library adds.
+/// Some of its ways of adding round to the dtype of the result.
 enum class Depth { kWhole, kInParts };
-/// Limits for algorithms: scratch memory, alignment, and the kind of sum.
+/// Returns limits for algorithms: scratch memory, alignment, and the kind of sum.
 CublasPreference product_preference(Depth depth);
 
 }  // namespace muonrt::cuda

@@ -12,8 +12,8 @@ namespace muonrt::cuda {
 
 namespace {
 
-/// Handles are reused and never destroyed, because that would wait for all work on the GPU,
-/// including that of the caller and of other optimizers.
+/// Handles are reused and never destroyed, because destroying one would wait for all work on the
+/// GPU, including work of the caller and of other optimizers.
 struct Idle {
   std::mutex mutex;
   std::map<int, std::vector<cublasLtHandle_t>> of;  // by device
@@ -36,7 +36,7 @@ CublasLibrary::CublasLibrary(Device& device, int index)
   if (mine.empty()) {
     const RelaxedCapture relaxed;
     MUONRT_CUBLAS(cublas_api().create(&handle_));
-    mine.reserve(mine.capacity() + 1);  // so that returning the handle cannot fail
+    mine.reserve(mine.capacity() + 1);  // reserves memory, so that returning the handle cannot fail
   } else {
     handle_ = mine.back();
     mine.pop_back();

@@ -15,20 +15,20 @@ namespace muonrt::cuda {
 class CublasLibrary {
  public:
   /// @param device  allocates the scratch memory; must outlive this object.
-  /// @param index  index of its GPU, which must be current here and in every call.
+  /// @param index  index of the device's GPU, which must be current here and in every call.
   CublasLibrary(Device& device, int index);
   ~CublasLibrary();
   CublasLibrary(const CublasLibrary&) = delete;
   CublasLibrary& operator=(const CublasLibrary&) = delete;
 
   /// Returns algorithms for the number of matrices in the layouts, in the library's order of
-  /// preference. Empty if the library does not compute the shape.
+  /// preference. The result is empty if the library does not support the shape.
   std::vector<cublasLtMatmulAlgo_t> proposed(const MatmulDescriptors& descriptors, Depth depth,
                                              int limit) const;
-  /// Whether the algorithm computes all matrices of the layouts in one launch. For more matrices
-  /// than it was chosen for, it may need another workspace.
+  /// Returns whether the algorithm computes all matrices of the layouts in one launch. If there are
+  /// more matrices than the algorithm was chosen for, it may need a larger workspace.
   bool takes(const MatmulDescriptors& descriptors, const cublasLtMatmulAlgo_t& algorithm) const;
-  /// Whether the algorithm supports launches of several matrices.
+  /// Returns whether the algorithm supports launches of several matrices.
   bool has_batches(const cublasLtMatmulAlgo_t& algorithm) const;
 
   /// Computes the number of matrices in the layouts, starting with matrix `first` of the product.

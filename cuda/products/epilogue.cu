@@ -1,6 +1,7 @@
-// The passes that complete products: C = beta D + gamma I, if there is nothing to multiply (the
-// identity is added in f32, before the only rounding); the mirror, which makes a symmetric result
-// of cuBLASLt bitwise symmetric; and X + gamma I in place, which reads only the diagonals.
+// The passes that complete products. The first computes C = beta D + gamma I if there is nothing to
+// multiply; the identity is added in f32, before the only rounding. The mirror pass makes a
+// symmetric result of cuBLASLt bitwise symmetric. The third computes X + gamma I in place and reads
+// only the diagonals.
 
 #include "cuda/device/launch.hpp"
 #include "cuda/kernels/kernels.hpp"
@@ -43,11 +44,11 @@ __global__ void __launch_bounds__(kThreads) scale_add_kernel(Product p) {
   }
 }
 
-/// Two neighboring squares on or above the diagonal, with elements of two bytes, by vectors. In a
-/// square on the diagonal this also stores elements below it.
+/// Processes two neighboring squares on or above the diagonal by vectors. The elements have two
+/// bytes. In a square on the diagonal this also stores elements below the diagonal.
 __device__ inline void mirror_halves(Tile& tile, const TransposedTile<false>& c, bool on_diagonal) {
   CopyBits how{HalfBits(
-      DType::kF16, DType::kBF16)};  // NaN is preserved; its check for non-finite values is not used
+      DType::kF16, DType::kBF16)};  // NaN is preserved; the check for non-finite values is not used
   fill_halves(tile, c, how);
   __syncthreads();
   const FlushedTile mine;
@@ -63,7 +64,7 @@ __device__ inline void mirror_halves(Tile& tile, const TransposedTile<false>& c,
   });
 }
 
-/// One square, element by element.
+/// Processes one square element by element.
 __device__ inline void mirror_elements(Tile& tile, const TransposedTile<false>& c,
                                        bool on_diagonal) {
   const int across = static_cast<int>(threadIdx.x % kSide);
@@ -77,13 +78,13 @@ __device__ inline void mirror_elements(Tile& tile, const TransposedTile<false>& 
       store_raw(c.to.data, c.to.dtype, c.to.index(col, across), Raw<1>{tile.bits[across][col]});
 }
 
-/// As mirror_halves for elements of four bytes, or for addresses of any alignment.
+/// Does the same as mirror_halves for elements of four bytes, or for addresses of any alignment.
 template <bool kHalves>
 __device__ inline void mirror_squares(Tile& tile, const TransposedTile<false>& c,
                                       bool on_diagonal) {
   const bool vectors = !kHalves && vectors_cross(c);
   for (int t = 0; c.has(t); ++t) {
-    if (t > 0) __syncthreads();  // the previous square is still being read
+    if (t > 0) __syncthreads();  // other threads may still read the previous square
     const bool diagonal = on_diagonal && t == 0;
     if (vectors && !diagonal) {
       WordBits any;
@@ -94,9 +95,9 @@ __device__ inline void mirror_squares(Tile& tile, const TransposedTile<false>& c
   }
 }
 
-/// A thread block processes two squares of a row of squares; if it starts below the diagonal, only
-/// those on or above it. The elements that are mirrored are read by the block that writes their
-/// place, or are written by no block.
+/// A thread block processes two squares of a row of squares. If the first one is below the
+/// diagonal, it processes only squares on or above the diagonal. Each element to be mirrored is
+/// read by the thread block that writes its place, or its place is not written by any block.
 template <bool kHalves>
 __global__ void __launch_bounds__(kThreads) mirror_kernel(MatrixBatch m) {
   __shared__ Tile tile;

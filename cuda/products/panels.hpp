@@ -4,24 +4,24 @@
 
 #include "backend/ops.hpp"
 
-// The upper triangle of a symmetric n x n product as row panels: panel i has the rows [r_i, r_i+1)
-// and the columns [r_i, n). p panels of equal height execute (p + 1) / 2p of the dense FLOPs.
+// Cuts the upper triangle of a symmetric n x n product into row panels: panel i has the rows [r_i,
+// r_i+1) and the columns [r_i, n). p panels of equal height need (p + 1) / 2p of the dense FLOPs.
 
 namespace muonrt::cuda {
 
-/// Number of panels. It follows from n alone, so the bits do not depend on the batch. Small results
-/// stay whole, because a panel of few rows would leave most of a GPU idle.
+/// Returns the number of panels. It depends only on n, so the bits do not depend on the batch.
+/// Small results are not cut, because a panel of few rows would leave most of a GPU idle.
 constexpr int panel_count(int64_t n) { return n >= 2048 ? 4 : n >= 1024 ? 2 : 1; }
 
-/// The first row of panel i, for i = panel_count the end. It is a multiple of 128, so that the
-/// panels' operands begin at multiples of 16 bytes and at whole tiles.
+/// Returns the first row of panel i, or the end of the matrix if i = panel_count. The row is a
+/// multiple of 128, so that the panels' operands begin at multiples of 16 bytes and at whole tiles.
 constexpr int64_t panel_begin(int64_t n, int i) {
   constexpr int64_t kPanelUnit = 128;
   const int count = panel_count(n);
   return i == count ? n : (n * i / count + kPanelUnit / 2) / kPanelUnit * kPanelUnit;
 }
 
-/// The part of a symmetric product that computes panel i.
+/// Returns the part of a symmetric product that computes panel i.
 inline Product panel_of(const Product& p, int i) {
   const int64_t n = p.c.rows, begin = panel_begin(n, i), rows = panel_begin(n, i + 1) - begin;
   const auto part = [](const MatrixBatch& m, int64_t row, int64_t col, int64_t rows_,

@@ -17,15 +17,15 @@ namespace {
 
 constexpr int kProposals = 8;  // number of proposals to check
 
-/// How products of a shape are computed. Without an algorithm, naive loops are used.
+/// How products of a shape are computed. If there is no algorithm, naive loops are used.
 struct Recipe {
   MatmulDescriptors descriptors;
   std::optional<cublasLtMatmulAlgo_t> algorithm;
   bool batches = false;                // the algorithm supports launches of several matrices
-  std::map<int64_t, bool> takes = {};  // by number of matrices: one launch can compute them
+  std::map<int64_t, bool> takes = {};  // by number of matrices: whether one launch can compute them
 };
 
-/// Sets the layouts for `count` matrices that are contiguous.
+/// Sets the layouts for `count` contiguous matrices.
 void set_nominal(const MatmulDescriptors& descriptors, const ProductShape& s, int64_t count) {
   set_batch(descriptors.a, count, s.m * s.a_ld);
   set_batch(descriptors.b, count, (s.transpose_b ? s.n : s.k) * s.b_ld);
@@ -34,7 +34,7 @@ void set_nominal(const MatmulDescriptors& descriptors, const ProductShape& s, in
 }
 
 /// Returns the first proposal for the nominal batch that also computes a single matrix, because
-/// batches have any size. If there is none, returns the first proposal for a single matrix.
+/// batches can have any size. If there is none, returns the first proposal for a single matrix.
 std::optional<cublasLtMatmulAlgo_t> chosen(const CublasLibrary& library, const ProductShape& shape,
                                            const MatmulDescriptors& descriptors) {
   const int64_t count = nominal_count(shape.m, shape.n);
@@ -94,7 +94,8 @@ class PinnedProducts final : public VendorProducts {
       library_.launch(recipe.descriptors, *recipe.algorithm, p, i, stream);
   }
 
-  /// Whether one launch computes `count` matrices, for which the layouts are set.
+  /// Returns whether one launch computes `count` matrices. The layouts must be set for `count`
+  /// matrices.
   bool takes(Recipe& recipe, int64_t count) {
     if (count == 1 || !recipe.batches) return count == 1;
     const auto found = recipe.takes.find(count);

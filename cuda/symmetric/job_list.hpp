@@ -7,13 +7,13 @@
 #include "backend/sm90_tuning.hpp"
 #include "backend/update_rules.hpp"
 
-// The assignment of tiles of symmetric results to thread blocks. The host builds a list once for a
-// list of shapes, and kernels read it unchanged. Plain C++, tested on the host.
+// Assigns tiles of symmetric results to thread blocks. The host builds a list of jobs once for a
+// list of shapes, and kernels read it unchanged. This is plain C++ that is tested on the host.
 //
 // A result of n x n is a triangle of cells of kCell x kCell, (row, col) with row <= col. A cell off
 // the diagonal is stored twice from the same registers, straight and mirrored. The order of jobs
-// and their distribution change no bit: an element is one sum over the depth in a fixed order, cut
-// into slices by `slices_of`, which depends only on the shape of one matrix.
+// and their distribution change no bit: an element is a single sum over the depth in a fixed order.
+// `slices_of` cuts this sum into slices, and depends only on the shape of one matrix.
 
 namespace muonrt::cuda {
 
@@ -21,7 +21,7 @@ constexpr int kCell = 128;
 
 MUONRT_HOST_DEVICE constexpr int64_t cells_of(int64_t n) { return (n + kCell - 1) / kCell; }
 
-/// Results of one shape: `count` matrices n x n. Each element is a sum of k terms in `slices`
+/// The results of one shape: `count` matrices n x n. Each element is a sum of k terms in `slices`
 /// parts.
 struct SymmetricShape {
   int64_t n = 0, k = 0, count = 0;
@@ -33,11 +33,11 @@ enum class JobKind : int16_t {
   kSquare,  // one cell
   kWide,    // two cells, (row, col) and (row, col + 1)
   kPair,    // as kWide; the other block of the cluster has row ^ 1 and the same col
-  kMedium,  // a cell and a half, in medium_jobs: col counts half cells
+  kMedium,  // a cell and a half, in medium_jobs; col counts half cells
 };
 
 struct TileJob {
-  int32_t shape;   // in the list
+  int32_t shape;   // index in the list of shapes
   int32_t matrix;  // index in the batch
   int16_t row, col;
   JobKind kind;
@@ -45,7 +45,8 @@ struct TileJob {
 };
 static_assert(sizeof(TileJob) == 16);
 
-/// Number of columns of a job's tile, which has the rows of one cell; and the index of the first.
+/// Return the number of columns of a job's tile, and the index of its first column. The tile has
+/// the rows of one cell.
 MUONRT_HOST_DEVICE constexpr int cols_of(JobKind kind) {
   return kind == JobKind::kSquare   ? kCell
          : kind == JobKind::kMedium ? kCell + kCell / 2
@@ -55,63 +56,67 @@ MUONRT_HOST_DEVICE constexpr int first_col_of(const TileJob& job) {
   return job.col * (job.kind == JobKind::kMedium ? kCell / 2 : kCell);
 }
 
-/// How a square of a grid of equal squares of a result is stored.
+/// How a square of a result is stored, if the result is divided into equal squares.
 enum class Stored {
   kBoth,      // above the diagonal: straight and mirrored
-  kDiagonal,  // on it: its upper half twice, in one square
-  kNot,       // below: another square is its mirror
+  kDiagonal,  // on the diagonal: its upper half twice, in one square
+  kNot,       // below the diagonal: it is the mirror of another square
 };
 MUONRT_HOST_DEVICE constexpr Stored stored_as(int64_t row, int64_t col) {
   return row < col ? Stored::kBoth : row == col ? Stored::kDiagonal : Stored::kNot;
 }
 
-/// Depth of a stage of the kernels for sm_90a. Slices end at multiples of it.
+/// Depth of a stage of the kernels for sm_90a. Slices end at multiples of this depth.
 constexpr int kStageDepth = 64;
 MUONRT_HOST_DEVICE constexpr int stages_of(int64_t k) {
   return static_cast<int>((k + kStageDepth - 1) / kStageDepth);
 }
-/// The first of the `stages` along the depth that belongs to a slice. For slice = slices it is the
-/// end.
+/// Returns the first of the `stages` along the depth that belongs to a slice. Returns `stages` if
+/// slice = slices.
 MUONRT_HOST_DEVICE constexpr int slice_begin(int stages, int slice, int slices) {
   return static_cast<int>(int64_t{stages} * slice / slices);
 }
 
 constexpr int64_t kShortestSlice = 512;
-/// Number of slices of the depth: 1, 2 or 4. Only narrow results of a large depth have more than
-/// one slice: they have too few tiles for a GPU even if the tiles are small, and a batch loses
-/// little without tiles of two cells.
-/// @param tuned  slices of Sm90Tuning: this many for results of any width, at most the number of
+/// Returns the number of slices of the depth: 1, 2 or 4. Only narrow results of a large depth have
+/// more than one slice, because they have too few tiles for a GPU even if the tiles are small. In a
+/// batch, the loss from using smaller tiles is small.
+/// @param tuned  the slices of Sm90Tuning, used for results of any width, but at most the number of
 ///     stages.
 int slices_of(int64_t n, int64_t k, int tuned = 0);
 
-/// Jobs of a persistent grid: thread block b processes jobs [first[b], first[b + 1]), in order.
+/// The jobs of a persistent grid: thread block b processes jobs [first[b], first[b + 1]) in order.
 struct JobList {
   std::vector<TileJob> jobs;
-  std::vector<int32_t> first;  // blocks + 1
+  std::vector<int32_t> first;  // has blocks + 1 entries
 };
 
-/// The mixed list (mixed_jobs.cpp). Squares of 2 x 2 cells off the diagonal are pairs. They are
-/// given to as few clusters (blocks 2i and 2i + 1, which process the same pairs in the same order,
-/// before all other jobs) as can end in time. The other blocks start with the tiles on the
-/// diagonals, matrix by matrix, while the clusters compute the pairs of the same matrices, because
-/// the diagonals alone would need more memory bandwidth than there is. Pairs are cut into two wide
-/// jobs, and wide jobs into squares, if the list then ends earlier. Of lists that end at the same
-/// time, the one with more pairs is used. The time of a job includes the bytes that an SM reads:
-/// squares off the diagonal take a seventh longer than their products. Shapes with slices have only
-/// squares, because the block that adds the slices keeps two sums of each element.
-/// @param blocks  of the grid; even.
-/// @param tuning  `pairs` = false: all pairs are cut; `raster` orders the jobs.
+/// Builds the mixed list (mixed_jobs.cpp). Squares of 2 x 2 cells off the diagonal are pairs. A
+/// cluster (blocks 2i and 2i + 1) processes the same pairs in both of its blocks, in the same order
+/// and before all other jobs. The pairs are given to as few clusters as can complete them in time.
+/// The other blocks start with the tiles on the diagonals, matrix by matrix, while the clusters
+/// compute the pairs of the same matrices, because the diagonals by themselves would need more
+/// memory bandwidth than there is.
+///
+/// If the list then ends earlier, pairs are cut into two wide jobs, and wide jobs into squares.
+/// Among lists that end at the same time, the list with the most pairs is used. The time of a job
+/// includes reading its operands: squares off the diagonal need a seventh more time for it than for
+/// their products. Shapes with slices have only squares, because the block that adds the slices
+/// keeps two sums of each element.
+/// @param blocks  number of blocks of the grid; even.
+/// @param tuning  `pairs` = false cuts all pairs; `raster` orders the jobs.
 JobList mixed_jobs(std::span<const SymmetricShape> shapes, int blocks,
                    const Sm90Tuning& tuning = {});
 
-/// Tiles of a cell and a half, instead of the mixed list, from the diagonal to the end of each row
-/// of cells, distributed to the blocks in turn, deepest shapes first. Like squares, they read no
-/// more bytes than an SM can read while it multiplies, but they need fewer rounds than wide tiles
-/// if a shape is slightly larger than one round of squares. Not for shapes with slices.
-/// @param raster  of Sm90Tuning.
+/// Builds a list of tiles of a cell and a half, instead of the mixed list. The tiles go from the
+/// diagonal to the end of each row of cells, and are distributed to the blocks in turn, deepest
+/// shapes first. Like squares, they do not need to read more bytes than an SM can read while it
+/// multiplies. They need fewer rounds than wide tiles if a shape is slightly larger than one round
+/// of squares. Do not use this list for shapes with slices.
+/// @param raster  from Sm90Tuning.
 JobList medium_jobs(std::span<const SymmetricShape> shapes, int blocks, int64_t raster = 0);
 
-/// The largest cost of a block of the list, if `cost` returns the cost of a job.
+/// Returns the largest cost of a block of the list, if `cost` returns the cost of a job.
 template <class Cost>
 auto busiest(const JobList& list, const Cost& cost) {
   decltype(cost(list.jobs[0])) most = 0;
@@ -125,7 +130,8 @@ auto busiest(const JobList& list, const Cost& cost) {
   return most;
 }
 
-/// Products of a job of the mixed list, in cells x terms; and the most that a block of a list has.
+/// Return the number of products of a job of the mixed list, in cells x terms, and the largest
+/// number of products of a block of a list.
 int64_t cost_of(const TileJob& job, std::span<const SymmetricShape> shapes);
 int64_t makespan_of(const JobList& list, std::span<const SymmetricShape> shapes);
 

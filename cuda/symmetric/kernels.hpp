@@ -7,15 +7,16 @@
 #include "cuda/symmetric/problem.hpp"
 #include "cuda/symmetric/tensor_map.hpp"
 
-// The launchers of the symmetric kernels.
+// The functions that launch the symmetric kernels.
 
 namespace muonrt::cuda {
 
 struct Sm90Arguments {
-  // Boxes of 128 rows; of 64 rows for C, and for B if jobs are medium. Only problems with D have d.
+  // The boxes have 128 rows, except that those of C, and of B if jobs are medium, have 64 rows.
+  // Only problems with D have d.
   TensorMap a[kProblems], b[kProblems], c[kProblems], d[kProblems];
   SymmetricProblem problems[kProblems];
-  const TileJob* jobs;   // of mixed_jobs or medium_jobs
+  const TileJob* jobs;   // from mixed_jobs or medium_jobs
   const int32_t* first;  // index of each block's first job
   /// As in Sm90Tuning, but below the number of stages of every problem: the fill for which the
   /// second consumer waits before its first product. It releases that stage itself.
@@ -24,12 +25,12 @@ struct Sm90Arguments {
 static_assert(sizeof(Sm90Arguments) <= 4096, "arguments of a kernel");
 
 enum class Sm90Jobs {
-  kMixed,   // of mixed_jobs; the depth of no problem is cut
-  kSliced,  // of mixed_jobs, squares only; the depth of every problem is cut
-  kMedium,  // of medium_jobs
+  kMixed,   // jobs from mixed_jobs; the depth of no problem is cut
+  kSliced,  // only squares from mixed_jobs; the depth of every problem is cut
+  kMedium,  // jobs from medium_jobs
 };
 
-/// A persistent grid.
+/// The size and kind of a persistent grid.
 struct Sm90Grid {
   Sm90Jobs jobs;
   int blocks;  // number of blocks of the list; even
@@ -40,22 +41,23 @@ struct Sm90Grid {
   bool early;  // as in Sm90Tuning
 };
 
-/// Call it once for each device, before the first launch.
+/// Prepares the kernels. Call it once for each device, before the first launch.
 void symmetric_sm90_prepare();
 void symmetric_sm90(const Sm90Arguments& args, DType element, const Sm90Grid& grid,
                     cudaStream_t stream);
 
 struct Sm90SmallArguments {
-  TensorMap a[kProblems], b[kProblems], d[kProblems];  // boxes of 64 rows; d only if there is a D
+  // boxes of 64 rows; d is set only if there is a D
+  TensorMap a[kProblems], b[kProblems], d[kProblems];
   SymmetricProblem problems[kProblems];
-  const TileJob* jobs;  // of small_jobs
+  const TileJob* jobs;  // from small_jobs
 };
 static_assert(sizeof(Sm90SmallArguments) <= 4096, "arguments of a kernel");
 
-/// Call it once for each device, before the first launch.
+/// Prepares the kernels. Call it once for each device, before the first launch.
 void symmetric_sm90_small_prepare();
-/// @param slices  of every problem: 1, 2 or 4.
-/// @param early   as in Sm90Tuning.
+/// @param slices  number of slices of every problem: 1, 2 or 4.
+/// @param early   see Sm90Tuning.
 void symmetric_sm90_small(const Sm90SmallArguments& args, DType element, int slices, int64_t jobs,
                           bool early, cudaStream_t stream);
 

@@ -4,17 +4,18 @@
 
 #include "backend/update_rules.hpp"
 
-// The position of each element in shared memory and in the registers of a warpgroup. Used by
-// the kernels, the emulated instructions and the tests. Source: PTX ISA 9.0, matrix fragments of
+// Defines the position of each element in shared memory and in the registers of a warpgroup. The
+// kernels, the emulated instructions and the tests use it. Source: PTX ISA 9.0, matrix fragments of
 // stmatrix and wgmma.
 
 namespace muonrt::cuda {
 
-/// Elements of 16 bits in a chunk of 16 bytes, the unit of the swizzles.
+/// Number of 16-bit elements in a chunk of 16 bytes, which is the unit of the swizzles.
 constexpr int kChunk = 8;
 
-/// Byte offset of a chunk in rows of 128 bytes, in the 128-byte mode of TMA copies and wgmma. The
-/// memory begins at a multiple of 1024. Eight rows of one column of chunks use different banks.
+/// Returns the byte offset of a chunk in rows of 128 bytes, in the 128-byte mode of TMA copies and
+/// wgmma. The memory begins at a multiple of 1024. Eight rows of one column of chunks use different
+/// banks.
 MUONRT_HOST_DEVICE constexpr int swizzled128(int row, int chunk) {
   return row * 128 + ((chunk ^ (row & 7)) << 4);
 }
@@ -23,26 +24,26 @@ struct Offset2 {
   int row, col;
 };
 
-/// wgmma.m64nNk16: value v of thread t of the warpgroup, for any N.
+/// Returns the element that value v of thread t of the warpgroup has in wgmma.m64nNk16, for any N.
 MUONRT_HOST_DEVICE constexpr Offset2 wgmma_c(int thread, int value) {
   return {thread / 32 * 16 + thread % 32 / 4 + 8 * (value / 2 % 2),
           value / 4 * 8 + 2 * (thread % 4) + value % 2};
 }
 
-/// stmatrix.x4 of a warp of a warpgroup, 16 rows by 16 columns of C at column 16 q of a square of
-/// 64 x 64: the row and 16-byte chunk of the address that a lane passes. Words are in the order of
-/// wgmma_c: (rows 0-7, columns 0-7), (8-15, 0-7), (0-7, 8-15), (8-15, 8-15).
+/// Returns the row and 16-byte chunk of the address that a lane passes to stmatrix.x4. The warp of
+/// a warpgroup stores 16 rows by 16 columns of C at column 16 q of a square of 64 x 64. Words are
+/// in the order of wgmma_c: (rows 0-7, columns 0-7), (8-15, 0-7), (0-7, 8-15), (8-15, 8-15).
 MUONRT_HOST_DEVICE constexpr Offset2 stmatrix_straight(int warp, int lane, int q) {
   return {16 * warp + 8 * (lane / 8 % 2) + lane % 8, 2 * q + lane / 16};
 }
-/// As above for the same registers with .trans, into the mirrored square.
+/// Does the same for the same registers with .trans, into the mirrored square.
 MUONRT_HOST_DEVICE constexpr Offset2 stmatrix_mirrored(int warp, int lane, int q) {
   return {8 * (2 * q + lane / 16) + lane % 8, 2 * warp + lane / 8 % 2};
 }
 
-/// Descriptor of an operand of wgmma whose depth is contiguous, in the 128-byte swizzle: 8 rows of
-/// 128 bytes form a group of 1024 bytes.
-/// @param address  in shared memory, in bytes; a step of 16 along the depth adds 32.
+/// Returns the descriptor of an operand of wgmma whose depth is contiguous, in the 128-byte
+/// swizzle. 8 rows of 128 bytes form a group of 1024 bytes.
+/// @param address  position in shared memory, in bytes; a step of 16 along the depth adds 32.
 MUONRT_HOST_DEVICE constexpr uint64_t wgmma_descriptor(uint32_t address) {
   constexpr uint64_t kSwizzle128 = uint64_t{1} << 62;
   constexpr uint64_t kGroupStride = uint64_t{1024 >> 4} << 32;

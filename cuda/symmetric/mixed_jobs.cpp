@@ -1,5 +1,5 @@
-// The mixed list: which block of a persistent grid computes which pair, wide or square tile, and in
-// which order.
+// Builds the mixed list, which determines which block of a persistent grid computes which pair,
+// wide tile or square tile, and in which order.
 
 #include <algorithm>
 #include <array>
@@ -19,14 +19,14 @@ namespace {
 using Shapes = std::span<const SymmetricShape>;
 using Jobs = std::vector<TileJob>;
 
-// Times in units of a seventh of the time that the products of a cell take for one stage of the
+// Times are in units of a seventh of the time that the products of a cell take for one stage of the
 // depth. An SM reads 56 bytes per clock, so the operands of a square off the diagonal, 32 KB per
-// stage, take 8 units, while its products take 512 clocks, which are 7 units (small_jobs.cpp). The
-// other tiles read less for each product.
+// stage, take 8 units. Its products take 512 clocks, which are 7 units (small_jobs.cpp). The other
+// tiles read less for each product.
 constexpr int64_t kCellTime = 7, kSquareTime = 8;
 
-// If no result is wider than this, grids without pairs are faster (measured at 512 to 1,024, and
-// with similar lists at 1,280).
+// If no result is wider than this, grids without pairs are faster. This was measured at 512 to
+// 1,024, and with similar lists at 1,280.
 constexpr int64_t kWidestWithoutPairs = 1280;
 
 int64_t time_of(const TileJob& job, Shapes shapes) {
@@ -35,12 +35,12 @@ int64_t time_of(const TileJob& job, Shapes shapes) {
   return (job.row == job.col ? kCellTime : kSquareTime) * stages;
 }
 
-/// The time at which the last block ends.
+/// Returns the time at which the last block ends.
 int64_t end_of(const JobList& list, Shapes shapes) {
   return busiest(list, [&](const TileJob& job) { return time_of(job, shapes); });
 }
 
-/// The work to distribute: pairs, represented by their upper block, and jobs of one block.
+/// The work to distribute: pairs, represented by their upper block, and jobs of a single block.
 struct BlockLoad {
   Jobs pairs, singles;
 };
@@ -84,7 +84,8 @@ class LeastLoaded {
     for (size_t i = 0; i < loads.size(); ++i) queue_.push({loads[i], i});
   }
   int64_t load() const { return queue_.top().first; }
-  /// Adds `cost` to the first index. @return  this index.
+  /// Adds `cost` to the first index in the queue.
+  /// @return  this index.
   size_t give(int64_t cost) {
     auto [load, index] = queue_.top();
     queue_.pop();
@@ -97,7 +98,8 @@ class LeastLoaded {
   std::priority_queue<Entry, std::vector<Entry>, std::greater<>> queue_;
 };
 
-/// Pairs assigned to the first `open` clusters. Pairs that would end later than `bound` are left.
+/// The pairs that are assigned to the first `open` clusters. Pairs that would end later than
+/// `bound` are left over.
 struct PairsDealt {
   std::vector<Jobs> of_cluster;
   std::vector<int64_t> loads;
@@ -122,7 +124,7 @@ PairsDealt deal_pairs(const Jobs& pairs, Shapes shapes, size_t open, int64_t bou
   return out;
 }
 
-/// As deal_pairs, with as few clusters as possible.
+/// Does the same as deal_pairs, with as few clusters as possible.
 PairsDealt deal_to_few(const Jobs& pairs, Shapes shapes, size_t clusters, int64_t bound) {
   int64_t sum = 0;
   size_t too_deep = 0;
@@ -143,8 +145,8 @@ PairsDealt deal_to_few(const Jobs& pairs, Shapes shapes, size_t clusters, int64_
   return out;
 }
 
-/// Assigns the same number of pairs to each cluster, whatever they cost. Pairs of an incomplete
-/// round are left.
+/// Assigns the same number of pairs to each cluster, regardless of their cost. The pairs of an
+/// incomplete round are left over.
 PairsDealt deal_rounds(const Jobs& pairs, Shapes shapes, size_t clusters) {
   PairsDealt out;
   out.of_cluster.resize(clusters);
@@ -160,7 +162,7 @@ PairsDealt deal_rounds(const Jobs& pairs, Shapes shapes, size_t clusters) {
   return out;
 }
 
-/// The two wide jobs of a pair that is cut.
+/// Returns the two wide jobs into which a pair is cut.
 std::array<TileJob, 2> halves_of(const TileJob& pair) {
   std::array<TileJob, 2> out = {pair, lower_of(pair)};
   for (TileJob& half : out) half.kind = JobKind::kWide;
@@ -175,7 +177,7 @@ Jobs with_halves(const Jobs& pairs, Jobs singles) {
   return singles;
 }
 
-/// Cuts the singles for which `choose` returns true into two squares each.
+/// Cuts each single-block job for which `choose` returns true into two squares.
 template <class Choose>
 Jobs with_cut(Jobs singles, const Choose& choose) {
   Jobs halves;
@@ -191,17 +193,17 @@ Jobs with_cut(Jobs singles, const Choose& choose) {
 
 bool is_wide(const TileJob& job) { return job.kind == JobKind::kWide; }
 
-/// Cuts the last wide jobs, those of an incomplete round.
+/// Cuts the last wide jobs, which belong to an incomplete round.
 Jobs with_last_cut(const Jobs& singles, size_t blocks) {
   size_t keep = static_cast<size_t>(std::count_if(singles.begin(), singles.end(), is_wide));
   keep = keep / blocks * blocks;
   return with_cut(singles, [&](const TileJob&) { return keep == 0 || keep-- == 0; });
 }
 
-/// The order of the singles.
+/// The order of the single-block jobs.
 enum class Order {
-  kByMatrix,      // in the order of the pairs, except for one square for each block, which is last
-  kLongestFirst,  // the wide jobs of a shape, then its squares
+  kByMatrix,      // in the order of the pairs, except that one square for each block comes last
+  kLongestFirst,  // first the wide jobs of a shape, then its squares
 };
 
 Jobs ordered(Jobs singles, Shapes shapes, Order order, size_t blocks) {
@@ -230,7 +232,7 @@ Jobs ordered(Jobs singles, Shapes shapes, Order order, size_t blocks) {
   return singles;
 }
 
-/// A list in which each block processes its pairs first.
+/// Returns a list in which each block processes its pairs first.
 JobList list_of(const std::vector<Jobs>& pairs_of_cluster, const std::vector<Jobs>& of_block) {
   JobList list;
   list.first.push_back(0);
@@ -243,7 +245,7 @@ JobList list_of(const std::vector<Jobs>& pairs_of_cluster, const std::vector<Job
   return list;
 }
 
-/// Assigns each single to the block with the least work.
+/// Assigns each single-block job to the block with the least work.
 JobList deal(const PairsDealt& pairs, const Jobs& singles, Shapes shapes) {
   std::vector<int64_t> loads(2 * pairs.loads.size());
   for (size_t b = 0; b < loads.size(); ++b) loads[b] = pairs.loads[b / 2];
@@ -254,11 +256,11 @@ JobList deal(const PairsDealt& pairs, const Jobs& singles, Shapes shapes) {
   return list_of(pairs.of_cluster, of_block);
 }
 
-/// Whether another attempt is not worth its time.
+/// Returns whether another attempt is not worth its time.
 bool is_near(int64_t makespan, int64_t bound) { return makespan <= bound + bound / 256; }
 
-/// A distribution of the work. At equal time more pairs are better, because two blocks distribute
-/// half of what a pair reads.
+/// A distribution of the work. Of two that take the same time, the one with more pairs is better,
+/// because the two blocks of a pair share what they read.
 struct SharedPairs {
   JobList list;
   int64_t makespan = 0;
@@ -269,7 +271,8 @@ struct SharedPairs {
   }
 };
 
-/// The best distribution of the singles with these pairs, or the first that ends by `bound`.
+/// Returns the best distribution of the single-block jobs with these pairs, or the first one that
+/// ends by `bound`.
 SharedPairs distribute(const PairsDealt& pairs, const BlockLoad& work, Shapes shapes,
                        int64_t bound) {
   const size_t blocks = 2 * pairs.loads.size();
@@ -290,9 +293,9 @@ SharedPairs distribute(const PairsDealt& pairs, const BlockLoad& work, Shapes sh
   return std::move(*best);
 }
 
-/// A lower bound for the time of every list.
+/// Returns a lower bound for the time of every list.
 int64_t least_makespan(const BlockLoad& work, Shapes shapes, int64_t blocks) {
-  int64_t sum = 0, deepest = 0, unit = 0;  // unit: all costs are multiples of it
+  int64_t sum = 0, deepest = 0, unit = 0;  // all costs are multiples of `unit`
   for (const TileJob& pair : work.pairs) sum += 2 * time_of(pair, shapes);
   for (const TileJob& single : work.singles) sum += time_of(single, shapes);
   for (const SymmetricShape& s : shapes) {
@@ -331,7 +334,7 @@ JobList mixed_jobs(Shapes shapes, int blocks, const Sm90Tuning& tuning) {
     offer(with_bound(middle));
     if (best.makespan > middle) bound = middle;
   }
-  if (best.broken > 0) offer(with_bound(best.makespan));  // keep the pairs that end by then
+  if (best.broken > 0) offer(with_bound(best.makespan));  // keeps the pairs that end by then
   return std::move(best.list);
 }
 

@@ -8,23 +8,23 @@
 namespace muonrt::cuda {
 
 /// A symmetric product as kernels read it: C = alpha A B^T + beta D + gamma I for each matrix of a
-/// batch, with elements of 16 bits. ld and stride are in elements.
+/// batch of 16-bit elements. ld and stride are in elements.
 struct SymmetricProblem {
-  const uint16_t *a, *b, *d;  // d null: no D
+  const uint16_t *a, *b, *d;  // d is null if there is no D
   uint16_t* c;
   int64_t a_stride, b_stride, c_stride, d_stride;
   int32_t a_ld, b_ld, c_ld, d_ld;
   int32_t n, k;
   float alpha, beta, gamma;
   int32_t slices;
-  bool same;  // B is A: the rows of a cell on the diagonal are loaded once
+  bool same;  // B is A, so the rows of a cell on the diagonal are loaded once
 };
 
-/// Maximum number of products in one launch, which fit into a kernel's arguments.
+/// Maximum number of products in one launch. This many fit into a kernel's arguments.
 constexpr int kProblems = 6;
 
-/// Whether the kernels compute the product: a symmetric A B^T whose operands are all bf16 or all
-/// f16. It depends only on form and dtypes.
+/// Returns whether the kernels compute the product: it must be a symmetric A B^T whose operands are
+/// all bf16 or all f16. The result depends only on the form and the dtypes.
 constexpr bool symmetric_takes(const Product& p) {
   const bool half = p.a.dtype == DType::kBF16 || p.a.dtype == DType::kF16;
   const bool reads_d = p.d.data != nullptr && p.beta != 0.0f;

@@ -2,12 +2,12 @@
 
 #include <cstdint>
 
-// Instructions that the kernels of both kinds use: one instruction of compute capability 7.5 for
-// each function. Source: PTX ISA 9.0.
+// Instructions of compute capability 7.5 that both kinds of kernels use, one instruction for each
+// function. Source: PTX ISA 9.0.
 
 namespace muonrt::cuda {
 
-/// Shared memory whose size is set at the launch, aligned for the swizzles.
+/// Returns shared memory whose size is set at the launch and which is aligned for the swizzles.
 __device__ inline unsigned char* dynamic_shared() {
   extern __shared__ __align__(1024) unsigned char memory[];
   return memory;
@@ -17,10 +17,10 @@ __device__ inline uint32_t shared_address(const void* memory) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(memory));
 }
 
-/// Barrier of the threads of a warp.
+/// Waits for all threads of the warp.
 __device__ inline void warp_sync() { asm volatile("bar.warp.sync 0xffffffff;" ::: "memory"); }
 
-/// Loads four 8 x 8 matrices; lane 8 i + r passes the address of row r of matrix i.
+/// Loads four 8 x 8 matrices. Lane 8 i + r passes the address of row r of matrix i.
 __device__ inline void ldmatrix(uint32_t (&words)[4], const void* row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])

@@ -5,30 +5,31 @@
 #include "cuda/symmetric/ptx_sm75.cuh"
 #include "cuda/symmetric/tensor_map.hpp"
 
-// One instruction of compute capability 9.0a for each function. Source: PTX ISA 9.0.
+// Instructions of compute capability 9.0a, one instruction for each function. Source: PTX ISA 9.0.
 
 namespace muonrt::cuda {
 
-/// Index of the thread block in its cluster.
+/// Returns the index of the thread block in its cluster.
 __device__ inline uint32_t cluster_rank() {
   uint32_t rank;
   asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
   return rank;
 }
-// Barriers without .aligned, because a single thread of a warp may come from a divergent branch.
+// Barriers have no .aligned, because a single thread of a warp may come from a divergent branch.
 
-/// Barrier of all threads of the cluster; what they wrote to shared memory is visible to all.
+/// Waits for all threads of the cluster. What they wrote to shared memory is then visible to all of
+/// them.
 __device__ inline void cluster_sync() {
   asm volatile(
       "barrier.cluster.arrive.release;\n"
       "barrier.cluster.wait.acquire;" ::
           : "memory");
 }
-/// Barrier of the 128 threads of a warpgroup.
+/// Waits for the 128 threads of a warpgroup.
 __device__ inline void warpgroup_sync(int group) {
   asm volatile("barrier.sync %0, 128;" ::"r"(group + 1) : "memory");
 }
-/// Returns true in one lane; all lanes of a warp must call it. The compiler then knows that only
+/// Returns true in one lane. All lanes of a warp must call it. The compiler then knows that only
 /// one thread continues.
 __device__ inline bool elect_one() {
   uint32_t elected;
@@ -51,14 +52,14 @@ __device__ inline void setmaxnreg_inc() {
 /// Waits until the previous launches have ended and their writes are visible. If the launch is not
 /// programmatic, they have ended before it begins.
 __device__ inline void griddepcontrol_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
-/// After all thread blocks have called this or ended, a programmatic launch after this one may
-/// begin.
+/// Lets a later programmatic launch begin after all thread blocks have called this function or
+/// ended.
 __device__ inline void griddepcontrol_launch_dependents() {
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 }
 
-/// Initializes an mbarrier in shared memory. A phase ends after `arrivals` arrivals and all
-/// announced bytes.
+/// Initializes an mbarrier in shared memory. A phase ends after `arrivals` arrivals and after all
+/// announced bytes have arrived.
 __device__ inline void mbarrier_init(uint64_t* barrier, int arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)),
                "r"(arrivals)
@@ -73,9 +74,10 @@ __device__ inline void mbarrier_arrive(uint64_t* barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier))
                : "memory");
 }
-/// Arrives at the barrier with the same offset in block `rank` of the cluster. As in CUTLASS, with
-/// .release.cta, the default: .cluster would fence the memory of the whole GPU, and the arrival
-/// only means "has been read", so no value is passed to the other block.
+/// Arrives at the barrier with the same offset in block `rank` of the cluster. It uses
+/// .release.cta, the default, as CUTLASS does. With .cluster it would fence the memory of the whole
+/// GPU, which is not needed: the arrival only means that the memory has been read, and no value is
+/// passed to the other block.
 __device__ inline void mbarrier_arrive_remote(uint64_t* barrier, uint32_t rank) {
   asm volatile(
       "{\n.reg .b32 there;\n"
@@ -90,9 +92,9 @@ __device__ inline void mbarrier_arrive_expect_tx(uint64_t* barrier, uint32_t byt
       "r"(bytes)
       : "memory");
 }
-/// Waits until the phase of this parity has ended. As in CUTLASS, with .acquire.cta, the default:
-/// .cluster would invalidate the L1 cache at each wait. TMA copies make their bytes visible
-/// themselves when they count them, and no thread of the other block writes any.
+/// Waits until the phase with this parity has ended. It uses .acquire.cta, the default, as CUTLASS
+/// does. With .cluster each wait would invalidate the L1 cache, which is not needed: TMA copies
+/// make their bytes visible when they count them, and no thread of the other block writes any.
 __device__ inline void mbarrier_wait(uint64_t* barrier, uint32_t parity) {
   asm volatile(
       "{\n.reg .pred done;\n"
@@ -109,7 +111,7 @@ __device__ inline void store_four(float* to, const float* from) {
                "f"(from[1]), "f"(from[2]), "f"(from[3])
                : "memory");
 }
-/// Loads four floats at the same offset in block `rank` of the cluster.
+/// Loads four floats from the same offset in block `rank` of the cluster.
 __device__ inline void load_four_of(float* to, const float* from, uint32_t rank) {
   asm volatile(
       "{\n.reg .b32 there;\n"
@@ -124,7 +126,7 @@ __device__ inline void load_four_of(float* to, const float* from, uint32_t rank)
 __device__ inline void prefetch_tensormap(const TensorMap& map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
 }
-/// Copies a box of a matrix to shared memory; its bytes are counted at `barrier`.
+/// Copies a box of a matrix to shared memory. Its bytes are counted at `barrier`.
 __device__ inline void tma_load(void* to, const TensorMap& map, int col, int row, int matrix,
                                 uint64_t* barrier) {
   asm volatile(
@@ -133,8 +135,8 @@ __device__ inline void tma_load(void* to, const TensorMap& map, int col, int row
       "l"(&map), "r"(col), "r"(row), "r"(matrix), "r"(shared_address(barrier))
       : "memory");
 }
-/// Copies to the same offset in each block of the cluster whose bit is set, and counts at the
-/// barrier of each.
+/// Copies to the same offset in each block of the cluster whose bit is set, and counts the bytes at
+/// the barrier of each of these blocks.
 __device__ inline void tma_load_multicast(void* to, const TensorMap& map, int col, int row,
                                           int matrix, uint64_t* barrier, uint16_t blocks) {
   asm volatile(
@@ -154,7 +156,7 @@ __device__ inline void tma_store(const TensorMap& map, int col, int row, int mat
 __device__ inline void tma_store_commit() {
   asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
-/// Waits until the shared memory of this thread's stores may be overwritten.
+/// Waits until the shared memory that this thread's stores read may be overwritten.
 __device__ inline void tma_store_wait_read() {
   asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
 }
@@ -167,14 +169,14 @@ __device__ inline void fence_proxy_async() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-/// Stores four 8 x 8 matrices; lane 8 i + r passes the address of row r of matrix i.
+/// Stores four 8 x 8 matrices. Lane 8 i + r passes the address of row r of matrix i.
 __device__ inline void stmatrix(void* row, uint32_t w0, uint32_t w1, uint32_t w2, uint32_t w3) {
   asm volatile(
       "stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(shared_address(row)),
       "r"(w0), "r"(w1), "r"(w2), "r"(w3)
       : "memory");
 }
-/// As stmatrix, with each matrix transposed.
+/// Does the same as stmatrix, with each matrix transposed.
 __device__ inline void stmatrix_trans(void* row, uint32_t w0, uint32_t w1, uint32_t w2,
                                       uint32_t w3) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(

@@ -4,8 +4,8 @@
 
 #include "base/dtype.hpp"
 
-// The asynchronous product of a warpgroup: 64 rows of A by N rows of B, 16 deep, both in shared
-// memory. Source: PTX ISA 9.0, wgmma.mma_async.
+// The asynchronous product of a warpgroup: 64 rows of A by N rows of B with a depth of 16. Both
+// operands are in shared memory. Source: PTX ISA 9.0, wgmma.mma_async.
 
 namespace muonrt::cuda {
 
@@ -49,7 +49,7 @@ namespace muonrt::cuda {
 #define MUONRT_OUT_128 \
   MUONRT_OUT_96, MUONRT_OUT_8(96), MUONRT_OUT_8(104), MUONRT_OUT_8(112), MUONRT_OUT_8(120)
 
-// Operands after the sums: descriptors of A and B, and whether to add to the sums.
+// The operands that follow the sums are the descriptors of A and B, and whether to add to the sums.
 #define MUONRT_WGMMA(shape_and_types, list, outputs, a_at, b_at, adds_at)                    \
   asm volatile("{\n.reg .pred adds;\nsetp.ne.b32 adds, " adds_at                             \
                ", 0;\nwgmma.mma_async.sync.aligned." shape_and_types " " list a_at ", " b_at \
@@ -57,9 +57,9 @@ namespace muonrt::cuda {
                : outputs                                                                     \
                : "l"(a), "l"(b), "r"(adds ? 1 : 0))
 
-/// sums = A B^T, added to the sums if `adds`; in the order of wgmma_c. kCols is 64, 128, 192 or
-/// 256; the first kCols / 2 sums are used.
-/// @param a, b  wgmma_descriptor.
+/// Computes sums = A B^T, added to the previous sums if `adds` is set, in the order of wgmma_c.
+/// kCols is 64, 128, 192 or 256; the first kCols / 2 sums are used.
+/// @param a, b  results of wgmma_descriptor.
 template <DType kElement, int kCols, int kSums>
 __device__ inline void wgmma(float (&sums)[kSums], uint64_t a, uint64_t b, bool adds) {
   static_assert((kCols == 64 || kCols == 128 || kCols == 192 || kCols == 256) &&
@@ -96,7 +96,8 @@ __device__ inline void wgmma(float (&sums)[kSums], uint64_t a, uint64_t b, bool 
 #undef MUONRT_SUMS_64
 #undef MUONRT_SUMS_32
 
-/// Call it before the first product of a group, so that earlier register writes are visible to it.
+/// Call it before the first product of a group, so that earlier register writes are visible to this
+/// product.
 __device__ inline void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ inline void wgmma_commit() {
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
@@ -106,7 +107,8 @@ template <int kPending>
 __device__ inline void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
-/// Call it after the last wait, so that the compiler moves no read of the sums before the wait.
+/// Call it after the last wait, so that the compiler does not move a read of the sums before the
+/// wait.
 template <int kSums>
 __device__ inline void wgmma_settle(float (&sums)[kSums]) {
 #pragma unroll

@@ -4,34 +4,37 @@
 
 #include "backend/update_rules.hpp"
 
-// The ring of stages between the copies and the products of a thread block, and the barriers of a
-// stage. Plain C++: the kernel and its model in tests/cuda use these functions.
+// Defines the ring of stages between the copies and the products of a thread block, and the
+// barriers of a stage. This is plain C++, because both the kernel and its model in tests/cuda use
+// it.
 //
 // Fill f uses stage f % kRingStages. A phase of `full` ends when all announced bytes have arrived
 // and a producer has arrived twice. A phase of `empty` ends when both consumers of the block have
-// read the stage, and a phase of `peer_empty` when both consumers of the other block of the cluster
-// have. `peer_empty` counts only fills of pairs, which come first in both blocks and have the same
-// numbers there; a copy into both blocks waits for both barriers. Every fill of a pair needs both
-// producers: operands contain bytes from both, and for D the second arrival is that of the other
-// block. If one block could fill a stage alone, it might end two phases of `peer_empty` before the
-// producer of the other block checks it.
+// read the stage. A phase of `peer_empty` ends when both consumers of the other block of the
+// cluster have read the stage.
+//
+// `peer_empty` counts only fills of pairs, which come first in both blocks and have the same
+// numbers there. A copy into both blocks waits for both barriers. Every fill of a pair needs both
+// producers: operands contain bytes from both, and for D the second arrival comes from the other
+// block. If one block could fill a stage by itself, it might end two phases of `peer_empty` before
+// the producer of the other block checks it.
 
 namespace muonrt::cuda {
 
 constexpr int kRingStages = 4;
 constexpr int kConsumers = 2;  // warpgroups of a block
-// A stage is released when the products of the next one are in flight.
+// A stage is released only when the products of the next stage are in flight.
 static_assert(kRingStages >= 2, "a ring of one stage would deadlock");
 
-// The kernels use the default of `ring`. The model uses other values, to show that a ring of one
-// stage deadlocks.
+// The kernels use the default of `ring`. The model also uses other values to show that a ring of
+// one stage deadlocks.
 MUONRT_HOST_DEVICE constexpr int stage_of(int fill, int ring = kRingStages) { return fill % ring; }
-/// Parity of the phase of `full` that ends with this fill.
+/// Returns the parity of the phase of `full` that ends with this fill.
 MUONRT_HOST_DEVICE constexpr uint32_t parity_of(int fill, int ring = kRingStages) {
   return static_cast<uint32_t>(fill / ring) & 1u;
 }
-/// Whether a fill must wait for the previous fill of its stage; parity_before is the parity of that
-/// one.
+/// Returns whether a fill must wait for the previous fill of its stage. parity_before returns the
+/// parity of that fill.
 MUONRT_HOST_DEVICE constexpr bool waits(int fill, int ring = kRingStages) { return fill >= ring; }
 MUONRT_HOST_DEVICE constexpr uint32_t parity_before(int fill, int ring = kRingStages) {
   return parity_of(fill - ring, ring);

@@ -1,19 +1,20 @@
-// Symmetric products on compute capability 9.0a: C = alpha A B^T + beta D + gamma I, f32 sums.
+// Symmetric products on compute capability 9.0a: C = alpha A B^T + beta D + gamma I with f32 sums.
 //
-// A persistent thread block processes its part of a list (job_list.hpp): tiles of 128 x 256 or 128
-// x 128 of the mixed list, or of 128 x 192. Warpgroup 0 is the producer: one thread starts TMA
-// copies into a ring of stages, 64 deep, in rows of 128 bytes with the 128-byte swizzle. Warpgroups
-// 1 and 2 are the consumers: each multiplies 64 x 256 with wgmma, with one group of products in
-// flight while the previous stage is released. Two blocks of a cluster that share the columns of a
-// pair each copy half of them into both (multicast).
+// A persistent thread block processes its part of a list (job_list.hpp). The tiles are 128 x 256 or
+// 128 x 128 in the mixed list, and 128 x 192 in the list of medium tiles. Warpgroup 0 is the
+// producer: one thread starts TMA copies into a ring of stages, which are 64 deep, in rows of 128
+// bytes with the 128-byte swizzle. Warpgroups 1 and 2 are the consumers. Each multiplies 64 x 256
+// with wgmma and keeps one group of products in flight while it releases the previous stage. Two
+// blocks of a cluster that share a pair's columns each copy half of them into both (multicast).
 //
-// Epilogue: D comes through the ring after the operands. A consumer rounds its sums to half as many
-// registers and stores them during the products of the next tile (`multiply`): to shared memory
-// straight (stmatrix) and mirrored (stmatrix.trans) from the same registers, then with TMA.
+// Epilogue: D comes through the ring after the operands. A consumer rounds its sums, which then
+// need half as many registers, and stores them during the products of the next tile (`multiply`).
+// It stores them to shared memory, straight (stmatrix) and mirrored (stmatrix.trans) from the same
+// registers, and then to global memory with TMA.
 //
 // A stage has 128 rows of A, then 128 to 256 rows of B. If B is A and a tile touches the diagonal,
-// its first 128 rows of B are those of A and are copied once. The stages of D follow, with 128 x
-// 128 each: two boxes of 64 columns, or one if the tile has only one left.
+// the first 128 rows of B are those of A and are copied once. The stages of D follow. Each has 128
+// x 128 elements in two boxes of 64 columns, or in one box if the tile has only 64 columns left.
 //
 // A launch may begin before the previous one has ended (programmatic launch). Before
 // `griddepcontrol_wait` it reads only arguments and lists, which no kernel writes.
@@ -32,16 +33,16 @@ namespace muonrt::cuda {
 namespace {
 
 struct Config {
-  static constexpr uint16_t kBothBlocks = 3;  // of a cluster
+  static constexpr uint16_t kBothBlocks = 3;  // both blocks of a cluster
   static constexpr int kThreads = 128 * (1 + kConsumers);
-  static constexpr int kDepth = kStageDepth;  // of a stage: a row of the swizzle
+  static constexpr int kDepth = kStageDepth;  // depth of a stage, which is a row of the swizzle
   static constexpr int kOperandBytes = kCell * kDepth * 2;
   static constexpr int kStageBytes = 3 * kOperandBytes;
   static constexpr int kSquareBytes = kSquare * kSquare * 2;
   static constexpr int kStagingAt = kRingStages * kStageBytes;
   static constexpr int kBarriersAt = kStagingAt + kConsumers * 2 * kSquareBytes;
   static constexpr int kSharedBytes = kBarriersAt + 3 * kRingStages * 8;
-  // At the start. The consumers get what the producer releases, because no others become available.
+  // The consumers get the registers that the producer releases; no others become available.
   static constexpr int kRegisters = 65536 / kThreads / 8 * 8, kProducerRegisters = 40,
                        kConsumerRegisters =
                            kRegisters + (kRegisters - kProducerRegisters) / kConsumers;
@@ -55,7 +56,7 @@ struct Shared {
   __device__ unsigned char* stage(int fill) const {
     return memory + stage_of(fill) * Config::kStageBytes;
   }
-  /// A consumer's two squares: straight, then mirrored.
+  /// Returns the two squares of a consumer: first the straight one, then the mirrored one.
   __device__ unsigned char* staging(int consumer) const {
     return memory + Config::kStagingAt + consumer * 2 * Config::kSquareBytes;
   }
@@ -69,19 +70,19 @@ struct Shared {
   }
 };
 
-/// First column of a job whose kind is known at compile time, because registers are few.
+/// Returns the first column of a job. Its kind is a template argument, because registers are few.
 template <bool kMedium>
 __device__ inline int first_col(const TileJob& job) {
   return job.col * (kMedium ? kSquare : kCell);
 }
 
-/// Whether the first rows of B are those of A, and are stored once in shared memory.
+/// Returns whether the first rows of B are those of A, so that shared memory stores them once.
 template <bool kMedium>
 __device__ inline bool loads_once(const SymmetricProblem& p, const TileJob& job) {
   return p.same && job.row * (kMedium ? 2 : 1) == job.col;
 }
 
-/// Waits for a free stage and announces the bytes: one of the two arrivals that make it full.
+/// Waits for a free stage and announces the bytes, one of the two arrivals that make it full.
 __device__ inline void open_stage(const Shared& shared, int fill, bool pair, int bytes) {
   if (waits(fill)) {
     mbarrier_wait(shared.empty(fill), parity_before(fill));
@@ -90,8 +91,8 @@ __device__ inline void open_stage(const Shared& shared, int fill, bool pair, int
   mbarrier_arrive_expect_tx(shared.full(fill), static_cast<uint32_t>(bytes));
 }
 
-/// Copies D of a job's tile, one cell for each stage. In a pair each producer also arrives at the
-/// stage of the other block, because it copies nothing into it (ring.hpp).
+/// Copies D of a job's tile, with one cell in each stage. In a pair each producer also arrives at
+/// the stage of the other block, because it copies nothing into that stage (ring.hpp).
 template <bool kMedium>
 __device__ inline void produce_d(const Sm90Arguments& args, const TileJob& job,
                                  const Shared& shared, int width, uint32_t rank, int& fill) {
@@ -108,7 +109,7 @@ __device__ inline void produce_d(const Sm90Arguments& args, const TileJob& job,
   }
 }
 
-/// Fills the ring for one job; one thread. Boxes of B have 128 rows, those of medium jobs 64.
+/// Fills the ring for one job, in one thread. Boxes of B have 128 rows, or 64 in medium jobs.
 template <bool kMedium>
 __device__ inline void produce_job(const Sm90Arguments& args, const TileJob& job,
                                    const Shared& shared, uint32_t rank, int& fill) {
@@ -120,9 +121,9 @@ __device__ inline void produce_job(const Sm90Arguments& args, const TileJob& job
   const int width = job.kind == JobKind::kSquare ? 1 : 2;
   const int boxes = kMedium ? 3 : width, there = once ? kCell / kRows : 0;
   const int blocks = stages_of(p.k);
-  // Read here, because otherwise they would be read again after each wait.
+  // These are read here, because otherwise they would be read again after each wait.
   const int row = job.row * kCell, col = job.col * kRows, matrix = job.matrix;
-#pragma unroll 1  // if it were unrolled, the producer would spill registers
+#pragma unroll 1  // if the loop were unrolled, the producer would spill registers
   for (int block = 0; block < blocks; ++block, ++fill) {
     open_stage(shared, fill, pair, Config::kOperandBytes + (boxes - there) * kBoxBytes);
     uint64_t* full = shared.full(fill);
@@ -151,14 +152,14 @@ __device__ inline void release(const Shared& shared, int fill, bool pair, uint32
   if (pair) mbarrier_arrive_remote(shared.peer_empty(fill), rank ^ 1u);
 }
 
-/// The finished elements of a consumer's part of a tile: words of adjacent squares.
+/// The finished elements of a consumer's part of a tile, as words of adjacent squares.
 template <int kMost>
 using TileWords = uint32_t[kMost][kStrips * kStripWords];
 
 constexpr int kNone = -1;
 
-/// Stores a square, unless it is outside of the tile or the result, or the mirror of another one.
-/// TMA stores write whole chunks, so a square that ends with a partial chunk is stored without TMA.
+/// Stores a square, unless it is outside of the tile or the result, or mirrors another square. TMA
+/// writes only whole chunks, so a square that ends with a partial chunk is stored without TMA.
 template <bool kMedium>
 __device__ inline void store_square(const uint32_t* words, const Sm90Arguments& args,
                                     const TileJob& job, const Shared& shared, int consumer,
@@ -191,9 +192,9 @@ __device__ inline void store_square(const uint32_t* words, const Sm90Arguments& 
   tma_store_commit();
 }
 
-/// Starts the products of the next fill; then those before are complete and their stage is
-/// released.
-/// @param adds  add to the sums; false for the first fill of a tile.
+/// Starts the products of the next fill. When it returns, the earlier products are complete and
+/// their stage is released.
+/// @param adds  whether to add to the sums; false for the first fill of a tile.
 template <DType kElement, int kCols>
 __device__ inline void multiply_stage(float (&sums)[128], bool adds, bool once, bool pair,
                                       const Shared& shared, int consumer, uint32_t rank,
@@ -208,10 +209,10 @@ __device__ inline void multiply_stage(float (&sums)[128], bool adds, bool once, 
   ++fill;
 }
 
-/// sums = the products of the next `stages` fills. Meanwhile the previous tile is stored, one
-/// square after each of the first stages, except the first square: with all 64 words and the 128
-/// sums ptxas would run out of registers and serialize the products (warning C7511).
-/// @param before  index of the job to which `words` belong; kNone before the first.
+/// Computes sums = the products of the next `stages` fills. Stores the previous tile: a square
+/// before the products, and one after each of the first stages. With all 64 words and 128 sums
+/// live, ptxas would run out of registers and serialize the products (warning C7511).
+/// @param before  index of the job to which `words` belong, or kNone if there is no such job.
 template <DType kElement, int kCols, int kMost>
 __device__ inline void multiply(float (&sums)[128], const TileWords<kMost>& words, int before,
                                 const Sm90Arguments& args, const TileJob& job, int stages,
@@ -234,7 +235,7 @@ __device__ inline void multiply(float (&sums)[128], const TileWords<kMost>& word
   release(shared, fill - 1, pair, rank);
 }
 
-/// Computes the words of a job's tile. A stage of D, used for two squares, is released after both.
+/// Computes the words of a job's tile. A stage of D has two squares and is released after both.
 template <DType kElement, int kCols, bool kAdds, int kMost>
 __device__ inline void finish_tile(TileWords<kMost>& words, const float (&sums)[128],
                                    const SymmetricProblem& p, const TileJob& job,
@@ -250,7 +251,7 @@ __device__ inline void finish_tile(TileWords<kMost>& words, const float (&sums)[
                                                    first_col<kCols == 192>(job) + square * kSquare);
     finish_strips<kElement, kAdds, kStrips>(words[square], sums + 32 * square, scales, d, 0, below);
     if (!kAdds || (square % 2 == 0 && square + 1 < kCols / kSquare)) continue;
-    fence_proxy_async();  // the memory is overwritten by a TMA copy next
+    fence_proxy_async();  // a TMA copy overwrites this memory next
     warpgroup_sync(consumer);
     release(shared, fill, kCols == 256 && job.kind == JobKind::kPair, rank);
     ++fill;
@@ -291,7 +292,7 @@ __device__ inline void process_tile(TileWords<kMost>& words, int before, const S
   finish_job<kElement, kCols>(words, sums, p, job, shared, consumer, rank, fill);
 }
 
-/// A square whose depth is cut: each slice has separate sums, which are added in order.
+/// Computes a square whose depth is cut. Each slice has separate sums, and they are added in order.
 template <DType kElement>
 __device__ inline void process_slices(TileWords<2>& words, int before, const Sm90Arguments& args,
                                       const TileJob& job, const Shared& shared, int consumer,
@@ -330,7 +331,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
   if (warp < 4) {
     setmaxnreg_dec<Config::kProducerRegisters>();
     if (warp == 0 && elect_one()) {
-      // Read while this job's copies run, so that L1 has it when the consumers read it.
+      // Reads the next job while this job's copies run, so that L1 has it for the consumers.
       TileJob next;
       if (first < end) next = args.jobs[first];
       for (int i = first; i < end; ++i) {
@@ -338,7 +339,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
         if (i + 1 < end) next = args.jobs[i + 1];
         produce_job<kMedium>(args, job, shared, rank, fill);
       }
-      // Not earlier: blocks of the next launch would occupy the SMs reserved for a communicator.
+      // This comes last, because blocks of the next launch would occupy a communicator's SMs.
       griddepcontrol_launch_dependents();
     }
   } else {
@@ -367,7 +368,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
         store_square<kMedium>(words[i], args, args.jobs[before], shared, consumer, i);
     if (threadIdx.x % 128 == 0) tma_store_wait();
   }
-  cluster_sync();  // the other block may still write to this one's memory and barriers
+  cluster_sync();  // the other block may still write to this block's memory and barriers
 }
 
 using Kernel = void (*)(Sm90Arguments);

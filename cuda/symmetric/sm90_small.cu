@@ -1,23 +1,24 @@
 // Symmetric products on compute capability 9.0a in small tiles, for few and small matrices, and for
-// narrow ones of a large depth. Sums and epilogue, and therefore the bits, are those of sm90.cu.
+// narrow matrices of a large depth. The sums and the epilogue are those of sm90.cu, so the results
+// are bitwise identical.
 //
-// A thread block computes 64 x 64 or 64 x 128 (small_jobs.hpp). One thread of its last warp, the
-// producer, starts TMA copies into a ring of stages, 64 rows of A and 64 or 128 of B, 64 deep; the
-// other threads are the consumer warpgroup. If B is A and a tile begins on the diagonal, the rows
-// of A are copied once. Two blocks share an SM.
+// A thread block computes 64 x 64 or 64 x 128 elements (small_jobs.hpp). One thread of its last
+// warp, the producer, starts TMA copies into a ring of stages. A stage has 64 rows of A and 64 or
+// 128 rows of B, and is 64 deep. The other threads are the consumer warpgroup. If B is A and a tile
+// begins on the diagonal, the rows of A are copied once. Two blocks share an SM.
 //
-// If the depth is cut, each block of a cluster computes one slice of the same 64 x 64. The blocks
-// store their sums in the ring's memory. After a barrier each adds 16 or 32 columns of its own,
-// read from the shared memory of all blocks, in the order of the slices. A second barrier keeps the
-// blocks, and so their memory, until all have read it.
+// If the depth is cut, each block of a cluster computes one slice of the same 64 x 64 elements. The
+// blocks store their sums in the memory of the ring. After a barrier each block adds the slices, in
+// order, for its own 16 or 32 columns, and reads them from the shared memory of all blocks. A
+// second barrier keeps the blocks, and therefore their memory, alive until all have read it.
 //
 // Epilogue: D comes through the ring after the operands, in the place of a stage's last operand,
-// because sums of slices occupy the first two. Squares of 64 x 64 are staged in shared memory,
-// straight and mirrored from the same registers (stmatrix), and stored in global memory with
-// 16-byte stores. On the diagonal, elements on and above it come from the straight copy, those
-// below it from the mirrored one.
+// because sums of slices occupy the first two. Squares of 64 x 64 are written to shared memory,
+// straight and mirrored from the same registers (stmatrix), and then stored in global memory with
+// 16-byte stores. On the diagonal, elements on and above it come from the straight copy, and
+// elements below it from the mirrored copy.
 //
-// Programmatic launch as in sm90.cu.
+// A launch is programmatic as in sm90.cu.
 
 #include <utility>
 
@@ -55,7 +56,7 @@ struct Shared {
   __device__ unsigned char* stage(int fill) const {
     return memory + stage_of(fill) * Config::kStageBytes;
   }
-  /// A square of D in its stage.
+  /// Returns a square of D in its stage.
   __device__ unsigned char* d(int fill, int square) const {
     return stage(fill) + (2 - square) * Config::kOperandBytes;
   }
@@ -65,14 +66,14 @@ struct Shared {
   __device__ uint64_t* empty(int fill) const { return full(fill) + kRingStages; }
   __device__ unsigned char* straight() const { return memory + Config::kStagingAt; }
   __device__ unsigned char* mirrored() const { return straight() + Config::kSquareBytes; }
-  /// Four sums of a thread; those of neighboring threads are adjacent.
+  /// Returns four sums of a thread. The sums of neighboring threads are adjacent.
   __device__ float* four_sums(int four) const {
     return reinterpret_cast<float*>(memory) +
            (four * Config::kConsumerThreads + static_cast<int>(threadIdx.x)) * 4;
   }
 };
 
-/// Position of a square of the tile in the result.
+/// The position of a square of the tile in the result.
 struct Square {
   int row, col;
 };
@@ -81,15 +82,15 @@ __device__ inline bool loads_once(const SymmetricProblem& p, const TileJob& job)
   return p.same && job.row == job.col;
 }
 
-/// Waits until a fill's stage is free, and announces its bytes.
+/// Waits until a fill's stage is free, and announces the bytes of the fill.
 __device__ inline void open_stage(const Shared& shared, int fill, int operands) {
   if (waits(fill)) mbarrier_wait(shared.empty(fill), parity_before(fill));
   mbarrier_arrive_expect_tx(shared.full(fill),
                             static_cast<uint32_t>(operands * Config::kOperandBytes));
 }
 
-/// Fills the ring with stages [begin, end) along the depth, then with D's squares; called by one
-/// thread.
+/// Fills the ring with stages [begin, end) along the depth, then with D's squares. One thread calls
+/// it.
 __device__ inline void produce(const Sm90SmallArguments& args, const TileJob& job,
                                const Shared& shared, int begin, int end) {
   const int once = loads_once(args.problems[job.shape], job);
@@ -112,8 +113,8 @@ __device__ inline void produce(const Sm90SmallArguments& args, const TileJob& jo
              job.row * kSmallCell, job.matrix, shared.full(fill));
 }
 
-/// Starts the products of a fill. When it returns, those of the previous fill are complete and its
-/// stage is released.
+/// Starts the products of a fill. When it returns, the products of the previous fill are complete
+/// and its stage is released.
 template <DType kElement, int kCols>
 __device__ inline void multiply_stage(float (&sums)[kCols / 2], bool adds, const Shared& shared,
                                       int b_at, int fill) {
@@ -123,7 +124,7 @@ __device__ inline void multiply_stage(float (&sums)[kCols / 2], bool adds, const
   if (adds && threadIdx.x == 0) mbarrier_arrive(shared.empty(fill - 1));
 }
 
-/// sums = the products of `stages` fills of the ring.
+/// Computes sums = the products of `stages` fills of the ring.
 template <DType kElement, int kCols>
 __device__ inline void consume(float (&sums)[kCols / 2], const Shared& shared, int b_at,
                                int stages) {
@@ -134,9 +135,8 @@ __device__ inline void consume(float (&sums)[kCols / 2], const Shared& shared, i
   wgmma_settle(sums);
 }
 
-/// Sets totals to the sums of the slices, first to last, for this block's part of the columns.
-/// Called by all consumer threads of the cluster; the producers' threads take part in its
-/// cluster_sync.
+/// Sets totals to the sums of the slices, first to last, for this block's part of the columns. All
+/// consumer threads of the cluster call it; the producers' threads take part in its cluster_sync.
 template <int kSlices>
 __device__ inline void add_slices(float (&totals)[32 / kSlices], const float (&sums)[32],
                                   const Shared& shared, uint32_t rank) {
@@ -159,7 +159,7 @@ __device__ inline void add_slices(float (&totals)[32 / kSlices], const float (&s
   }
 }
 
-/// Stores in global memory what `stage_strips` has written to shared memory.
+/// Stores in global memory the data that `stage_strips` has written to shared memory.
 template <int kCount>
 __device__ inline void store_strips(const SymmetricProblem& p, const TileJob& job, Square at,
                                     int first, const Shared& shared) {
@@ -192,14 +192,14 @@ __device__ inline void store_square(const float* sums, const SymmetricProblem& p
   const int below = below_diagonal(scales.gamma != 0.0f && at.row == at.col);
   uint32_t words[kCount * kStripWords];
   finish_strips<kElement, kAdds, kCount>(words, sums, scales, d, first, below);
-  if (square > 0) warpgroup_sync(0);  // until the previous square has been stored
+  if (square > 0) warpgroup_sync(0);  // waits until the previous square has been stored
   stage_strips<kCount>(words, first, shared.straight(), shared.mirrored());
   warpgroup_sync(0);
   store_strips<kCount>(p, job, at, first, shared);
 }
 
 /// Finishes and stores this block's part of a tile: kCount strips of each square.
-/// @param fill  that of D.
+/// @param fill  the fill of D.
 template <DType kElement, int kCount, int kSquares>
 __device__ inline void store_tile(const float* sums, const SymmetricProblem& p, const TileJob& job,
                                   int first, int fill, const Shared& shared) {
@@ -271,7 +271,7 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kBlocksOfSm)
       produce(args, job, shared, begin, end);
       griddepcontrol_launch_dependents();
     }
-    if constexpr (kSlices > 1) cluster_sync();  // the one in add_slices
+    if constexpr (kSlices > 1) cluster_sync();  // pairs with the cluster_sync in add_slices
   }
   if constexpr (kSlices > 1) cluster_sync();  // other blocks may still read this block's sums
 }
@@ -292,7 +292,7 @@ void symmetric_sm90_small_prepare() {
     for (const Kernel kernel : {kernel_of<DType::kBF16>(slices), kernel_of<DType::kF16>(slices)})
       for (const auto& [attribute, value] :
            {std::pair(cudaFuncAttributeMaxDynamicSharedMemorySize, Config::kSharedBytes),
-            // With two blocks on an SM, shared memory must have its largest share of the L1 memory.
+            // With two blocks on an SM, shared memory needs its largest share of the L1 memory.
             std::pair(cudaFuncAttributePreferredSharedMemoryCarveout,
                       int{cudaSharedmemCarveoutMaxShared})})
         MUONRT_CUDA(cudaFuncSetAttribute(kernel, attribute, value));

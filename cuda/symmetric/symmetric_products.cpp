@@ -50,7 +50,7 @@ SymmetricProducts::DeviceList SymmetricProducts::make_list(std::span<const Symme
   DeviceList made{on_device(device_, list.jobs, stream), std::ssize(list.jobs),
                   on_device(device_, list.first, stream), tiles,
                   std::any_of(list.jobs.begin(), list.jobs.end(), is_pair)};
-  MUONRT_CUDA(cudaStreamSynchronize(stream));  // the host's lists are destroyed next
+  MUONRT_CUDA(cudaStreamSynchronize(stream));  // the lists on the host are destroyed next
   return made;
 }
 

@@ -14,9 +14,9 @@
 
 namespace muonrt::cuda {
 
-/// Symmetric products with the kernels of this folder. The order of an element's sum depends on the
-/// shape, and not on the batch, other products of the launch, the number of SMs, alignment or free
-/// memory.
+/// Symmetric products with the kernels of this folder. The order in which an element is summed
+/// depends on the shape, but not on the batch, on other products of the launch, on the number of
+/// SMs, on alignment or on free memory.
 class SymmetricProducts {
  public:
   /// @param device  allocates the memory of job lists and sums; must outlive this object.
@@ -25,9 +25,9 @@ class SymmetricProducts {
   SymmetricProducts(Device& device, int sms, const Sm90Tuning& tuning = {},
                     bool leaves_sms = false);
 
-  /// Name, for Device::describe.
+  /// Returns the name for Device::describe.
   std::string identity() const;
-  /// Computes products of any shapes and one dtype, in as few launches as the kernels' arguments
+  /// Computes products of any shapes and one dtype in as few launches as the kernels' arguments
   /// allow. Every product must satisfy `symmetric_takes` and have k > 0. A job list is created when
   /// its list of shapes first occurs.
   void multiply(std::span<const Product> products, cudaStream_t stream);
@@ -36,12 +36,12 @@ class SymmetricProducts {
   struct DeviceList {
     Buffer jobs;
     int64_t count = 0;
-    Buffer first;  // of each block of a persistent grid
+    Buffer first;  // first job of each block of a persistent grid
     Tiles tiles = Tiles::kLarge;
     bool pairs = false;  // whether the list has pairs
   };
 
-  /// Number of slices of one matrix's depth.
+  /// Returns the number of slices of one matrix's depth.
   int slices_in(const Product& p) const;
   DeviceList make_list(std::span<const SymmetricShape> shapes, cudaStream_t stream);
   const DeviceList& list_of(std::span<const Product> products, cudaStream_t stream);
@@ -51,7 +51,7 @@ class SymmetricProducts {
   void launch_small(std::span<const Product> products, const DeviceList& list, cudaStream_t stream);
 
   Device& device_;
-  int blocks_;  // of a persistent grid
+  int blocks_;  // number of blocks of a persistent grid
   Sm90Tuning tuning_;
   bool leaves_sms_;
   std::map<std::vector<SymmetricShape>, DeviceList> lists_;

@@ -7,9 +7,9 @@
 
 namespace muonrt::cuda {
 
-/// Elements (row, col) and (row, col + 1) of D as a word; zeros outside of the result.
-/// @param d    D's matrix of the batch.
-/// @param col  even.
+/// Returns elements (row, col) and (row, col + 1) of D as a word, with zeros outside of the result.
+/// @param d    the matrix of the batch of D.
+/// @param col  an even number.
 __device__ inline uint32_t neighbours(const SymmetricProblem& p, const uint16_t* d, int row,
                                       int col) {
   if (row >= p.n || col >= p.n) return 0;
@@ -17,15 +17,15 @@ __device__ inline uint32_t neighbours(const SymmetricProblem& p, const uint16_t*
   return col + 1 < p.n ? *reinterpret_cast<const uint32_t*>(at) : *at;
 }
 
-/// The factors of a product, in registers, because an epilogue that read them from the launch's
-/// arguments would do so for every element.
+/// The factors of a product in registers. An epilogue that read them from the launch's arguments
+/// would read them again for every element.
 struct Scales {
   float alpha, beta, gamma;
 };
 __device__ inline Scales scales_of(const SymmetricProblem& p) { return {p.alpha, p.beta, p.gamma}; }
 
-/// Computes the stored bits of two neighbors of a row from their sums: alpha acc + beta D + gamma I
-/// in f32, rounded once. The operations are in the same order as in the naive product.
+/// Computes the stored bits of two neighboring elements of a row from their sums: alpha acc + beta
+/// D + gamma I in f32, rounded once. The operations are in the same order as in the naive product.
 /// @param added  D's elements; used only if kAdds.
 /// @param low_diagonal, high_diagonal  whether gamma is added to the element.
 template <DType kElement, bool kAdds>
@@ -42,9 +42,9 @@ __device__ inline uint32_t finished(const Scales& scales, uint32_t added, float 
   return packed<kElement>(low, high);
 }
 
-/// Stores the elements [from, to) of eight neighbors of a row of C, except those outside of the
-/// result.
-/// @param chunk  the elements, at a multiple of 16 bytes, as is `col` in its row.
+/// Stores the elements [from, to) of eight neighboring elements of a row of C, except those outside
+/// of the result.
+/// @param chunk  the elements; the address and `col` in its row are at a multiple of 16 bytes.
 __device__ inline void store_chunk(const SymmetricProblem& p, int64_t matrix, int row, int col,
                                    const void* chunk, int from = 0, int to = kChunk) {
   if (row >= p.n || col >= p.n) return;

@@ -9,14 +9,15 @@
 
 #include "cuda/symmetric/job_list.hpp"
 
-// What the job lists share: the order of shapes, and of cells inside a triangle.
+// Functions that all job lists share: the order of shapes, and the order of cells inside a
+// triangle.
 
 namespace muonrt::cuda {
 
-constexpr int64_t kRasterRows = 8;  // rows of a band, whose operands L2 then keeps
+constexpr int64_t kRasterRows = 8;  // number of rows of a band; L2 keeps the operands of a band
 
 /// Calls visit(row, col) for 0 <= row <= col < side, column by column inside bands of rows.
-/// @param rows  of a band; 0: kRasterRows.
+/// @param rows  number of rows of a band; 0 means kRasterRows.
 template <class Visit>
 void raster(int64_t side, int64_t rows, const Visit& visit) {
   if (rows == 0) rows = kRasterRows;
@@ -25,9 +26,9 @@ void raster(int64_t side, int64_t rows, const Visit& visit) {
       for (int64_t row = band; row < std::min(band + rows, col + 1); ++row) visit(row, col);
 }
 
-/// Puts the jobs of one matrix, which are listed row by row, in the same order, whatever their
+/// Puts the jobs of one matrix, which are listed row by row, in the same order, regardless of their
 /// widths.
-/// @param rows  of a band; 0: row by row.
+/// @param rows  number of rows of a band; 0 keeps the order row by row.
 inline void order_in_bands(std::span<TileJob> jobs, int64_t rows) {
   if (rows < 2) return;
   std::stable_sort(jobs.begin(), jobs.end(), [=](const TileJob& a, const TileJob& b) {
@@ -35,7 +36,8 @@ inline void order_in_bands(std::span<TileJob> jobs, int64_t rows) {
   });
 }
 
-/// Indices of the shapes, deepest first; shapes of equal depth keep the caller's order.
+/// Returns the indices of the shapes, deepest shapes first. Shapes of equal depth keep the caller's
+/// order.
 inline std::vector<int32_t> deepest_first(std::span<const SymmetricShape> shapes) {
   std::vector<int32_t> order(shapes.size());
   std::iota(order.begin(), order.end(), 0);

@@ -5,8 +5,9 @@
 #include "cuda/symmetric/tile_epilogue.cuh"
 
 // A warpgroup's part of a tile: the products of a stage, and the epilogue of the sums that wgmma
-// computes. It has 64 rows; 64 columns of them are a square, which consists of four strips of 16
-// columns. A thread has eight sums of a strip, which become four words of two neighbors each.
+// computes. The part has 64 rows. 64 of its columns form a square, which consists of four strips of
+// 16 columns. A thread has eight sums of a strip, which become four words of two neighboring
+// elements each.
 
 namespace muonrt::cuda {
 
@@ -14,7 +15,7 @@ constexpr int kSquare = 64;
 constexpr int kStrips = kSquare / 16;
 constexpr int kStripWords = 4;
 
-/// Starts the products of 64 rows of A and kCols of B, one stage deep, as one group. When it
+/// Starts the products of 64 rows of A and kCols rows of B, one stage deep, as one group. When it
 /// returns, the previous group is complete.
 /// @param a, b  addresses of the first rows in shared memory.
 /// @param adds  whether to add to the sums.
@@ -30,9 +31,10 @@ __device__ inline void multiply_group(float (&sums)[kSums], uint32_t a, uint32_t
   wgmma_wait<1>();
 }
 
-/// Byte offset, in a swizzled square of 64 x 64, of the row and chunk whose address this thread
-/// passes for a strip's straight copy, and for its mirrored one. The next strip is two chunks
-/// further, which is a bit of the swizzle's exclusive or, and 16 rows further.
+/// Return the byte offset, in a swizzled square of 64 x 64, of the row and chunk whose address this
+/// thread passes for a strip. The first function is for the strip's straight copy, the second for
+/// its mirrored copy. In the straight copy the next strip is two chunks further, which is a bit of
+/// the swizzle's exclusive or. In the mirrored copy it is 16 rows further.
 __device__ inline int straight_at(int strip) {
   const int thread = static_cast<int>(threadIdx.x) % 128;
   const Offset2 first = stmatrix_straight(thread / 32, thread % 32, 0);
@@ -45,16 +47,16 @@ __device__ inline int mirrored_at(int strip) {
 }
 
 constexpr int kNoDiagonal = -kSquare;
-/// Row minus column of this thread's first sum of a square, if gamma is added on the square's
-/// diagonal; otherwise kNoDiagonal.
+/// Returns the row minus the column of this thread's first sum of a square, if gamma is added on
+/// the square's diagonal; otherwise kNoDiagonal.
 __device__ inline int below_diagonal(bool diagonal) {
   const Offset2 at = wgmma_c(static_cast<int>(threadIdx.x) % 128, 0);
   return diagonal ? at.row - at.col : kNoDiagonal;
 }
 
 /// Computes the words of a strip.
-/// @param d  the square of 64 x 64 of D in shared memory, swizzled; used only if kAdds.
-/// @param below  below_diagonal of the square.
+/// @param d  the swizzled square of 64 x 64 of D in shared memory; used only if kAdds.
+/// @param below  result of below_diagonal for the square.
 template <DType kElement, bool kAdds>
 __device__ inline void finish_strip(uint32_t* words, const float* sums, const Scales& scales,
                                     const unsigned char* d, int strip, int below) {
@@ -64,8 +66,8 @@ __device__ inline void finish_strip(uint32_t* words, const float* sums, const Sc
     ldmatrix(added, d + straight_at(strip));
   }
   // A thread has the rows r and r + 8 and the columns c, c + 1, c + 8 and c + 9 of a strip. Words 0
-  // and 3 are on its diagonal together, words 1 and 2 never, because r and c differ by less than 8
-  // there.
+  // and 3 are either both on its diagonal or both off it. Words 1 and 2 are never on the diagonal,
+  // because r and c differ by less than 8 there.
   const bool low = below == 16 * strip, high = below == 16 * strip + 1;
 #pragma unroll
   for (int w = 0; w < kStripWords; ++w) {
@@ -109,8 +111,8 @@ __device__ inline void complete_diagonal(unsigned char* straight, const unsigned
   }
 }
 
-/// Stores a staged square that contains the result's last column; called by all threads of a
-/// warpgroup.
+/// Stores a square that is in shared memory and contains the result's last column. All threads of a
+/// warpgroup call it.
 __device__ inline void store_edge(const SymmetricProblem& p, int64_t matrix, int first_row,
                                   int first_col, const unsigned char* staging) {
   constexpr int kChunks = kSquare / kChunk;

@@ -35,7 +35,7 @@ const char* variable(std::initializer_list<const char*> names) {
   return nullptr;
 }
 
-/// The number in an environment variable; -1 if the variable is not set or has no such number.
+/// Returns the number in an environment variable, or -1 if it has none.
 int number_in(const char* name) {
   const char* const text = variable({name});
   int out = -1;
@@ -44,21 +44,21 @@ int number_in(const char* name) {
   return error == std::errc() && *end == 0 && out >= 0 ? out : -1;
 }
 
-/// The variables in which a launcher without MPI states the rank of a process and their number.
+/// The variables in which a launcher without MPI gives a process its rank and the number of ranks.
 struct Launcher {
   const char *rank_name, *size_name;
   int rank() const { return number_in(rank_name); }
   int size() const { return number_in(size_name); }
 };
 
-/// The launcher, other than MPI's, that started this process as one of several.
+/// Returns the launcher, if it is not MPI's, that started this process as one of several.
 std::optional<Launcher> other_launcher() {
   for (const Launcher& l :
        {Launcher{"RANK", "WORLD_SIZE"}, Launcher{"SLURM_PROCID", "SLURM_STEP_NUM_TASKS"},
         Launcher{"SLURM_PROCID", "SLURM_NTASKS"}, Launcher{"SLURM_PROCID", "SLURM_NPROCS"},
         Launcher{"MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"},  // MVAPICH, and IBM's jsrun
         Launcher{"JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE"}}) {
-    // SLURM_NTASKS is the number of the job, of which a step may have only a part.
+    // SLURM_NTASKS is the number of tasks of the job, but a job step may have fewer.
     if (l.size() == 1 && l.size_name == std::string_view("SLURM_STEP_NUM_TASKS")) break;
     if (l.size() > 1) return l;
   }
@@ -69,8 +69,8 @@ bool is_slurm(const Launcher& launcher) {
   return launcher.rank_name == std::string_view("SLURM_PROCID");
 }
 
-/// Whether the variables of MPI's launchers are not for this process's MPI: those of an srun that
-/// started torchrun, or of an srun with a PMI that the MPI does not have.
+/// Returns whether the variables of MPI's launchers are not meant for this process's MPI: they come
+/// from an srun that started torchrun, or from an srun with a PMI that this MPI does not support.
 bool is_not_for_mpi() {
   if (variable({"OMPI_COMM_WORLD_SIZE"}) || !variable({"SLURM_STEP_ID"})) return false;
   const auto other = other_launcher();
@@ -79,7 +79,7 @@ bool is_not_for_mpi() {
 #if !MUONRT_TOOL_MPI
   if (number_in("PMIX_RANK") == rank) return true;
 #elif defined(OPEN_MPI)
-  // Open MPI has PMIx. It has Slurm's PMI2 only if version 4 was built with it.
+  // Open MPI supports PMIx. It supports Slurm's PMI2 only in version 4 and only if built with it.
   if (variable({"PMIX_RANK"})) return false;
 #else
   return false;
@@ -87,7 +87,7 @@ bool is_not_for_mpi() {
   return number_in("PMI_RANK") == rank && number_in("PMI_SIZE") == size;
 }
 
-/// The first host of a list of SLURM: node3 of "node[3,7-9],other".
+/// Returns the first host of a SLURM host list: node3 for "node[3,7-9],other".
 std::string first_host(std::string_view list) {
   std::string out;
   bool inside = false, skip = false;
@@ -101,7 +101,7 @@ std::string first_host(std::string_view list) {
   return out;
 }
 
-/// Added to the exit code of a rank that threw.
+/// This bit is set in the exit code of a rank that threw.
 constexpr int kFailed = 1 << 8;
 
 LaunchError ranks_differ(int ranks, int size) {
@@ -109,7 +109,7 @@ LaunchError ranks_differ(int ranks, int size) {
                      std::to_string(size) + "; leave --ranks out");
 }
 
-/// Runs one rank. An exception is printed, and the communicator is aborted for its peers.
+/// Runs one rank. If it throws, prints the exception and aborts the communicator for its peers.
 /// @param join  creates the communicator of the rank.
 int run_rank(int rank, double timeout, const std::function<Comm()>& join,
              const std::function<int(Comm&)>& work) {
@@ -124,7 +124,7 @@ int run_rank(int rank, double timeout, const std::function<Comm()>& join,
     std::fprintf(stderr, "muonrt: rank %d: %s\n", rank, e.what());
   } catch (const std::exception& e) {
     what = e.what();
-    // A wrong option fails on every rank in the same way, so only rank 0 prints it.
+    // An invalid option fails on every rank in the same way, so only rank 0 prints the error.
     if (rank == 0) std::fprintf(stderr, "muonrt: %s\n", e.what());
   }
   if (comm) muonrt_comm_abort(comm->get(), MUONRT_ERROR_ABORTED, what.c_str());
@@ -136,7 +136,7 @@ int run_threads(int ranks, double timeout, const ThreadLink& link,
   const ThreadGroupHandle group = make_thread_group(ranks, link);
   std::vector<int> codes(static_cast<size_t>(ranks), 1);
   std::vector<std::thread> threads;
-  // All ranks start together, so that none waits for a rank whose thread could not be created.
+  // All ranks start together, so that no rank waits for one whose thread could not be created.
   std::promise<bool> all;
   const std::shared_future<bool> begins = all.get_future().share();
   std::string missing;
@@ -164,10 +164,10 @@ int run_threads(int ranks, double timeout, const ThreadLink& link,
 }
 
 #if MUONRT_TOOL_MPI
-/// Seconds; more than the ranks need to leave a failed exchange one after another (6).
+/// In seconds. It is longer than the ranks need to leave a failed exchange one after another (6 s).
 constexpr double kGrace = 8;
 
-/// The number of ranks in the launcher's environment if it is not `size`, otherwise 0.
+/// Returns the number of ranks in the launcher's environment, or 0 if it is `size`.
 int ranks_elsewhere(int size) {
   int out = 0;
   for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}) {
@@ -175,15 +175,15 @@ int ranks_elsewhere(int size) {
     if (ranks) out = std::atoi(ranks);
     if (ranks && out == size) return 0;
   }
-  // With PMIx only the job's manager states a number.
+  // With PMIx only the job's manager states how many ranks there are.
   const auto other = other_launcher();
   if (out == 0 && other && other->size() != size) out = other->size();
   return out;
 }
 
-/// Exchanges the exit codes of all ranks and returns the largest. It uses no collective, which
-/// would wait without a limit for a rank that never calls it. If a rank sends no code before the
-/// timeout, or within kGrace after another rank has failed, all ranks are stopped.
+/// Exchanges the exit codes of all ranks and returns the largest. It does not use a collective,
+/// because a collective would wait without a limit for a rank that never calls it. Stops all ranks
+/// if a rank sends no code before the timeout, or within kGrace after another rank has failed.
 int end_together(int rank, int mine, double timeout) {
   int size = 0;
   MPI_Comm_size(MPI_COMM_WORLD, &size);
@@ -241,7 +241,7 @@ int run_mpi(int ranks, double timeout, const std::function<int(Comm&)>& work) {
     check(muonrt_comm_create_mpi(&handle, MPI_COMM_WORLD, milliseconds(timeout)));
     return Comm(handle);
   };
-  // If a rank exited with an error while others wait, the launcher would kill all of them.
+  // If a rank exited with an error while others wait, the launcher would kill all ranks.
   const int worst = end_together(rank, run_rank(rank, timeout, join, work), timeout);
   const MpiAlarm alarm(timeout + kGrace);
   MPI_Finalize();
@@ -249,14 +249,15 @@ int run_mpi(int ranks, double timeout, const std::function<int(Comm&)>& work) {
 }
 #endif
 
-/// Whether the process is only one although its environment states the number of a job's tasks: the
-/// script of a job, or a shell of its allocation. Without --ranks it is a task.
+/// Returns whether this process is the only one, although its environment states the number of a
+/// job's tasks. This is the case in a job's script and in a shell inside its allocation. Without
+/// --ranks the process counts as a task.
 bool is_single(const Launcher& launcher, int ranks) {
   const bool task = launcher.rank() >= 0 && (launcher.rank() > 0 || variable({"SLURM_STEP_ID"}));
   return ranks != 0 && !task && is_slurm(launcher);
 }
 
-/// The beginning and the end of messages about the environment.
+/// Returns the beginning, and the next function the end, of messages about the environment.
 std::string cause(const Launcher& launcher) {
   const std::string size = std::to_string(launcher.size());
   return std::string(launcher.size_name) + " is " + size + ", so " + size +
@@ -270,11 +271,12 @@ std::string remedy(const Launcher& launcher) {
 /// The address at which the processes of a launcher connect to rank 0.
 struct Address {
   std::string host, port;
-  /// "host:port", or "[host]:port" for IPv6.
+  /// Returns "host:port", or "[host]:port" for IPv6.
   std::string text() const {
     return (host.find(':') == std::string::npos ? host : '[' + host + ']') + ':' + port;
   }
-  /// Rank 0 listens at all its addresses, because its own name may resolve to a loopback address.
+  /// Returns the address at which rank 0 listens: all its interfaces, because its own name may
+  /// resolve to a loopback address.
   Address listening() const {
     if (host == "localhost" || host == "::1" || host.rfind("127.", 0) == 0) return *this;
     return {host.find(':') == std::string::npos ? "0.0.0.0" : "::", port};
@@ -291,7 +293,7 @@ Address address_of_rank_0(const Launcher& launcher) {
   if (!master && slurm && nodes) out.host = first_host(nodes);
   int port = number_in("MASTER_PORT");
   const int job = number_in("SLURM_JOB_ID");
-  // The agent of torchrun listens at MASTER_PORT itself.
+  // The agent of torchrun itself listens at MASTER_PORT.
   const char* const agent = variable({"TORCHELASTIC_USE_AGENT_STORE"});
   if (port > 0 && agent && agent == std::string_view("True")) ++port;
   if (port < 0 && slurm && job >= 0)
@@ -306,12 +308,12 @@ Address address_of_rank_0(const Launcher& launcher) {
   return out;
 }
 
-/// Seconds; a launcher starts all processes at nearly the same time.
+/// In seconds. A launcher starts all processes at nearly the same time.
 constexpr double kConnect = 60;
 
-/// Runs this process as one rank of those that a launcher without MPI has started. They connect
-/// over TCP. The processes know no common secret; its place takes what identifies the run, so that
-/// two runs do not connect to each other by mistake.
+/// Runs this process as one of the ranks that a launcher without MPI has started. The ranks connect
+/// over TCP. They share no secret. A text that identifies the run is used as the secret instead, so
+/// that two runs do not connect to each other by mistake.
 int run_processes(const Launcher& launcher, int ranks, double timeout,
                   const std::function<int(Comm&)>& work) {
   const int rank = launcher.rank(), size = launcher.size();
@@ -344,14 +346,14 @@ int run_processes(const Launcher& launcher, int ranks, double timeout,
                                remedy(launcher));
     }
   };
-  // All ranks return the largest code, and rank 0, which forwards errors, ends last.
+  // All ranks return the largest exit code. Rank 0 ends last, because it forwards errors.
   const auto together = [&](Comm& comm) {
     std::vector<int> codes(static_cast<size_t>(size), work(comm));
     const int mine = codes[0];
     comm.allgather(codes.data(), &mine, sizeof mine);
     try {
       comm.allgather(std::vector<int>(codes.size()).data(), &mine, sizeof mine);
-    } catch (const Error&) {  // rank 0 has ended after all ranks have the codes
+    } catch (const Error&) {  // rank 0 ended after all ranks had received the codes
     }
     return *std::max_element(codes.begin(), codes.end());
   };

@@ -23,8 +23,8 @@ int printed(int code) {
   return 1;
 }
 
-/// Whether the subcommand would print the same on every process of a launcher, because it neither
-/// has ranks nor measures.
+/// Returns whether the subcommand would print the same text on every process of a launcher, because
+/// it uses no ranks and measures nothing.
 bool runs_on_rank_0_only(const CLI::App& app) {
   const CLI::App* at = &app;
   while (!at->get_subcommands().empty()) at = at->get_subcommands().front();
@@ -89,7 +89,7 @@ int main(int argc, char** argv) {
     return printed(0);
   }
   if (muonrt::tool::launcher_rank() != 0 && runs_on_rank_0_only(app)) {
-    // One write, because ranks share the terminal.
+    // The message is printed with one write, because the ranks share the terminal.
     std::cerr << "muonrt: rank " + std::to_string(muonrt::tool::launcher_rank()) +
                      " of a launcher's processes leaves this to rank 0\n";
     return 0;

@@ -7,7 +7,7 @@
 
 namespace muonrt::tool {
 
-/// Ends the process if it still exists after `seconds`, because calls of MPI have no timeout.
+/// Ends the process if this object still exists after `seconds`, because MPI calls have no timeout.
 class MpiAlarm {
  public:
   explicit MpiAlarm(double seconds) {

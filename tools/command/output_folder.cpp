@@ -25,7 +25,7 @@ using Json = nlohmann::json;
 
 namespace {
 
-// Marks a folder that may be replaced, and lists its files.
+// The file that marks a folder as replaceable and lists the folder's files.
 constexpr const char* kMarker = "muonrt-output.json";
 constexpr const char* kFormat = "muonrt output 2";
 constexpr mode_t kFolderMode = 0777, kFileMode = 0666;
@@ -36,7 +36,7 @@ std::string exchange_reason() {
   return errno == EINVAL ? "this file system cannot exchange two folders" : reason();
 }
 
-/// Size, time and inode of all files in a folder and its subfolders, by path.
+/// Returns size, time and inode of all files in a folder and its subfolders, by path.
 Json files_of(const fs::path& folder) {
   constexpr int64_t kSecond = 1000000000;
   Json out = Json::object();
@@ -56,14 +56,15 @@ std::string text_of(const Json& files) {
   return files.empty() ? "" : files.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
-/// A text that changes if a file in the folder changes; "" if the folder is empty or missing.
+/// Returns a text that changes if a file in the folder changes, or "" if the folder is empty or
+/// missing.
 std::string state_of(const fs::path& folder) {
   std::error_code none;
   if (!fs::exists(folder, none)) return "";
   return fs::is_directory(folder, none) ? text_of(files_of(folder)) : "no folder";
 }
 
-/// The marker of a folder; null if it is missing or invalid.
+/// Returns the marker of a folder, or null if it is missing or invalid.
 Json marker_of(const fs::path& folder) {
   try {
     const Json out = Json::parse(read_text(folder / kMarker), nullptr, false);
@@ -78,14 +79,14 @@ void write_marker(const fs::path& folder) {
   write_text_file(folder / kMarker, marker.dump(1) + "\n");
 }
 
-/// The run that has locked a file.
+/// Returns the run that has locked a file.
 std::string run_of(const std::string& lock) {
   std::string out;
   std::getline(std::ifstream(lock), out);
   return out.empty() ? "unknown" : out;
 }
 
-/// Process, host and a random number, which together name this run.
+/// Returns the process, the host and a random number, which together identify this run.
 std::string this_run() {
   std::array<char, 256> host = {};
   gethostname(host.data(), host.size() - 1);
@@ -112,7 +113,7 @@ bool swap_folders(const fs::path& a, const fs::path& b) {
   return renameat2(AT_FDCWD, a.c_str(), AT_FDCWD, b.c_str(), RENAME_EXCHANGE) == 0;
 }
 
-/// Writes the names in a folder to disk.
+/// Flushes the list of the files in a folder to disk.
 void sync_folder(const fs::path& folder) {
   const int file = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   const bool synced = file >= 0 && fsync(file) == 0;
@@ -167,8 +168,8 @@ void OutputFolder::fail(const std::string& problem) const {
   throw std::runtime_error(option_ + ": " + problem);
 }
 
-/// Fails if another run has the lock, or if the file system cannot lock files. NFS can lock files,
-/// but not folders.
+/// Locks the folder. Throws if another run has the lock, or if the file system cannot lock files.
+/// NFS can lock files, but not folders.
 /// @return  whether a run that was killed has left the lock file, and perhaps the work folder.
 bool OutputFolder::lock() {
   constexpr int kFlags = O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC;
@@ -186,7 +187,7 @@ bool OutputFolder::lock() {
     fail(lock_path_ + " is of another run (" + run_of(lock_path_) +
          "), and the file system cannot lock it, so that run may still write; remove it if that "
          "run has ended");
-  // An empty lock file is of a run that ended before it made a work folder.
+  // An empty lock file was left by a run that ended before it created a work folder.
   const bool was_left = was_there && fs::file_size(lock_path_) > 0;
   const bool written = pwrite(file, run_.data(), run_.size(), 0) == std::ssize(run_) &&
                        ftruncate(file, std::ssize(run_)) == 0;
@@ -198,7 +199,7 @@ bool OutputFolder::lock() {
   return was_left;
 }
 
-/// Fails if the target is no folder, or one that can never be exchanged.
+/// Throws if the target is not a folder, or is a folder that can never be exchanged.
 void OutputFolder::require_replaceable() const {
   const std::string name = target_.string();
   std::error_code error;
@@ -210,8 +211,8 @@ void OutputFolder::require_replaceable() const {
     fail(name + " is a mount point, which cannot be replaced; give the name of a folder in it");
 }
 
-/// The state of the target. Fails unless it is missing, is empty, or holds only unchanged files of
-/// this class.
+/// Returns the state of the target. Throws unless the target is missing, is empty, or holds only
+/// unchanged files that an OutputFolder wrote.
 std::string OutputFolder::checked_state() const {
   std::error_code error;
   if (!fs::exists(target_, error)) return "";
@@ -236,8 +237,8 @@ std::string OutputFolder::checked_state() const {
   return text_of(held);
 }
 
-/// Removes the work folder, if there is one, and the lock file last. If that fails, the next run
-/// with this name removes them.
+/// Removes the work folder, if there is one, and then the lock file. If this fails, the next run
+/// with the same name removes both.
 void OutputFolder::discard() noexcept {
   std::error_code error;
   if (owns_work_) fs::remove_all(work_, error);
@@ -251,7 +252,7 @@ bool OutputFolder::contains(const std::string& file) const {
   return !inside.empty() && *inside.begin() != "..";
 }
 
-/// Fails early if the target could not be replaced at the end.
+/// Throws early if the target could not be replaced at the end.
 void OutputFolder::try_exchange() const {
   const fs::path a = fs::path(work_) / "a", b = fs::path(work_) / "b";
   if (access(target_.c_str(), W_OK | X_OK) != 0 || mkdir(a.c_str(), kFolderMode) != 0 ||
@@ -261,7 +262,7 @@ void OutputFolder::try_exchange() const {
   fs::remove(b);
 }
 
-/// Fails, but the work folder stays, because its files are complete.
+/// Throws, but keeps the work folder, because its files are complete.
 void OutputFolder::keep(const std::string& problem) {
   owns_work_ = false;
   fail(problem + "; the files are complete in " + work_ +
@@ -295,11 +296,12 @@ void OutputFolder::commit() {
   if (!before_.empty()) {
     exchange();
   } else if (std::rename(work_.c_str(), target_.c_str()) != 0) {
-    // For example if a file or a folder with files was created there in the meantime.
+    // This happens, for example, if another program has created a file or a non-empty folder there
+    // in the meantime.
     keep(target_.string() + " cannot be written: " + reason());
   }
   sync_folder(target_.parent_path());
-  owns_work_ = !before_.empty();  // the old folder
+  owns_work_ = !before_.empty();  // The work folder is now the old folder.
   discard();
 }
 

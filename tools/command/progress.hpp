@@ -12,11 +12,11 @@
 
 namespace muonrt::tool {
 
-/// Shows the progress of long work on stderr; in a log file at most one line every five seconds.
+/// Shows the progress of long work on stderr; in a log file, at most one line every five seconds.
 /// Threads: one.
 class Progress {
  public:
-  /// @param on  false: prints nothing (for all ranks except one).
+  /// @param on  false to print nothing, on all ranks except one.
   explicit Progress(bool on = true) : on_(on), line_(stderr, detect_screen(stderr)) {}
   ~Progress() { clear(); }
   void show(const std::string& text) {
@@ -25,7 +25,7 @@ class Progress {
     line_.show(text);
     last_ = now;
   }
-  /// Removes the line. Call it before something else is printed.
+  /// Removes the line. Call it before printing anything else.
   void clear() { line_.clear(); }
 
   Progress(const Progress&) = delete;

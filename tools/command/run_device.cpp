@@ -13,7 +13,7 @@ namespace muonrt::tool {
 
 namespace {
 
-/// The names of the values of MUONRT_SYMMETRIC_*, in their order.
+/// The names of the values of MUONRT_SYMMETRIC_*, in the order of these values.
 constexpr std::array<const char*, 3> kSymmetric = {"default", "vendor", "sm90"};
 
 template <size_t count>

@@ -12,26 +12,27 @@ class App;
 
 namespace muonrt::tool {
 
-/// The device that runs whole steps, the communication between GPUs, and the timeout of the ranks.
+/// The device that runs whole steps, how GPUs communicate, and the timeout of the ranks.
 struct RunDevice {
   std::string device = "host", gpu_comm = "staged";
   double timeout = 600;  // seconds
   bool portable_gemm = false;
-  // Only on a GPU, as in muonrt_tuning_options_t.
+  // These apply only to a GPU; see muonrt_tuning_options_t.
   bool graphs = false;
   std::string symmetric = "default";
   bool cuda() const { return device == "cuda"; }
 };
 /// Adds --device, --gpu-comm and --timeout.
 void add_gpu_comm_options(CLI::App& command, RunDevice& where);
-/// Adds these and --portable-gemm, --graphs and --symmetric.
+/// Adds these options and --portable-gemm, --graphs and --symmetric.
 void add_run_device_options(CLI::App& command, RunDevice& where);
 
-/// Sets device, GPU of the rank, matrix products and timeout in the options of an optimizer.
+/// Sets the device, the GPU of the rank, the matrix products and the timeout in the options of an
+/// optimizer.
 void set_device(OptimizerOptions& options, const RunDevice& where, int rank);
 
-/// Calls `work` with the communicator that optimizers on this device need, and returns its result.
-/// Collective. Throws Error if the device or NCCL is missing.
+/// Calls `work` with the communicator that optimizers on this device need, and returns the result
+/// of `work`. Collective. Throws Error if the device or NCCL is missing.
 int on_device(Comm& comm, const RunDevice& where, const std::function<int(Comm&)>& work);
 
 }  // namespace muonrt::tool

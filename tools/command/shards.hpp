@@ -14,23 +14,24 @@ namespace muonrt::tool {
 
 /// A safetensors file that will be written.
 struct Shard {
-  std::string name;  // in its folder
+  std::string name;  // file name in its folder
   std::vector<TensorEntry>
-      entries;  // in the order of their data; offsets are set when the file is written
+      entries;  // in the order of their data; the offsets are set when the file is written
   std::map<std::string, std::string> metadata;
 };
 
-/// Distributes tensors in their order over files NAME-00001-of-00002.safetensors, ... Each file has
-/// at most `most` bytes of tensors, or a single larger tensor. Without tensors there is one file.
+/// Distributes tensors, in the given order, over files NAME-00001-of-00002.safetensors, ... Each
+/// file has at most `most` bytes of tensors, or a single larger tensor. If there are no tensors,
+/// creates one file.
 std::vector<Shard> cut_into_shards(const std::string& name, const std::vector<TensorEntry>& entries,
                                    const std::map<std::string, std::string>& metadata,
                                    int64_t most);
 
-/// The SHA-256 of a text, in hexadecimal digits.
+/// Returns the SHA-256 of a text in hexadecimal digits.
 std::string sha256_of(const std::string& text);
 
 /// Writes files and their index, NAME.safetensors.index.json, into a folder, one tensor after the
-/// other. It holds no tensor in memory.
+/// other. Does not keep any tensor in memory.
 class ShardWriter {
  public:
   /// @param sums  whether to compute the SHA-256 of each file for `written`.
@@ -38,15 +39,15 @@ class ShardWriter {
 
   /// Writes the data of the next tensor. Errors: IO with the name of the file.
   void add(const void* data, int64_t bytes);
-  /// Completes all files and writes them to disk. Errors: as `add`.
+  /// Completes all files and writes them to disk. Errors: those of `add`.
   void finish();
 
   struct Written {
-    std::string name;  // in the folder
+    std::string name;  // file name in the folder
     int64_t tensors = 0, bytes = 0;
-    std::string sha256 = {};  // only for files with tensors
+    std::string sha256 = {};  // set only for files with tensors
   };
-  /// The files, the index last; call it after `finish`.
+  /// Returns the files, with the index last. Call it after `finish`.
   const std::vector<Written>& written() const { return written_; }
 
  private:
@@ -60,11 +61,11 @@ class ShardWriter {
   std::string folder_, name_;
   std::vector<Shard> shards_;
   bool sums_;
-  size_t left_ = 0;  // tensors of the file that is open
+  size_t left_ = 0;  // tensors that the open file still lacks
   Files files_;
   std::unique_ptr<OutFile> file_;
-  Sha256 sum_;         // of the file
-  int64_t bytes_ = 0;  // of the file
+  Sha256 sum_;         // of the open file
+  int64_t bytes_ = 0;  // of the open file
   std::vector<Written> written_;
 };
 

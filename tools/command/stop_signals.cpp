@@ -23,7 +23,8 @@ StopSignals::StopSignals(std::function<void(int)> first) {
   sigaddset(&watched_, SIGTERM);
   pthread_sigmask(SIG_BLOCK, &watched_, &former_);
   thread_ = std::thread([this, first = std::move(first)] {
-    constexpr timespec kPollInterval = {0, 50'000'000};  // ns between checks of `done_`
+    // in nanoseconds, between two checks of `done_`
+    constexpr timespec kPollInterval = {0, 50'000'000};
     for (bool asked = false; !done_;) {
       const int number = sigtimedwait(&watched_, nullptr, &kPollInterval);
       if (number < 0) continue;

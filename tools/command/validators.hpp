@@ -12,19 +12,20 @@
 
 namespace muonrt::tool {
 
-// The names of mesh dimensions in muonrt/strategies.h, next to tp and ep.
+// The names of mesh dimensions that muonrt/strategies.h defines, except tp and ep.
 inline const std::string kShards = "fsdp, dp_shard, zero, hsdp_shard, shard, dp_shard_cp and efsdp";
 inline const std::string kReplicates =
     "dp, ddp, dp_replicate, hsdp_replicate, replicate, cp and sp";
 
-/// Help of --mesh.
-/// @param tp, ep  what the dimensions of these names do to a tensor.
+/// Returns the help text of --mesh.
+/// @param tp, ep  what a dimension of this name does to a tensor.
 inline std::string mesh_help(const std::string& tp, const std::string& ep) {
   return "name=size,...: " + kShards + " shard dimension 0; tp " + tp + "; ep " + ep + "; " +
          kReplicates + " replicate";
 }
 
-/// Accepts finite numbers > 0, or >= 0. CLI11's validators print an upper bound of 300 digits.
+/// Accepts finite numbers above zero, or from zero on if `zero_too`. The validators of CLI11 would
+/// print an upper bound of 300 digits.
 inline CLI::Validator number_from_zero(bool zero_too) {
   return {[zero_too](const std::string& text) {
             double value = 0;
@@ -35,7 +36,7 @@ inline CLI::Validator number_from_zero(bool zero_too) {
           },
           zero_too ? "NUMBER >= 0" : "NUMBER > 0"};
 }
-/// Accepts numbers from `low` to `high`. CLI11 would print these with 31 digits.
+/// Accepts numbers from `low` to `high`. CLI11 would print these bounds with 31 digits.
 inline CLI::Validator number_between(double low, double high) {
   std::ostringstream range;
   range << "from " << low << " to " << high;
@@ -50,7 +51,7 @@ inline CLI::Validator number_between(double low, double high) {
 inline CLI::Validator positive() { return number_from_zero(false); }
 inline CLI::Validator nonnegative() { return number_from_zero(true); }
 
-/// Accepts whole numbers >= 0. CLI11 would accept -1 as 2^64 - 1.
+/// Accepts whole numbers from 0 on. CLI11 would accept -1 as 2^64 - 1.
 inline CLI::Validator whole_from_zero() {
   return {[](const std::string& text) {
             uint64_t value = 0;
@@ -63,7 +64,7 @@ inline CLI::Validator whole_from_zero() {
           "UINT"};
 }
 
-/// Rejects whole numbers that do not fit into 64 bits, which CLI11 would truncate.
+/// Rejects whole numbers that do not fit into 64 bits. CLI11 would truncate them.
 inline CLI::Validator in_64_bits() {
   return {[](const std::string& text) {
             errno = 0;
@@ -73,7 +74,7 @@ inline CLI::Validator in_64_bits() {
           ""};
 }
 
-/// Converts a size with a unit to bytes: 4096, 1e9, 64KiB, 5GB; K, M, ... are KiB, MiB, ...
+/// Converts a size with a unit to bytes: 4096, 1e9, 64KiB, 5GB. K, M, ... mean KiB, MiB, ...
 inline CLI::Validator size_with_unit() {
   return {[](std::string& text) {
             size_t length = 0;
@@ -92,14 +93,14 @@ inline CLI::Validator size_with_unit() {
             bytes *= std::pow(rest == "b" ? 1000.0L : 1024.0L, static_cast<long double>(power));
             const bool whole = bytes == std::floor(bytes) && bytes < 0x1p63L;
             if (whole) text = std::to_string(static_cast<int64_t>(bytes));
-            // The type of the option decides on other numbers without a unit, such as a rate of
-            // 0.5.
+            // Other numbers without a unit, such as a rate of 0.5, are checked by the type of the
+            // option.
             return whole || unit.empty() ? "" : text + " is not a whole number of bytes below 2^63";
           },
           ""};
 }
 
-/// Rejects an empty file name, which a script passes if its variable is not set.
+/// Rejects an empty file name, which a script passes if a variable is not set.
 inline CLI::Validator file_name() {
   return {[](const std::string& text) {
             return std::string(text.empty() ? "is empty; give the name of a file" : "");
@@ -107,7 +108,8 @@ inline CLI::Validator file_name() {
           "FILE"};
 }
 
-/// Adds an option whose help shows its default. @param checks  of CLI11
+/// Adds an option whose help shows its default.
+/// @param checks  validators of CLI11.
 template <class T, class... Checks>
 void with_default(CLI::App& command, const std::string& name, T& value, const std::string& help,
                   Checks... checks) {

@@ -11,14 +11,14 @@
 
 namespace muonrt::tool {
 
-/// The value of a field that a config.json may leave out.
+/// A field that a config.json may leave out, and the value that the field then has.
 struct FieldDefault {
   const char* field;
   int64_t value;
 };
 
 constexpr int64_t kMaxWidth = int64_t{1} << 31;
-constexpr int64_t kMaxCount = 1 << 20;  // layers, heads, experts
+constexpr int64_t kMaxCount = 1 << 20;  // limit for layers, heads and experts
 
 /// Reads the fields of one config.json and collects the tensors.
 class ConfigBuilder {
@@ -30,14 +30,15 @@ class ConfigBuilder {
     return config_.json.contains(field) && !config_.json.at(field).is_null();
   }
   Value at(const char* field) const { return {config_.json.at(field), file_ + ": " + field}; }
-  /// A positive number. @param absent  its value if the field is missing; 0: it must be there.
+  /// Returns a positive number.
+  /// @param absent  the value to return if the field is missing; 0 if the field is required.
   int64_t width(const char* field, int64_t absent = 0) const {
     return number(field, 1, kMaxWidth, absent);
   }
   int64_t count(const char* field, int64_t absent = 0) const {
     return number(field, 1, kMaxCount, absent);
   }
-  /// A number of 0 or more; 0 if the field is missing.
+  /// Returns a number of 0 or more, or 0 if the field is missing.
   int64_t count_or_zero(const char* field) const {
     return has(field) ? at(field).integer(0, kMaxCount) : 0;
   }
@@ -78,7 +79,7 @@ class ConfigBuilder {
   std::string file_;
 };
 
-/// An MLP with a gate: three matrices, or two if gate and up are one.
+/// Adds an MLP with a gate. It has three matrices, or two if gate and up are one matrix.
 inline void add_mlp(ConfigBuilder& b, const std::string& at, int64_t d, int64_t ffn,
                     bool fused = false) {
   const bool bias = b.flag("mlp_bias", false);
@@ -91,7 +92,7 @@ inline void add_mlp(ConfigBuilder& b, const std::string& at, int64_t d, int64_t 
   b.linear(at + "down_proj", d, ffn, bias);
 }
 
-/// The experts of a layer as three stacks.
+/// Adds the experts of a layer as three stacks.
 inline void add_stacks(ConfigBuilder& b, const std::string& at, int64_t experts, int64_t d,
                        int64_t ffn) {
   b.stack(at + "gate_proj.weight", {experts, ffn, d});
@@ -99,7 +100,7 @@ inline void add_stacks(ConfigBuilder& b, const std::string& at, int64_t experts,
   b.stack(at + "down_proj.weight", {experts, d, ffn});
 }
 
-/// All tensors of a DeepSeek-V4.
+/// Adds all tensors of a DeepSeek-V4 model.
 void add_deepseek_v4(ConfigBuilder& b);
 
 }  // namespace muonrt::tool

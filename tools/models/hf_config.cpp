@@ -12,7 +12,7 @@ enum class Bias { kNone, kAlways, kByField };
 enum class Experts { kDense, kMixtral, kQwen, kDeepSeek, kGptOss };
 enum class Attention { kHeads, kLatent };
 
-/// How a family of models differs from Llama.
+/// The properties in which a family of models differs from Llama.
 struct Family {
   const char* type;  // model_type
   Attention attention = Attention::kHeads;
@@ -20,11 +20,11 @@ struct Family {
   const char* bias_field = "attention_bias";
   int64_t bias_default = 0;
   bool qk_norm = false;
-  std::vector<const char*> more_norms = {};  // of d elements, in each layer
+  std::vector<const char*> more_norms = {};  // more norms of d elements in each layer
   bool fused_gate_up = false;
   Experts experts = Experts::kDense;
-  bool router_bias = false;  // a bias for each expert, which balances their load
-  int64_t tied = 0;          // default of tie_word_embeddings
+  bool router_bias = false;  // each expert has a bias that balances their load
+  int64_t tied = 0;          // default value of tie_word_embeddings
   std::vector<FieldDefault> defaults = {};
 };
 
@@ -135,7 +135,7 @@ void add_heads(ConfigBuilder& b, const Family& f, const std::string& at) {
   if (f.experts == Experts::kGptOss) b.add(at + "sinks", {heads});
 }
 
-/// Multi-head latent attention of DeepSeek-V2 and later.
+/// Adds the multi-head latent attention of DeepSeek-V2 and later models.
 void add_latent(ConfigBuilder& b, const std::string& at) {
   const int64_t d = b.width("hidden_size"), heads = b.count("num_attention_heads");
   const int64_t nope = b.width("qk_nope_head_dim"), rope = b.width("qk_rope_head_dim");
@@ -155,7 +155,7 @@ void add_latent(ConfigBuilder& b, const std::string& at) {
   b.linear(at + "o_proj", d, heads * value, bias);
 }
 
-/// Whether the layer has experts instead of one dense MLP.
+/// Returns whether the layer has experts instead of one dense MLP.
 bool has_experts(const ConfigBuilder& b, const Family& f, int64_t layer) {
   if (f.experts == Experts::kDense) return false;
   if (f.experts == Experts::kQwen) {
@@ -205,7 +205,7 @@ void add_experts(ConfigBuilder& b, const Family& f, const std::string& at) {
   }
 }
 
-/// A Llama or one of its relatives.
+/// Adds the tensors of a Llama model or of a similar model.
 void add_decoder(ConfigBuilder& b, const Family& f) {
   b.defaults = f.defaults;
   const int64_t d = b.width("hidden_size"), vocab = b.width("vocab_size");
@@ -231,7 +231,7 @@ void add_decoder(ConfigBuilder& b, const Family& f) {
   if (!b.flag("tie_word_embeddings", f.tied != 0)) b.add("lm_head.weight", {vocab, d});
 }
 
-/// GPT-2, whose Conv1D weights are inputs x outputs.
+/// Adds the tensors of GPT-2, which stores its Conv1D weights as inputs x outputs.
 void add_gpt2(ConfigBuilder& b) {
   const int64_t d = b.width("n_embd"), ffn = b.width("n_inner", 4 * d);
   const int64_t vocab = b.width("vocab_size"), layers = b.count("n_layer");

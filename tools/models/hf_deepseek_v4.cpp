@@ -6,8 +6,8 @@ namespace muonrt::tool {
 
 namespace {
 
-/// DeepSeek-V4: one key-value head, compressed attention, hyper-connections, all layers with
-/// experts.
+/// The tensors of DeepSeek-V4. It has one key-value head, compressed attention and
+/// hyper-connections, and every layer has experts.
 class DeepSeekV4 {
  public:
   explicit DeepSeekV4(ConfigBuilder& b) : b_(b) {}

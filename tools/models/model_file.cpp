@@ -15,14 +15,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int64_t kMaxSize = int64_t{1} << 40;  // of a dimension
-constexpr int64_t kMaxHeader = 100 << 20;       // bytes, the limit of safetensors
+constexpr int64_t kMaxSize = int64_t{1} << 40;  // limit of a dimension
+constexpr int64_t kMaxHeader = 100 << 20;       // in bytes; safetensors has the same limit
 
 [[noreturn]] void refuse(const std::string& file, const std::string& problem) {
   throw std::runtime_error(file + ": " + problem);
 }
 
-/// The header of a safetensors file. The data after it may be missing.
+/// Returns the header of a safetensors file. The data after the header may be missing.
 nlohmann::json read_header(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
   if (!in) refuse(path, "cannot be read");
@@ -48,7 +48,7 @@ bool ends_with_any(const std::string& name, std::initializer_list<const char*> e
   return false;
 }
 
-/// Collects the tensors of headers, without those that a trainer does not have as parameters.
+/// Collects the tensors of several headers, except tensors that are not parameters in a trainer.
 class Headers {
  public:
   void add(const std::string& name, const Value& entry) {

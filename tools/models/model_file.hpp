@@ -7,19 +7,20 @@
 
 namespace muonrt::tool {
 
-/// A published model: a config.json that is built into the command.
+/// A published model, as a config.json that is built into the command.
 struct NamedModel {
   const char* name;
   const char* json;
 };
 
-/// All files of tools/models, by name. CMake makes the list.
+/// Returns all files of tools/models with their names. CMake generates this list.
 const std::vector<NamedModel>& named_models();
 
-/// Whether `text` names a file or folder, and not a published model or a list of shapes.
+/// Returns whether `text` names a file or folder, as opposed to a published model or a list of
+/// shapes.
 bool is_model_file(const std::string& text);
 
-/// The tensors of a published model, or of a file:
+/// Returns the tensors of a published model, or of a file:
 ///   - a config.json of Hugging Face (hf_config.hpp), or a folder with one;
 ///   - *.safetensors, of which only the header is read;
 ///   - *.safetensors.index.json, with the headers of its shards in the same folder;

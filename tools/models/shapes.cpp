@@ -8,7 +8,8 @@ namespace muonrt::tool {
 
 namespace {
 
-/// "a.experts.17.w1" as "a.experts." , 17 and "w1"; -1 if the name has no number of an expert.
+/// The parts of a name: "a.experts.17.w1" becomes "a.experts.", 17 and "w1". The number is -1 if
+/// the name contains no expert number.
 struct ExpertName {
   std::string before, after;
   int64_t index = -1;
@@ -28,9 +29,9 @@ ExpertName expert_name(const std::string& name) {
   return {name.substr(0, digits), name.substr(end + 1), index};
 }
 
-/// The matrices of one name in all experts.
+/// The matrices that have the same name in all experts.
 struct ExpertList {
-  size_t first = 0;  // in the list of tensors
+  size_t first = 0;  // index in the list of tensors
   int64_t count = 0, largest = -1;
   bool equal = true;  // shapes
 };

@@ -12,24 +12,24 @@ struct ModelShape {
   std::vector<int64_t> shape;
   bool transposed = false;  // stored as inputs x outputs
   bool stack = false;       // the first dimension counts matrices
-  std::string role = {};    // muon or adamw; "": by the name
+  std::string role = {};    // "muon" or "adamw"; if "", the name decides
 };
 
-/// The tensors of a model, and what they leave out.
+/// The tensors of a model, and notes on what the list leaves out.
 struct ModelShapes {
   std::vector<ModelShape> tensors;
   std::vector<std::string> notes;  // sentences for the reader of a plan
   std::string dtype = {};          // of the weights, as a config.json states it: "bfloat16"
 };
 
-constexpr int64_t kMaxTensors = 1 << 20;  // fifteen times as many as the largest model has
+constexpr int64_t kMaxTensors = 1 << 20;  // 15 times the number in the largest model
 
-/// Appends a tensor. Throws std::runtime_error that names it, if it has 2^62 elements or more, or
-/// if the model has more than kMaxTensors tensors.
+/// Appends a tensor. Throws std::runtime_error that names the tensor if it has 2^62 elements or
+/// more, or if the model has more than kMaxTensors tensors.
 void add_tensor(ModelShapes& to, ModelShape tensor);
 
-/// Replaces the tensors "...experts.0.x", "...experts.1.x" and so on by one stack "...experts.x",
-/// if they are matrices of one shape and no number is missing. A note counts them.
+/// Replaces the tensors "...experts.0.x", "...experts.1.x" and so on with one stack "...experts.x",
+/// if they are matrices of the same shape and no number is missing. Adds a note with their number.
 void stack_experts(ModelShapes& model);
 
 }  // namespace muonrt::tool

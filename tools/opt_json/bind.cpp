@@ -83,15 +83,15 @@ void BoundRule::take_qk_clip(const ParamConfig& c) {
 }
 
 void BoundRule::take_rates(const ParamConfig& c) {
-  // The step has rate 1, so the factor of the group is the rate of the rule.
+  // The step runs with rate 1, so the lr_factor of the group must be the rate of the rule.
   group_.lr_factor = (c.has_rates() ? 1.0 : c.lr.value()) * c.lr_factor.value_or(1.0);
   lr_schedule_ = c.lr_schedule;
   if (c.role != "adamw") schedule_ = c.momentum_schedule;
 }
 
 void BoundRule::take_list(const ParamConfig& c) {
-  // AOL row scaling has its own coefficients, and every list except the default one has its own
-  // number of steps.
+  // AOL row scaling has its own coefficients. For every other list except the default one, the list
+  // determines the number of steps.
   if (group_.row_scaling == MUONRT_ROW_SCALING_AOL) group_.coefficients = MUONRT_COEFFICIENTS_AOL;
   take(group_.coefficients, c.coefficients);
   if (group_.coefficients != MUONRT_COEFFICIENTS_POLAR_EXPRESS) group_.steps = 0;
@@ -106,7 +106,7 @@ void BoundRule::take_list(const ParamConfig& c) {
   }
   if (c.gram_restarts) {
     gram_restarts_.assign(c.gram_restarts->begin(), c.gram_restarts->end());
-    // An empty list means no restart, unlike an absent one.
+    // An empty list means no restart, while a missing list means the default.
     has_gram_restarts_ = true;
   }
   if (c.blocks) {
@@ -174,7 +174,7 @@ int64_t saved_steps(const std::string& folder) {
 
 OptimizerOptions bound_options(const StepConfig& config, const std::vector<size_t>& used) {
   OptimizerOptions out;
-  // The whole optimizer has one transport_dtype, but opt.json sets it in the rules.
+  // transport_dtype is a setting of the whole optimizer, but opt.json has it in the rules.
   const ParamConfig* first = nullptr;
   for (const size_t index : used) {
     const ParamConfig& c = config.rules[index].config;
@@ -206,7 +206,7 @@ OptimizerOptions bound_options(const StepConfig& config, const std::vector<size_
 std::string large_update_text(const muonrt_step_report_t& r, const std::string& name,
                               const char* setting, double rate) {
   if (r.large_update_param < 0) return "";
-  // The check is of more than 5%, so the rate is rounded down.
+  // The warning is for changes above 5%, so the suggested rate is rounded down.
   constexpr double kMost = 0.05;
   const double most = rate * kMost / r.large_update_ratio;
   const double unit = std::pow(10.0, std::floor(std::log10(most)) - 1);

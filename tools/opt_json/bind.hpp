@@ -18,13 +18,14 @@ class BoundRule {
   /// @param file  the path of opt.json, for messages.
   BoundRule(const std::string& file, const ParamConfig& config);
 
-  /// The settings at `step`, counted from 0. The pointers in it are valid as long as this object.
+  /// Returns the settings at `step`, counted from 0. The pointers in the result are valid as long
+  /// as this object.
   muonrt_group_t group(int64_t step) const;
-  /// Null if the rule has no qk_clip. The pointer stays valid if this object is moved.
+  /// Returns null if the rule has no qk_clip. The pointer stays valid if this object is moved.
   const muonrt_qk_clip_t* qk_clip() const { return qk_clip_.get(); }
-  /// Sets owners and priority of a parameter. The owners are valid as long as this object.
+  /// Sets the owners and the priority of a parameter. The owners are valid as long as this object.
   void set_exchange(muonrt_param_t& param) const;
-  /// Whether `group` returns the same settings for every step.
+  /// Returns whether `group` returns the same settings for every step.
   bool constant() const { return !schedule_ && !lr_schedule_; }
 
  private:
@@ -44,30 +45,33 @@ class BoundRule {
   std::optional<LrSchedule> lr_schedule_;
 };
 
-/// Momentum at `step`. It rises linearly from `from` to `momentum` in the warm-up and falls back to
-/// `from` in the cooldown.
+/// Returns the momentum at `step`. It rises linearly from `from` to `momentum` in the warm-up and
+/// falls back to `from` in the cooldown.
 double scheduled_momentum(const MomentumSchedule& schedule, double momentum, int64_t step);
 
-/// Factor of `lr` at `step`; of a list, the rate. It rises linearly in the warm-up. Then `linear`
-/// and `cosine` fall until `total_steps`, and `wsd` falls linearly over the last `cooldown_steps`.
+/// Returns the factor of `lr` at `step`, or the rate itself if the schedule is a list of rates. The
+/// factor rises linearly in the warm-up. After it, `linear` and `cosine` fall until `total_steps`,
+/// and `wsd` falls linearly over the last `cooldown_steps`.
 double scheduled_lr(const LrSchedule& schedule, int64_t step);
 
-/// Number of committed steps of a checkpoint; 0 if it cannot be read, which its load then reports.
+/// Returns the number of committed steps of a checkpoint, or 0 if it cannot be read; loading it
+/// then reports the error.
 int64_t saved_steps(const std::string& folder);
 
-/// The options of the whole optimizer. Throws std::runtime_error if rules for Muon differ in
-/// transport_dtype.
+/// Returns the options of the whole optimizer. Throws std::runtime_error if rules for Muon differ
+/// in transport_dtype.
 /// @param used  indices of the rules whose parameters the optimizer updates.
 OptimizerOptions bound_options(const StepConfig& config, const std::vector<size_t>& used);
 
-/// The warning about a first step that has moved a matrix far; "" if it has not.
-/// @param name  of the report's large_update_param.
-/// @param setting  the name of the rate to change, and its value, to which the update is
-/// proportional.
+/// Returns the warning for a first step that has moved a matrix far, or "" if there is no such
+/// matrix.
+/// @param name  the name of the report's large_update_param.
+/// @param setting  the name of the rate to change, and the rate's value, to which the update is
+///     proportional.
 std::string large_update_text(const muonrt_step_report_t& report, const std::string& name,
                               const char* setting, double rate);
 
-/// The value of muonrt_normuon_axis_t for the name of an axis.
+/// Returns the value of muonrt_normuon_axis_t for the name of an axis.
 int32_t bound_axis(const std::string& axis);
 
 }  // namespace muonrt::tool

@@ -15,19 +15,20 @@ namespace muonrt::tool {
 /// A block of rows or columns that is orthogonalized separately.
 struct PartItem {
   std::string name;
-  int64_t size = -1;                              // rows or columns after the previous part; or
-  std::vector<std::pair<int64_t, int64_t>> runs;  // [begin, end), ascending
+  // number of rows or columns after the previous part; if -1, `runs`
+  int64_t size = -1;
+  std::vector<std::pair<int64_t, int64_t>> runs;  // ranges [begin, end), ascending
   std::optional<double> lr_factor;
   std::optional<std::string> normuon_axis;
 };
 
-/// The key `parts`: how a matrix is split into parts.
+/// The value of the key `parts`, which says how a matrix is split into parts.
 struct PartsConfig {
-  std::string kind;             // "": none; rows, cols, heads, qkv
-  std::vector<PartItem> items;  // rows, cols; heads, if their settings differ
+  std::string kind;             // "rows", "cols", "heads" or "qkv"; "" if there are no parts
+  std::vector<PartItem> items;  // for rows and cols; for heads if their settings differ
   int64_t heads = 0;
   int64_t groups = 0, q_per_group = 0, head_dim = 0;
-  PartItem each;  // lr_factor and normuon_axis of heads, and of q, k, v unless they set them
+  PartItem each;  // lr_factor and normuon_axis for heads, and defaults for q, k and v
   PartItem q, k, v;
 };
 
@@ -36,16 +37,16 @@ struct MomentumSchedule {
   int64_t warmup_steps = 0, cooldown_steps = 0, total_steps = 0;
 };
 
-/// The learning rate of each step: factors of `lr`, or the rates.
+/// The learning rate of each step, either as factors of `lr` or as a list of rates.
 struct LrSchedule {
-  std::string kind;  // linear, cosine, wsd; empty: `rates`
+  std::string kind;  // "linear", "cosine" or "wsd"; empty if `rates` is used
   int64_t warmup_steps = 0, cooldown_steps = 0, total_steps = 0;
   double min_factor = 0.0;
-  std::vector<double> rates;  // the last one holds for all later steps
+  std::vector<double> rates;  // the last rate holds for all later steps
 };
 
 struct BlocksConfig {
-  int64_t rows = 1, cols = 1;  // of the grid
+  int64_t rows = 1, cols = 1;  // size of the grid
   int64_t period = 1;
   double lr_factor = 1.0;
 };
@@ -63,7 +64,7 @@ struct QkClipConfig {
   double threshold = 100.0, exponent = 0.5;
 };
 
-/// The texts that describe a layout, in the form that `muonrt layout` reads.
+/// The texts that describe a layout in the form that `muonrt layout` reads.
 struct LayoutConfig {
   std::string placements, grad_placements, reading, cuts, row_bounds, owner, flat;
 };
@@ -72,7 +73,7 @@ struct Triple {
   double a, b, c;
 };
 
-/// Sets a field of the C struct, in the rules of one role or of both.
+/// A function that sets a field of the C struct, for rules of one role or of both.
 struct Setting {
   enum Use { kBoth, kMuon, kAdamW } use;
   std::function<void(muonrt_group_t&)> set;
@@ -81,10 +82,10 @@ struct Setting {
 /// The settings that opt.json gives a parameter. Settings that are absent have muonrt's defaults.
 struct ParamConfig {
   std::string rule;                 // "rules[2]", for messages
-  std::optional<std::string> role;  // muon, adamw, frozen
+  std::optional<std::string> role;  // "muon", "adamw" or "frozen"
   bool by_name = false;             // the name of a parameter decides whether it has this role
-  bool view_by_name = false;        // and this view
-  std::optional<std::string> view;  // none, stack, flatten; absent: none
+  bool view_by_name = false;        // the name of a parameter decides whether it has this view
+  std::optional<std::string> view;  // "none", "stack" or "flatten"; absent means "none"
   LayoutConfig layout;
   PartsConfig parts;
   std::vector<Setting> fields;  // applied in this order, so the last setting of a field counts
@@ -95,8 +96,8 @@ struct ParamConfig {
   std::optional<LrSchedule> lr_schedule;
   std::optional<int32_t> coefficients;
   std::vector<Triple> custom;    // MUONRT_COEFFICIENTS_CUSTOM
-  std::optional<int32_t> owner;  // rank that owns all matrices of a parameter; or
-  std::vector<int32_t> owners;   // one for each matrix of a stack
+  std::optional<int32_t> owner;  // rank that owns all matrices of a parameter
+  std::vector<int32_t> owners;   // instead of `owner`: one rank for each matrix of a stack
   std::optional<int32_t> priority;
   std::optional<int64_t> steps;
   std::optional<std::vector<int64_t>> gram_restarts;
@@ -104,22 +105,23 @@ struct ParamConfig {
   std::optional<NorMuonConfig> normuon;
   std::optional<QkClipConfig> qk_clip;
   std::optional<int32_t> transport_dtype, master_kind;  // values of the C ABI
-  int32_t momentum_kind = MUONRT_MOMENTUM_EMA, momentum_dtype = MUONRT_DTYPE_F32;  // in `fields`
+  // copies of the values that `fields` sets
+  int32_t momentum_kind = MUONRT_MOMENTUM_EMA, momentum_dtype = MUONRT_DTYPE_F32;
 
   bool has_rates() const { return lr_schedule && lr_schedule->kind.empty(); }
   bool is_muon() const { return role == "muon"; }
   bool is_stack() const { return is_muon() && view == "stack"; }
 };
 
-/// A rule of opt.json. One without a role becomes several, next to each other: one for each role
-/// and view that names of parameters can have.
+/// A rule of opt.json. A rule without a role becomes several consecutive rules: one for each role
+/// and view that the name of a parameter can imply.
 struct Rule {
   std::string pattern;
-  ParamConfig config;        // including the defaults of opt.json
-  bool inherits_lr = false;  // its rate is that of the defaults
+  ParamConfig config;        // includes the defaults of opt.json
+  bool inherits_lr = false;  // the rate comes from the defaults
 };
 
-/// The content of opt.json.
+/// The content of an opt.json.
 struct StepConfig {
   std::string file;
   std::vector<Rule> rules;
@@ -131,23 +133,26 @@ struct StepConfig {
   int64_t health_every = 0;
   bool allow_no_muon = false;
 
-  /// Index of the first rule that matches and, if its role follows from names, has the role of this
-  /// parameter. Throws std::runtime_error that names the parameter.
+  /// Returns the index of the first rule that matches the parameter. If the role of a rule follows
+  /// from names, the rule matches only parameters whose names imply this role. Throws
+  /// std::runtime_error that names the parameter if no rule matches.
   size_t rule_of(const std::string& param, const std::vector<int64_t>& shape) const;
 
   /// Throws std::runtime_error if there are rules for Muon, but none of them matches a parameter,
-  /// because then the patterns are probably wrong.
+  /// because the patterns are then probably wrong.
   /// @param used  indices of the rules whose parameters the optimizer updates.
   void require_muon(const std::vector<size_t>& used) const;
 };
 
-/// Parses and checks the text of an opt.json.
-/// Throws std::runtime_error with the path of the key: "opt.json: rules[2].parts.rows: ...".
+/// Parses and checks the text of an opt.json. Throws std::runtime_error with the path of the key:
+/// "opt.json: rules[2].parts.rows: ...".
 /// @param file   the name for messages.
-/// @param steps  total_steps of an lr_schedule that has none; 0: it is required.
+/// @param steps  the value of total_steps for an lr_schedule that has none; 0 if the schedule must
+///     have it.
 StepConfig parse_config(std::string_view text, const std::string& file, int64_t steps = 0);
 
-/// Reads and parses a file. Throws std::runtime_error as parse_config, or if it cannot be read.
+/// Reads and parses a file. Throws std::runtime_error if the file cannot be read, or as
+/// parse_config does.
 StepConfig read_config(const std::string& path);
 
 }  // namespace muonrt::tool

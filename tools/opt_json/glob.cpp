@@ -7,10 +7,10 @@ namespace {
 /// The result of matching one element of a pattern with one character.
 struct Element {
   bool matches;
-  size_t length;  // of the element, in characters of the pattern
+  size_t length;  // length of the element in characters of the pattern
 };
 
-/// The set that begins at pattern[at] == '['.
+/// Matches the set that begins at pattern[at] == '['.
 Element match_set(std::string_view pattern, size_t at, unsigned char c) {
   size_t i = at + 1;
   const bool negated = i < pattern.size() && (pattern[i] == '!' || pattern[i] == '^');
@@ -41,7 +41,8 @@ Element match_one(std::string_view pattern, size_t at, char c) {
 bool glob_matches(std::string_view pattern, std::string_view name) {
   constexpr size_t kNone = static_cast<size_t>(-1);
   size_t p = 0, n = 0;
-  size_t star = kNone, taken = 0;  // the last star, and the end of the text it matches
+  // position of the last star, and the end of the text that it matches
+  size_t star = kNone, taken = 0;
   while (n < name.size()) {
     if (p < pattern.size() && pattern[p] == '*') {
       star = p++;

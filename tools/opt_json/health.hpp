@@ -8,23 +8,23 @@
 
 namespace muonrt::tool {
 
-/// The statistics of the steps that collected them; equal on every rank.
+/// The statistics of the steps that collected statistics. They are equal on every rank.
 class HealthLog {
  public:
-  /// @param names  the names of the optimizer's parameters, in their order.
+  /// @param names  the names of the optimizer's parameters, in the optimizer's order.
   explicit HealthLog(std::vector<std::string> names) : names_(std::move(names)) {}
 
-  /// Throws std::runtime_error with parameter and ranks if replicas differ.
-  /// @param number  the number of the step in this run, from 1.
+  /// Throws std::runtime_error that names the parameter and the ranks if replicas differ.
+  /// @param number  the number of the step in this run, counted from 1.
   void add(Health found, int64_t number);
 
-  /// A text with one line for each step.
+  /// Returns a text with one line for each step.
   std::string summary() const;
-  /// The JSON texts of one object for each matrix of each step.
+  /// Returns JSON texts, with one object for each matrix of each step.
   std::vector<std::string> json() const;
-  /// These objects as a JSON list.
+  /// Returns these objects as a JSON list.
   std::string json_list() const;
-  /// These objects, one in each line.
+  /// Returns these objects with one object in each line.
   std::string json_lines() const;
 
  private:

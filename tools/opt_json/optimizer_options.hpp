@@ -10,7 +10,7 @@ struct OptimizerOptions {
   muonrt_tuning_options_t tuning = tuning_options();
   muonrt_debug_options_t debug = debug_options();
   muonrt_distributed_config_t overlap = distributed_config();
-  bool has_overlap = false;  // `overlap` replaces the window of `tuning`
+  bool has_overlap = false;  // `overlap` replaces the window in `tuning`
 
   /// Returns `general` with pointers to the other structs, valid as long as this object.
   muonrt_optimizer_options_t linked() {

@@ -6,16 +6,17 @@
 
 namespace muonrt::tool {
 
-/// A published optimizer: a file in tools/optimizers.
+/// A published optimizer, which is a file in tools/optimizers.
 struct NamedOptimizer {
   std::string_view name;
   std::string_view opt_json;
 };
 
-/// All published optimizers, sorted by name.
+/// Returns all published optimizers, sorted by name.
 const std::vector<NamedOptimizer>& named_optimizers();
 
-/// The opt.json of `name`. Throws std::runtime_error with the known names if there is none.
+/// Returns the opt.json of the optimizer `name`. Throws std::runtime_error with the known names if
+/// there is no such optimizer.
 std::string_view optimizer_json(const std::string& name);
 
 }  // namespace muonrt::tool

@@ -25,21 +25,21 @@ namespace {
 }  // namespace
 
 fs::path output_target(const std::string& path) {
-  constexpr int kMaxLinks = 40;  // the limit of Linux
+  constexpr int kMaxLinks = 40;  // Linux has the same limit
   std::error_code error;
   fs::path at = fs::absolute(path, error);
   for (int links = 0; !error && fs::is_symlink(fs::symlink_status(at, error)); ++links) {
     if (links == kMaxLinks) refuse(path, "cannot be written: it is a link to itself");
     at = at.parent_path() / fs::read_symlink(at, error);
   }
-  // If the path cannot be read, opening the file reports the error.
+  // If the path cannot be read, the error is reported when the file is opened.
   const fs::path whole = fs::weakly_canonical(at, error);
   return error ? at : whole;
 }
 
 namespace {
 
-/// The path after all links. Throws unless it is a regular file or does not exist.
+/// Resolves all links in the path. Throws unless the result is a regular file or does not exist.
 fs::path regular_target(const std::string& path) {
   const fs::path target = output_target(path);
   std::error_code error;
@@ -56,12 +56,12 @@ bool same_file(const std::string& a, const std::string& b) {
   return output_target(a) == output_target(b) || fs::equivalent(a, b, error);
 }
 
-/// A new file with a random name in the folder of the target. It never replaces an existing file
-/// and follows no link. The destructor removes it unless it was published.
+/// A new file with a random name in the folder of the target. Creating it never replaces an
+/// existing file and follows no link. The destructor removes the file unless it was published.
 class Temporary {
  public:
   explicit Temporary(std::string path) : path_(std::move(path)), target_(regular_target(path_)) {
-    // The new file gets owner and permissions of the old one. Only root can set another owner.
+    // The new file gets the owner and permissions of the old one. Only root can set another owner.
     struct stat before;
     const bool replaces = stat(target_.c_str(), &before) == 0;
     std::random_device random;

@@ -19,7 +19,7 @@ constexpr Word kDtypes[] = {
     {"f32", MUONRT_DTYPE_F32}, {"bf16", MUONRT_DTYPE_BF16}, {"f16", MUONRT_DTYPE_F16}};
 constexpr std::span<const Word> kStorageDtypes(kDtypes, 2);
 
-// Reads a value and checks it by the rule of its row.
+// Reads a value and checks it against the limits of its row.
 
 double value_of(const Number& rule, const Value& v) {
   return rule.open ? v.below_one(rule.low, /*in_f32=*/false)
@@ -35,7 +35,7 @@ int32_t value_of(const Flag&, const Value& v) { return v.boolean(); }
 int32_t value_of(const StorageDType&, const Value& v) { return v.choice(kStorageDtypes); }
 int32_t value_of(const AnyDType&, const Value& v) { return v.choice(std::span(kDtypes)); }
 
-/// Adds the keys that set one field of the C struct, from the table of settings.
+/// Adds the keys that set fields of the C struct, from the table of settings.
 void add_fields(std::vector<Key<P>>& keys) {
   visit_group_fields([&](const auto& row) {
     if constexpr (requires { row.member; }) {
@@ -55,7 +55,7 @@ void add_fields(std::vector<Key<P>>& keys) {
   });
 }
 
-// Rows of the tables: a key, the field that it sets, and the allowed values.
+// A row of a table: a key, the field that it sets, and the allowed values.
 
 template <class T, class M>
 Key<T> number(const char* name, M T::*field, double low, double high) {
@@ -72,7 +72,8 @@ Key<T> integer(const char* name, M T::*field, int64_t low, int64_t high) {
   return {name, [=](T& out, const Value& v) { out.*field = v.integer(low, high); }};
 }
 
-/// One of several names, stored as text or as the value that belongs to the name.
+/// Returns a key whose value is one of several names. It is stored as a text, or as the value that
+/// belongs to the name.
 template <class T, class M>
 Key<T> choice(const char* name, M T::*field, std::span<const Word> words) {
   return {name, [=](T& out, const Value& v) { out.*field = v.choice(words); }};
@@ -88,7 +89,7 @@ Key<P> layout_words(const char* name, std::string LayoutConfig::*field) {
   return {name, [=](P& out, const Value& v) { out.layout.*field = v.words(); }};
 }
 
-/// An object; null removes an inherited one.
+/// Returns a key whose value is an object; null removes an inherited object.
 template <class M>
 Key<P> object(const char* name, std::optional<M> P::*field, M (*read)(const Value&)) {
   return {name, [=](P& out, const Value& v) {
@@ -178,7 +179,8 @@ MomentumSchedule read_schedule(const Value& v) {
   return out;
 }
 
-/// An object, or a list of rates. The rule that it belongs to checks `total_steps`.
+/// Reads an object or a list of rates. `total_steps` is checked later, with the rule that has the
+/// schedule.
 LrSchedule read_lr_schedule(const Value& v) {
   using L = LrSchedule;
   L out;

@@ -7,7 +7,7 @@
 
 namespace muonrt::tool {
 
-/// The keys of `defaults` and of rules, except `name`.
+/// Returns the keys of `defaults` and of rules, except `name`.
 const std::vector<Key<ParamConfig>>& param_keys();
 
 /// Reads the value of `parts`.

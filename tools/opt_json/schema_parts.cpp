@@ -19,7 +19,7 @@ std::pair<int64_t, int64_t> read_range(const Value& v) {
   return {ends[0], ends[1]};
 }
 
-/// [begin, end], or a list of such ranges.
+/// Reads one range [begin, end], or a list of ranges.
 std::vector<std::pair<int64_t, int64_t>> read_ranges(const Value& v) {
   v.require_list(1);
   if (!v.json[0].is_array()) return {read_range(v)};
@@ -31,7 +31,7 @@ std::vector<std::pair<int64_t, int64_t>> read_ranges(const Value& v) {
   return out;
 }
 
-/// A size, ranges, or an object with one of them.
+/// Reads a size, ranges, or an object with either of them.
 PartItem read_item(const Value& v) {
   PartItem out;
   if (v.json.is_array()) {
@@ -53,7 +53,7 @@ PartItem read_item(const Value& v) {
   return out;
 }
 
-/// A list of bounds 0 = b0 < b1 < ..., or a list of items.
+/// Reads a list of bounds 0 = b0 < b1 < ..., or a list of items.
 std::vector<PartItem> read_items(const Value& v) {
   v.require_list(1);
   std::vector<PartItem> out;
@@ -108,7 +108,7 @@ void read_qkv(PartsConfig& out, const Value& v) {
   out.kind = "qkv";
 }
 
-/// One value for all parts, or a list with one for each.
+/// Reads one value for all parts, or a list with one value for each part.
 template <class Read>
 void spread(PartsConfig& out, const Value& v, Read read) {
   if (!v.json.is_array()) {
@@ -148,7 +148,8 @@ PartsConfig read_parts(const Value& value) {
   int kinds = 0;
   for (const char* kind : {"rows", "cols", "heads", "qkv"}) kinds += value.json.contains(kind);
   if (kinds != 1) value.refuse("must have exactly one of rows, cols, heads and qkv");
-  // These keys need the parts, so they are read after them in any order of the keys.
+  // These keys refer to the parts, so they are read after the parts, whatever the order of the
+  // keys.
   if (value.json.contains("lr_factor")) {
     spread(out, value.at("lr_factor"),
            [](PartItem& item, const Value& v) { item.lr_factor = v.number(0, kHuge); });

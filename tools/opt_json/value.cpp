@@ -124,7 +124,7 @@ std::string Value::words() const {
 
 void refuse_key(const Value& object, const std::string& key,
                 const std::vector<std::string>& known) {
-  // Muon and AdamW have different epsilons, so the short name is ambiguous.
+  // Muon and AdamW have different epsilons, so the short name would be ambiguous.
   if (key == "eps" && std::find(known.begin(), known.end(), "adamw_eps") != known.end())
     object.refuse(
         "unknown key 'eps'; use normalize_eps for Muon's normalization, adamw_eps for AdamW");

@@ -11,8 +11,8 @@
 
 namespace muonrt::tool {
 
-/// A value of opt.json and its path. The readers throw std::runtime_error with the path, the value
-/// and the allowed values.
+/// A value of opt.json and its path. The functions that read it throw std::runtime_error with the
+/// path, the value and the allowed values.
 struct Value {
   const nlohmann::json& json;
   std::string path;
@@ -27,23 +27,23 @@ struct Value {
   }
   std::string child(const std::string& key) const { return path.empty() ? key : path + "." + key; }
 
-  /// A number in [low, high].
-  /// @param or_zero  0 is allowed, too.
+  /// Returns a number in [low, high].
+  /// @param or_zero  whether 0 is also allowed.
   double number(double low, double high, bool or_zero = false) const;
-  /// A number in [low, 1).
-  /// @param in_f32  the number must be below 1 after rounding to f32, too.
+  /// Returns a number in [low, 1).
+  /// @param in_f32  whether the number must also be below 1 after it is rounded to f32.
   double below_one(double low, bool in_f32) const;
   int64_t integer(int64_t low, int64_t high) const;
   bool boolean() const;
   std::string text() const;
   std::string choice(const std::vector<const char*>& known) const;
-  /// The value that belongs to the name.
+  /// Returns the value that belongs to the name.
   int32_t choice(std::span<const Word> known) const;
   void require_object() const;
-  /// A list with at least `least` items.
+  /// Throws unless the value is a list with at least `least` items.
   void require_list(size_t least = 0) const;
   std::vector<int64_t> integers(int64_t low, int64_t high) const;
-  /// A text, or a list of texts, which are joined with commas.
+  /// Returns a text. A list of texts is joined with commas.
   std::string words() const;
 };
 
@@ -57,7 +57,7 @@ struct Key {
 [[noreturn]] void refuse_key(const Value& object, const std::string& key,
                              const std::vector<std::string>& known);
 
-/// Reads every key of an object with the function of its row. A key without a row is rejected.
+/// Reads every key of an object with the function in the key's row. Rejects a key without a row.
 template <class T>
 void read_object(T& out, const Value& object, const std::vector<Key<T>>& keys) {
   object.require_object();

@@ -7,7 +7,7 @@ namespace reference {
 
 namespace {
 
-/// p(x_i) + (-1)^i E = 1 at four points, for (a, b, c, E).
+/// Solves p(x_i) + (-1)^i E = 1 at four points for (a, b, c, E).
 std::vector<double> levelled(const std::vector<double>& x) {
   double m[4][5];
   for (int i = 0; i < 4; ++i) {

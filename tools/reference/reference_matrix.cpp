@@ -23,7 +23,7 @@ uint64_t address(uint64_t tensor, int64_t row, int64_t col, int64_t step) {
   return mix(h ^ static_cast<uint64_t>(step));
 }
 
-/// Columns made orthonormal, twice Gram-Schmidt.
+/// Returns a matrix with orthonormal columns, made by applying Gram-Schmidt twice.
 Matrix orthonormal(int64_t rows, int64_t cols, uint64_t seed) {
   Matrix q = gaussian(rows, cols, seed);
   for (int64_t j = 0; j < cols; ++j) {
@@ -106,10 +106,11 @@ uint16_t half_bits(double x) {
   const auto sign = static_cast<uint16_t>(std::signbit(x) ? 0x8000 : 0);
   const double a = std::fabs(x);
   if (std::isnan(x)) return sign | 0x7e00;
-  int exponent = -14;  // of the leading digit, -14 for the smallest ones too
+  int exponent = -14;  // exponent of the leading digit; also -14 for subnormal values
   if (a >= std::ldexp(1.0, -14) && std::isfinite(a)) exponent = std::ilogb(a);
   if (!std::isfinite(a) || exponent > 15) return sign | 0x7c00;
-  // Patterns are consecutive: rounding up past a power of two gives the next exponent, or infinity.
+  // Bit patterns are consecutive: rounding up past a power of two gives the next exponent, or
+  // infinity.
   const double digits = std::nearbyint(std::ldexp(a, 10 - exponent));
   return sign | static_cast<uint16_t>((exponent + 14) * 1024 + static_cast<int>(digits));
 }
@@ -155,7 +156,7 @@ Svd svd(const Matrix& a) {
     std::swap(f.u, f.v);
     return f;
   }
-  // Rows of w are the columns of a; rotate pairs of them until all are orthogonal.
+  // The rows of w are the columns of a. Pairs of rows are rotated until all rows are orthogonal.
   Matrix w = transpose(a), v = identity(a.cols);
   const int64_t n = a.cols, m = a.rows;
   for (int sweep = 0; sweep < 60; ++sweep) {

@@ -53,7 +53,7 @@ Matrix normuon(const Matrix& o, double beta2, std::vector<double>& v) {
 
 namespace {
 
-/// Rows scaled to the root mean square of their norms; a row of zeros stays.
+/// Scales all rows to the root mean square of their norms. A zero row stays unchanged.
 Matrix equilibrated(Matrix u) {
   const double wanted = frobenius(u) / std::sqrt(static_cast<double>(u.rows));
   for (int64_t i = 0; i < u.rows; ++i) {
@@ -64,7 +64,7 @@ Matrix equilibrated(Matrix u) {
   return u;
 }
 
-/// Newton-Schulz of what is neither equilibrated nor renormalized.
+/// Applies Newton-Schulz to u without equilibrating or renormalizing it.
 Matrix iterated(const Muon& how, const Matrix& u) {
   if (u.rows > u.cols) return transpose(iterated(how, transpose(u)));
   if (how.aol) return newton_schulz_steps(how.list, aol_scaled(how.safety, u));
@@ -138,7 +138,7 @@ void muon_step(const Muon& how, const std::vector<Part>& parts, Matrix& w, Matri
       for (int64_t j = 0; j < o.cols; ++j)
         o(i, j) = u(part.rows[static_cast<size_t>(i)], part.cols[static_cast<size_t>(j)]);
     o = orthogonalized(how, o);
-    if (how.normuon && std::min(o.rows, o.cols) > 1)  // a single row or column is left alone
+    if (how.normuon && std::min(o.rows, o.cols) > 1)  // a single row or column is not normalized
       o = part.normuon_columns ? transpose(normuon(transpose(o), how.normuon_beta2, moments[p]))
                                : normuon(o, how.normuon_beta2, moments[p]);
     o = rounded(o, how.transport);

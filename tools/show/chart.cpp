@@ -11,11 +11,12 @@ namespace muonrt::tool {
 namespace {
 
 constexpr double kMargin = 24, kTop = 80, kBottom = 58, kBetween = 34, kRow = 20;
-constexpr double kName = 32;        // of a legend: from its left to the names
-constexpr double kCharacter = 7.3;  // width of one, on the safe side; no font can be asked
+constexpr double kName = 32;  // distance in the legend from its left edge to the names
+// an upper bound of a character's width, because no font can be queried
+constexpr double kCharacter = 7.3;
 constexpr double kTitleCharacter = 10, kLabelCharacter = 6.2;
 constexpr int kTicks = 6;
-// The colours of attributes, which viewers without styles use, and those on a dark ground.
+// The colours of the attributes, for viewers without styles, and the colours on a dark background.
 constexpr const char* kDarkColours =
     "<style>@media (prefers-color-scheme: dark) {svg {fill: #d6dde6} [fill=\"white\"] {fill: "
     "#0d1117} "
@@ -49,7 +50,7 @@ std::string drawn(const Style& s) {
                      : fmt::format("fill=\"{}\" fill-opacity=\"{}\"", s.colour, s.opacity);
 }
 
-/// 1, 2, 2.5 or 5 times a power of ten, at least span / kTicks.
+/// Returns 1, 2, 2.5 or 5 times a power of ten that is at least span / kTicks.
 double round_step(double span) {
   const double raw = span / kTicks, power = std::pow(10.0, std::floor(std::log10(raw)));
   for (const double factor : {1.0, 2.0, 2.5, 5.0}) {
@@ -58,7 +59,7 @@ double round_step(double span) {
   return 10.0 * power;
 }
 
-/// Multiples of `step` in [low, high].
+/// Returns the multiples of `step` in [low, high].
 std::vector<double> multiples(double step, double low, double high) {
   std::vector<double> out;
   for (double i = std::ceil(low / step - 1e-6); i * step <= high + 1e-6 * step; ++i) {
@@ -133,7 +134,7 @@ class Plot {
     for (const Chart::Line& line : chart_.lines) {
       std::string points;
       for (const auto& [at, value] : line.points) {
-        // Viewers reject numbers that are too large; points far outside are clipped anyway.
+        // Viewers reject very large coordinates. Points far outside of the plot are clipped anyway.
         const double high = std::clamp(y(value), kTop - 1e4, bottom() + 1e4);
         points += fmt::format("{:.2f},{:.1f} ", x(at), high);
       }
@@ -177,7 +178,7 @@ class Plot {
 }  // namespace
 
 std::string line_colour(size_t index) {
-  // Okabe and Ito's.
+  // These are the colours of Okabe and Ito.
   static constexpr std::array<const char*, 7> kColours = {
       "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000"};
   return kColours[index % kColours.size()];

@@ -6,31 +6,34 @@
 
 namespace muonrt::tool {
 
-/// How something is drawn: a line of this width, or a filled area if the width is 0.
+/// How something is drawn: as a line of this width, or as a filled area if the width is 0.
 struct Style {
   std::string colour;
   double width = 0;
   double opacity = 1;
 };
 
-/// Colour `index` of a fixed list; the first seven differ with any kind of colour vision.
+/// Returns colour `index` of a fixed list. Readers with any kind of colour blindness can
+/// distinguish the first seven.
 std::string line_colour(size_t index);
-/// The same for areas under dark lines; any number of different colours.
+/// Returns a colour for areas under dark lines. Every index has a different colour.
 std::string area_colour(size_t index);
 
-/// From left to right or from bottom to top; low > high reverses the direction.
+/// An axis from left to right or from bottom to top. It is reversed if low > high.
 struct Axis {
   std::string name;
   double low = 0, high = 1;
-  std::vector<double> ticks = {};        // empty: round numbers
-  std::vector<std::string> labels = {};  // of the ticks; empty: their numbers
+  std::vector<double> ticks = {};        // positions of the ticks; round numbers if empty
+  std::vector<std::string> labels = {};  // labels of the ticks; their numbers if empty
 };
 
-/// An axis whose ends are round numbers, around [low, high]; finite, low <= high.
+/// Returns an axis that contains [low, high] and ends at round numbers. Both must be finite, and
+/// low <= high.
 Axis round_axis(const std::string& name, double low, double high);
 
-/// A picture: title, a plot, and a legend to its right. What leaves the range of the axes is not
-/// drawn. If the y axis has labels, vertical lines mark the ticks of the x axis.
+/// A picture with a title, a plot, and a legend to the right of the plot. Parts outside the range
+/// of the axes are not drawn. If the y axis has labels, vertical lines mark the ticks of the x
+/// axis.
 struct Chart {
   struct Line {
     Style style;
@@ -39,22 +42,24 @@ struct Chart {
   struct Box {
     Style style;
     double x, y, width, height;  // in units of the axes
-    std::string label = {};      // drawn inside if there is room for it
+    std::string label = {};      // drawn inside the box if there is room for it
     std::string hint = {};       // shown when the pointer is over the box
   };
 
   std::string title, subtitle;
-  double width = 600, height = 400;  // of the plot, in pixels
+  double width = 600, height = 400;  // size of the plot, in pixels
   Axis x = {}, y = {};
   std::vector<Box> boxes = {};
-  std::vector<Line> lines = {};                            // a grid is drawn below the lines
-  std::vector<std::pair<Style, std::string>> legend = {};  // a style without colour: only text
+  // if there are lines, a grid is drawn below them
+  std::vector<Line> lines = {};
+  // a style without colour shows only the text
+  std::vector<std::pair<Style, std::string>> legend = {};
 
-  /// As an SVG document on a white ground, or a dark one if the reader prefers that.
+  /// Returns an SVG document with a white background, or a dark one if the reader prefers that.
   std::string svg() const;
 };
 
-/// Whether a label fits into a box of this width, in pixels.
+/// Returns whether a label fits into a box of this width, in pixels.
 bool label_fits(const std::string& label, double width);
 
 }  // namespace muonrt::tool

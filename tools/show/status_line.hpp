@@ -5,9 +5,9 @@
 
 namespace muonrt::tool {
 
-/// The output for status lines.
+/// The stream to which status lines are written.
 struct Screen {
-  bool terminal = false;  // rewrites one line with carriage returns; otherwise prints whole lines
+  bool terminal = false;  // true: rewrites one line; false: prints whole lines
   int width = 80;         // columns of the terminal
 };
 
@@ -15,15 +15,15 @@ struct Screen {
 /// replaces.
 Screen detect_screen(std::FILE* out);
 
-/// Shows the status of long work: one line that is overwritten on a terminal, or a line for each
-/// call in a log file. Threads: one.
+/// Shows the status of long work. On a terminal it overwrites one line; in a log file it prints a
+/// line for each call. Threads: one.
 class StatusLine {
  public:
   StatusLine(std::FILE* out, Screen screen) : out_(out), screen_(screen) {}
   const Screen& screen() const { return screen_; }
   /// @param text  cut to the width of a terminal.
   void show(const std::string& text);
-  /// Removes the line. Call it before something else is printed.
+  /// Removes the line. Call it before printing anything else.
   void clear();
   /// Keeps the line, so that the next output follows it.
   void keep();
@@ -33,7 +33,7 @@ class StatusLine {
 
   std::FILE* out_;
   Screen screen_;
-  size_t shown_ = 0;  // columns in use on the terminal's line
+  size_t shown_ = 0;  // number of columns in use on the terminal's line
 };
 
 }  // namespace muonrt::tool

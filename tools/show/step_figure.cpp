@@ -1,4 +1,4 @@
-// Prints the picture of a step for the pages: two matrices over four ranks.
+// Prints the picture of a step for the documentation: two matrices on four ranks.
 #include <fmt/format.h>
 
 #include <iostream>

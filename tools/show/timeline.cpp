@@ -20,7 +20,7 @@ using Span = Timeline::Span;
 using Work = Timeline::Work;
 
 constexpr double kWidth = 720;               // pixels
-constexpr double kLane = 18, kRankGap = 10;  // of the height
+constexpr double kLane = 18, kRankGap = 10;  // height of a lane, and the space between two ranks
 constexpr double kLeastWidth = 1.5;          // pixels
 constexpr size_t kMaxRanks = 8, kMaxChunks = 12;
 constexpr const char* kNoChunk = "#c4c9cf";
@@ -51,7 +51,8 @@ std::string colour_of(int32_t chunk) {
   return chunk < 0 ? kNoChunk : area_colour(static_cast<size_t>(chunk));
 }
 
-/// The longest text for a span that fits: "return 3", "R3"; "newton-schulz 3", "3".
+/// Returns the longest label for a span that fits, such as "return 3" or "R3", "newton-schulz 3" or
+/// "3".
 std::string label_of(const Span& span, double width) {
   const std::string word = span.name.substr(0, span.name.find(" exchange"));
   if (span.chunk < 0) return word;
@@ -69,12 +70,14 @@ std::string hint_of(const Span& span, double from) {
   return span.bytes > 0 ? out + ", " + human_bytes(span.bytes) + " sent" : out;
 }
 
-/// Adds the boxes of one lane. @param spans  by start. @param top  of the lane, in pixels.
+/// Adds the boxes of one lane.
+/// @param spans  the spans, sorted by start.
+/// @param top    the top of the lane, in pixels.
 void add_lane(Chart& chart, const std::vector<const Span*>& spans, double top, const Range& range) {
   const double least = kLeastWidth * 1e3 * range.length() / kWidth;  // milliseconds
-  double drawn_to[] = {-1, -1};  // of passes, and of the other work
+  double drawn_to[] = {-1, -1};  // end of the drawn passes, and of the other drawn work
   for (const Span* const s : spans) {
-    // Passes are lower than products, so that both can have the colour of their chunk.
+    // Local passes are drawn lower than products, so that both can have the colour of their chunk.
     const double height = s->work == Work::kLocal ? kLane / 2 : kLane;
     Chart::Box box{{colour_of(s->chunk)},
                    1e3 * (s->start - range.start),
@@ -82,7 +85,7 @@ void add_lane(Chart& chart, const std::vector<const Span*>& spans, double top, c
                    1e3 * (s->end - s->start),
                    height};
     double& drawn = drawn_to[height == kLane];
-    if (box.x + box.width < drawn) continue;  // too narrow to see, next to a drawn one
+    if (box.x + box.width < drawn) continue;  // too narrow to see next to a drawn box
     box.width = std::max(box.width, least);
     drawn = box.x + box.width;
     if (height == kLane) box.label = label_of(*s, kLeastWidth * box.width / least);

@@ -22,13 +22,13 @@ using nlohmann::json;
 namespace {
 
 constexpr const char* kFormat = "muonrt train 1";
-/// Keys of an opt.json that do not affect the result of a run.
+/// The keys of an opt.json that do not affect the result of a run.
 constexpr const char* kIgnoredKeys[] = {"about",        "chunk_bytes",   "window",      "commit",
                                         "replica_mode", "replica_check", "health_every"};
 
 std::string run_file(const std::string& folder) { return folder + "/train.json"; }
 
-/// Whether the folder holds a checkpoint, which always has a manifest.
+/// Returns whether the folder holds a checkpoint. Every checkpoint has a manifest.
 bool holds_checkpoint(const std::string& folder) {
   std::error_code error;
   return fs::exists(folder + "/manifest.json", error);
@@ -38,7 +38,7 @@ std::string text_of(const json& value, int indent = -1) {
   return value.dump(indent, ' ', false, json::error_handler_t::replace);
 }
 
-/// A value that is compared by the hash of its content, not by its name.
+/// Returns a value that represents a file by the hash of its content. Its name is not compared.
 json content(const std::string& name, uint64_t hash) {
   char digits[17];
   std::snprintf(digits, sizeof digits, "%016llx", static_cast<unsigned long long>(hash));
@@ -52,7 +52,7 @@ json optimizer_facts(const std::string& name) {
   return content(name, fingerprint({name, {text.begin(), text.end()}}));
 }
 
-/// The settings that results depend on, by the names of their options.
+/// Returns the settings that results depend on, by the names of their options.
 json facts_of(const SavedRun& run) {
   const Options& o = run.options;
   return {{"preset", o.preset},    {"optimizer", optimizer_facts(run.plan.optimizer)},
@@ -62,15 +62,15 @@ json facts_of(const SavedRun& run) {
           {"warmup", o.warmup},    {"final-lr", o.final_lr}};
 }
 
-/// Whether a run with this value of an option continues one with that value. It may have more
-/// steps.
+/// Returns whether a run with the value `here` of an option can continue a run with the value
+/// `there`. The new run may have more steps.
 bool same(const std::string& option, const json& here, const json& there) {
   if (option == "steps") return there.is_number_integer() && there <= here;
   if (!here.is_object()) return here == there;
   return there.is_object() && there.contains("hash") && here["hash"] == there["hash"];
 }
 
-/// Locks the folder for a run.
+/// Locks the folder for one run.
 FolderLock lock_folder(const std::string& folder) {
   const std::string path = folder + "/.muonrt-train-lock";
   FolderLock file(std::fopen(path.c_str(), "ae"), std::fclose);
@@ -107,9 +107,10 @@ FolderLock SavedRun::begin_saving() const {
     throw std::runtime_error("--save: " + folder + " holds a checkpoint; continue it with " +
                              "--resume " + folder + ", name another folder, or pass --overwrite");
   }
-  // Without a manifest the folder has no checkpoint, so none has the settings of another run.
+  // A folder without a manifest holds no checkpoint, so train.json cannot be combined with the
+  // checkpoint of another run.
   fs::remove(folder + "/manifest.json", error);
-  // The save of the optimizer syncs the folder before it publishes the checkpoint.
+  // The optimizer's save flushes the folder to disk before it publishes the checkpoint.
   const json all = {{"format", kFormat}, {"options", facts_of(*this)}, {"products", products}};
   tool::write_text_file(run_file(folder), text_of(all, 1) + "\n");
   return lock;

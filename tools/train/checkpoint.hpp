@@ -10,27 +10,29 @@
 
 namespace muonrt::train {
 
-/// The lock of a folder, which ends with this object; empty: none.
+/// The lock of a folder, which is released when this object is destroyed. If empty, there is no
+/// lock.
 using FolderLock = std::unique_ptr<std::FILE, int (*)(std::FILE*)>;
 
-/// The run of a folder of `--save`. The folder holds a checkpoint of the optimizer with its
-/// parameters (muonrt/checkpoint.h), and train.json with the arguments that results depend on. The
-/// batches and the random numbers follow from seed and step.
+/// The run whose checkpoint is in a folder of `--save`. The folder holds a checkpoint of the
+/// optimizer with its parameters (muonrt/checkpoint.h), and train.json with the arguments that
+/// results depend on. Batches and random numbers are not saved, because they follow from seed and
+/// step.
 struct SavedRun {
   const Options& options;
   const RunPlan& plan;
   const Text& text;
   const std::string& products;  // Place::products
 
-  /// Creates the folder `options.save` with its train.json. If the run resumes this folder, changes
-  /// only the number of steps there. Rank 0 calls it before the first checkpoint. Throws
-  /// std::runtime_error if the folder holds a checkpoint of another run and `options.overwrite` is
-  /// not set, or if another run has the lock.
-  /// @return  the lock of the folder, which the run must hold, so that weights and train.json are
-  ///     of one run; empty if the file system has no locks.
+  /// Creates the folder `options.save` with its train.json. If the run resumes from this folder,
+  /// changes only the number of steps in train.json. Rank 0 calls this before the first checkpoint.
+  /// Throws std::runtime_error if the folder holds a checkpoint of another run and
+  /// `options.overwrite` is not set, or if another run has the lock.
+  /// @return  the lock of the folder, which the run must keep, so that the weights and train.json
+  ///     belong to the same run; empty if the file system does not support locks.
   FolderLock begin_saving() const;
   /// Throws std::runtime_error on every rank unless `options.resume` holds a checkpoint of the same
-  /// run, whose number of steps may be smaller; the message names each option that differs.
+  /// run, whose number of steps may be smaller. The message names each option that differs.
   /// @return  a note for the user, or "".
   std::string require_resumable() const;
 };

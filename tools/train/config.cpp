@@ -10,7 +10,7 @@ struct Preset {
   Config config;
 };
 
-// layers, d_model, heads, context
+// The columns are layers, d_model, heads and context.
 const Preset kPresets[] = {
     {"tiny", {2, 32, 2, 32}},
     {"small", {4, 128, 4, 64}},

@@ -6,7 +6,7 @@
 
 namespace muonrt::train {
 
-/// The sizes of the model, all > 0. `d_model` is a multiple of `heads`. Tokens are bytes, so
+/// The sizes of the model, all above zero. `d_model` is a multiple of `heads`. Tokens are bytes, so
 /// `vocab` is at most 256.
 struct Config {
   int64_t layers = 0;
@@ -20,14 +20,14 @@ struct Config {
   int64_t d_mlp() const { return mlp_ratio * d_model; }
 };
 
-/// A named configuration: `tiny` (for tests), `small` (the default) or `medium`.
-/// Throws std::runtime_error with these names if `name` is another one.
+/// Returns a named configuration: `tiny` (for tests), `small` (the default) or `medium`. For any
+/// other name, throws std::runtime_error that lists these names.
 Config preset(const std::string& name);
 
-/// The role of a parameter: Muon updates hidden matrices, AdamW all others.
+/// The role of a parameter: Muon updates hidden matrices, and AdamW updates all other parameters.
 enum class Role { kMatrix, kEmbedding, kVector };
 
-/// One parameter; matrices are (out, in), row-major and contiguous.
+/// One parameter. Matrices have the shape (out, in) and are row-major and contiguous.
 struct ParamSpec {
   std::string name;
   std::vector<int64_t> shape;
@@ -36,11 +36,11 @@ struct ParamSpec {
   int64_t elements() const;
 };
 
-/// All parameters in the order in which every function of the model takes them:
-/// wte, wpe; for each layer h<i>: norm1, wq, wk, wv, wo, norm2, w_up, w_down; norm, head.
+/// Returns all parameters in the order in which every function of the model takes them: wte, wpe;
+/// for each layer h<i>: norm1, wq, wk, wv, wo, norm2, w_up, w_down; norm, head.
 std::vector<ParamSpec> param_specs(const Config& config);
 
-/// Indices in that order.
+/// The indices of the parameters in that order.
 struct ParamIndex {
   static constexpr int64_t kWte = 0;
   static constexpr int64_t kWpe = 1;

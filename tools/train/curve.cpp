@@ -22,8 +22,8 @@ Points losses(const Curve& curve, double CurvePoint::*which) {
   return out;
 }
 
-/// The axis of the losses. It ends at the largest loss after the first tenth of the steps, because
-/// the first losses are so large that later differences would not be visible.
+/// Sets the axis of the losses. It ends at the largest loss after the first tenth of the steps,
+/// because the first losses are so large that later differences would not be visible.
 void choose_axes(tool::Chart& chart) {
   double last = 1, low = HUGE_VAL, high = -HUGE_VAL;
   for (const auto& line : chart.lines) {
@@ -56,7 +56,7 @@ std::string curves_csv(const std::vector<Curve>& curves) {
 std::string curves_svg(const std::vector<Curve>& curves, const std::string& title,
                        const std::string& subtitle) {
   tool::Chart chart{title, subtitle};
-  std::vector<tool::Chart::Line> validations;  // above the others
+  std::vector<tool::Chart::Line> validations;  // drawn above the other lines
   for (size_t i = 0; i < curves.size(); ++i) {
     const std::string colour = tool::line_colour(i);
     tool::Chart::Line& training = chart.lines.emplace_back();

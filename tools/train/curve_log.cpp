@@ -18,10 +18,10 @@ namespace muonrt::train {
 
 namespace {
 
-constexpr double kPictureSeconds = 5.0;  // between two pictures
-constexpr double kPictureShare = 0.05;   // of the time, at most
+constexpr double kPictureSeconds = 5.0;  // minimum time between two pictures
+constexpr double kPictureShare = 0.05;   // maximum share of the time for pictures
 
-/// Reads a field of the table; an empty one is NaN.
+/// Reads a field of the table. An empty field is NaN.
 template <class T>
 bool read(const std::string& field, T& to) {
   if (field.empty() && std::is_floating_point_v<T>) {
@@ -33,7 +33,7 @@ bool read(const std::string& field, T& to) {
   return done.ec == std::errc() && done.ptr == end;
 }
 
-/// Reads a line of the table. Returns nothing if it is none.
+/// Reads a line of the table. Returns nothing if the line is invalid.
 std::optional<CurvePoint> point_of(const std::string& line, std::string& optimizer) {
   std::vector<std::string> fields;
   std::istringstream words(line);
@@ -46,7 +46,7 @@ std::optional<CurvePoint> point_of(const std::string& line, std::string& optimiz
   return p;
 }
 
-/// The last line of the table.
+/// Returns the line for a point.
 std::string line_of(const Curve& curve, const CurvePoint& point) {
   const std::string table = curves_csv({{curve.optimizer, {point}}});
   return table.substr(table.find('\n') + 1);
@@ -69,7 +69,7 @@ void CurveLog::restore(int64_t first_step) {
   std::error_code none;
   if (!std::filesystem::exists(csv_path(), none)) return;
   std::string text = tool::read_text(csv_path());
-  text.resize(text.rfind('\n') + 1);  // a run that was killed may leave the begin of a line
+  text.resize(text.rfind('\n') + 1);  // a run that was killed may leave an incomplete line
   std::istringstream lines(text);
   std::string line;
   const std::string head = curves_csv({});
@@ -90,7 +90,7 @@ void CurveLog::restore(int64_t first_step) {
   if (!curve.points.empty()) seconds_ = curve.points.back().seconds;
 }
 
-/// Writes all points so far, and opens the table for the next.
+/// Writes all points so far, and keeps the table open for the next point.
 void CurveLog::open_table() {
   table_.reset();
   tool::write_text_file(csv_path(), curves_csv(curves_));
@@ -125,7 +125,7 @@ void CurveLog::add(CurvePoint point) {
   next_ = now() + std::max(kPictureSeconds, took / kPictureShare);
 }
 
-/// Writes the line of the last point, which replaces a line of the same step.
+/// Writes the line of the last point, which replaces an earlier line of the same step.
 void CurveLog::write_line() {
   const std::string line = line_of(curves_.back(), curves_.back().points.back());
   std::FILE* const file = table_.get();

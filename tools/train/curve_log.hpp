@@ -9,20 +9,23 @@
 
 namespace muonrt::train {
 
-/// Writes the curves of all runs while they train: a line of loss.csv after each step, and loss.svg
-/// from time to time, so that pictures take at most 5% of the time.
+/// Writes the curves of all runs while they train. It writes a line of loss.csv after each step,
+/// and draws loss.svg from time to time, so that the pictures take at most 5% of the time.
 class CurveLog {
  public:
-  /// @param folder  must exist. @param title, subtitle  of the picture.
+  /// @param folder  an existing folder.
+  /// @param title, subtitle  texts for the picture.
   CurveLog(std::string folder, std::string title, std::string subtitle);
 
-  /// Begins the curve of a run. If `first_step` > 0, continues that of loss.csv, without its later
-  /// steps. Throws std::runtime_error if loss.csv then has another optimizer or cannot be read.
+  /// Begins the curve of a run. If `first_step` > 0, continues the curve in loss.csv and drops its
+  /// later steps. Throws std::runtime_error if loss.csv then has another optimizer or cannot be
+  /// read.
   void begin(const std::string& optimizer, int64_t first_step);
-  /// Adds the values after a step, or adds those that were not yet known if the last point has the
-  /// same step.
+  /// Adds the values after a step. If the last point has the same step, adds only the values that
+  /// were not known yet.
   void add(CurvePoint point);
-  /// Writes both files. Throws std::runtime_error if a file cannot be written or could not be.
+  /// Writes both files. Throws std::runtime_error if a file cannot be written now, or could not be
+  /// written earlier.
   void finish();
 
   std::string csv_path() const { return folder_ + "/loss.csv"; }
@@ -40,10 +43,10 @@ class CurveLog {
   std::string folder_, title_, subtitle_;
   std::vector<Curve> curves_;
   std::unique_ptr<std::FILE, Close> table_;
-  long line_ = 0;         // where the last line of `table_` begins
-  double seconds_ = 0.0;  // of the earlier parts of the run
-  double next_ = 0.0;     // time of the next picture
-  std::string problem_;   // of a file that could not be written
+  long line_ = 0;         // position of the last line of `table_`
+  double seconds_ = 0.0;  // time that earlier parts of the run took
+  double next_ = 0.0;     // time at which the next picture is due
+  std::string problem_;   // error of a file that could not be written
 };
 
 }  // namespace muonrt::train

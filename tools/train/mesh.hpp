@@ -8,21 +8,21 @@
 
 namespace muonrt::train {
 
-/// The mesh of a run. The names of the mesh dimensions, those of muonrt/strategies.h, determine the
-/// placements of parameters; tp shards dimension 1 of matrices and replicates vectors. On every
-/// mesh each rank computes its own share of the batch.
+/// The mesh of a run. The names of the mesh dimensions are those of muonrt/strategies.h and
+/// determine the placements of the parameters. tp shards dimension 1 of matrices and replicates
+/// vectors. On every mesh each rank computes its own share of the batch.
 class TrainMesh {
  public:
-  /// @param text  "dp=2,fsdp=2"; empty: fsdp over all ranks, with dp=2 before it if at least two
-  ///              ranks are left for fsdp (4 ranks: dp=2,fsdp=2).
-  /// Throws std::runtime_error if the text cannot be parsed, a name is unknown, or the size is not
-  /// `ranks`.
+  /// @param text  for example "dp=2,fsdp=2". If empty, the mesh is fsdp over all ranks, with dp=2
+  ///     before it if at least two ranks are left for fsdp (4 ranks: dp=2,fsdp=2).
+  /// Throws std::runtime_error if the text cannot be parsed, if a name is unknown, or if the size
+  /// is not `ranks`.
   TrainMesh(const std::string& text, int ranks);
 
   const std::string& text() const { return text_; }
   int ranks() const { return ranks_; }
   const muonrt_mesh_t& c_mesh() const { return mesh_; }
-  /// Placements of a parameter with `dims` dimensions, one for each mesh dimension.
+  /// Returns the placements of a parameter with `dims` dimensions, one for each mesh dimension.
   std::vector<muonrt_placement_t> placements(int dims) const;
 
   TrainMesh(const TrainMesh&) = delete;

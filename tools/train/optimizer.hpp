@@ -9,35 +9,36 @@
 
 namespace muonrt::train {
 
-/// Returns the text of an opt.json. Throws std::runtime_error if there is none.
-/// @param name  a name of tools/optimizers, or a path, which has a '/' or ends with .json.
+/// Returns the text of an opt.json. Throws std::runtime_error if there is no such file.
+/// @param name  a name from tools/optimizers, or a path, which contains a '/' or ends with .json.
 std::string optimizer_text(const std::string& name);
 
-/// One optimizer of `--optimizer` for one model: an opt.json whose rules are matched with the names
-/// of the model's parameters. The mesh determines the layouts, so a file with layouts is rejected.
+/// One optimizer of `--optimizer` for one model. It is an opt.json whose rules are matched with the
+/// names of the model's parameters. The mesh determines the layouts, so a file with layouts is
+/// rejected.
 class TrainOptimizer {
  public:
-  /// Throws std::runtime_error with the rule and key.
+  /// Throws std::runtime_error that names the rule and the key.
   /// @param name     as for optimizer_text.
-  /// @param qk_clip  threshold for the query and key matrices, which overrides that of the rules;
-  ///                 0: the rules decide.
-  /// @param steps    of the run; total_steps of an lr_schedule that has none.
+  /// @param qk_clip  threshold for the query and key matrices, which overrides the rules; 0 keeps
+  ///     the thresholds of the rules.
+  /// @param steps    number of steps of the run, and total_steps of an lr_schedule that has none.
   TrainOptimizer(const std::string& name, const Config& model, double qk_clip, int64_t steps);
 
-  /// The default peak rate of a run: the rate of the first parameter of Muon, or of the first
-  /// parameter if Muon has none. Of a list of rates the largest.
+  /// Returns the default peak rate of a run: the rate of the first Muon parameter, or of the first
+  /// parameter if there is no Muon parameter. If the rule has a list of rates, returns the largest.
   double lr() const { return lr_; }
-  /// Whether a rule has lr_schedule. The run's own schedule then does not apply.
+  /// Returns whether a rule has lr_schedule. If so, the run's own schedule does not apply.
   bool has_lr_schedule() const;
-  /// Layers with QK-clip, ascending.
+  /// Returns the layers with QK-clip in ascending order.
   const std::vector<int32_t>& clipped_layers() const { return clipped_layers_; }
 
-  /// The options of the whole optimizer. `config` shows which of them the file sets.
+  /// Returns the options of the whole optimizer. `config` shows which of them the file sets.
   tool::OptimizerOptions options() const;
   const tool::StepConfig& config() const { return config_; }
-  /// The groups at `step`, counted from 0.
+  /// Returns the groups at `step`, counted from 0.
   std::vector<muonrt_group_t> groups(int64_t step) const;
-  /// Whether the groups are the same at every step.
+  /// Returns whether the groups are the same at every step.
   bool constant() const;
   /// Sets the group and the QK-clip of a parameter. The pointer is valid as long as this object.
   void fill(muonrt_param_t& param, int64_t index) const;

@@ -9,13 +9,13 @@ namespace muonrt::train {
 struct Products::Host {
   host::ThreadPool pool{1};
   host::GemmScratch scratch;
-  std::vector<char> memory;  // workspace of `scratch`
+  std::vector<char> memory;  // workspace that `scratch` uses
 };
 
 Products::Products() : host_(std::make_unique<Host>()) {}
 Products::~Products() = default;
 
-/// The transpose of A, contiguous. It is copied in square blocks, which fit into the cache.
+/// Returns a contiguous transpose of A. It is copied in square blocks, which fit into the cache.
 const float* Products::transposed(const Factor& a) {
   constexpr int64_t kSquare = 16;
   transposed_.resize(static_cast<size_t>(a.rows * a.cols));

@@ -6,37 +6,39 @@
 
 namespace muonrt::train {
 
-/// A factor of a product: a row-major matrix as it is stored, used transposed if `transposed`.
+/// A factor of a product: a row-major matrix, of which the transpose is used if `transposed` is
+/// set.
 struct Factor {
   const float* data;
   int64_t rows, cols, ld;
   bool transposed = false;
 };
 
-/// Matrix products on the calling thread, with the library's host products.
-/// Threads: one object for each thread.
+/// Matrix products on the calling thread, computed by the library's host code. Threads: one object
+/// for each thread.
 class Products {
  public:
   Products();
   ~Products();
 
-  /// C = op(A) op(B) + D. C must not overlap A, B and D.
+  /// Computes C = op(A) op(B) + D. C must not overlap A, B and D.
   /// @param ld  the leading dimension of C and D, in elements.
-  /// @param d   D; null: zero.
+  /// @param d   D; null means zero.
   void multiply(const Factor& a, const Factor& b, float* c, int64_t ld, const float* d = nullptr);
 
-  // A linear layer y = x w^T (+ d) on contiguous rows: x is rows x in, w is out x in, y rows x out.
+  // Computes a linear layer y = x w^T (+ d) on contiguous rows. x is rows x in, w is out x in, and
+  // y is rows x out.
 
   void linear(int64_t rows, int64_t in, int64_t out, const float* x, const float* w, float* y,
               const float* d = nullptr) {
     multiply({x, rows, in, in}, {w, out, in, in, true}, y, out, d);
   }
-  /// dx = dy w (+ d)
+  /// Computes dx = dy w (+ d).
   void input_gradient(int64_t rows, int64_t in, int64_t out, const float* dy, const float* w,
                       float* dx, const float* d = nullptr) {
     multiply({dy, rows, out, out}, {w, out, in, in}, dx, in, d);
   }
-  /// dw = dy^T x
+  /// Computes dw = dy^T x.
   void weight_gradient(int64_t rows, int64_t in, int64_t out, const float* dy, const float* x,
                        float* dw) {
     multiply({dy, rows, out, out, true}, {x, rows, in, in}, dw, in);

@@ -8,8 +8,8 @@
 namespace muonrt::train {
 namespace {
 
-constexpr double kRedrawSeconds = 0.1;  // on a terminal
-constexpr double kLineSeconds = 5.0;    // in a log file
+constexpr double kRedrawSeconds = 0.1;  // interval on a terminal
+constexpr double kLineSeconds = 5.0;    // interval in a log file
 
 }  // namespace
 

@@ -6,11 +6,11 @@
 
 namespace muonrt::train {
 
-/// The purpose of random numbers; each has its own stream of a seed.
+/// The purpose of random numbers. Each purpose has its own random stream for a seed.
 enum class Stream : uint64_t { kInit = 1, kBatch = 2, kSample = 3 };
 
-/// Four random words. They depend only on seed, stream, `high` and `low`, so any rank can compute
-/// any of them directly.
+/// Returns four random words. They depend only on seed, stream, `high` and `low`, so any rank can
+/// compute any of them directly.
 inline RandomBlock draw(uint64_t seed, Stream stream, uint32_t high, uint64_t low) {
   return random_block(seed, static_cast<uint64_t>(stream) << 16, high, low);
 }

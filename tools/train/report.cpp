@@ -36,7 +36,7 @@ std::string comparison(const Outcome& outcome) {
                      difference);
 }
 
-/// One line for each run with a QK-clip threshold.
+/// Returns one line for each run that has a QK-clip threshold.
 std::string clipping(const Options& o, const Outcome& outcome) {
   std::string out;
   for (size_t i = 0; i < outcome.results.size(); ++i) {

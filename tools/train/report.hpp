@@ -14,14 +14,14 @@ struct Outcome {
   int ranks = 1;
   std::string mesh;
   std::vector<RunPlan> plans;
-  std::vector<RunResult> results;  // of the plans that were executed
+  std::vector<RunResult> results;  // results of the plans that were executed
 };
 
-/// The text that the program prints at the end: a row for each optimizer, the comparison, the paths
-/// of the files, and a sample of text.
+/// Returns the text that the program prints at the end: a row for each optimizer, the comparison,
+/// the paths of the files, and a sample of text.
 std::string result_text(const Options& options, const Text& text, const Outcome& outcome);
 
-/// The same values as JSON.
+/// Returns the same values as JSON.
 std::string result_json(const Options& options, const Text& text, const Outcome& outcome);
 
 }  // namespace muonrt::train

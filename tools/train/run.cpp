@@ -23,13 +23,14 @@ namespace muonrt::train {
 
 namespace {
 
-std::atomic<int> stop{0};  // number of a signal
+std::atomic<int> stop{0};  // number of the signal
 
-/// Number of sequences in a block of the batch. The blocks are the same for any number of ranks,
-/// and their gradients are added exactly, so training is bitwise identical on any number of ranks.
+/// The number of sequences in a block of the batch. The blocks are the same for any number of
+/// ranks, and their gradients are added exactly, so training is bitwise identical on any number of
+/// ranks.
 constexpr int64_t kBlock = 2;
 
-/// The whole tensors of a model in one allocation.
+/// The full tensors of a model in one allocation.
 template <class T>
 struct Tensors {
   explicit Tensors(const std::vector<ParamSpec>& specs)
@@ -44,7 +45,7 @@ struct Tensors {
   std::vector<T*> pointers;
 };
 
-/// A run on one rank.
+/// One run on one rank.
 class Trainer {
  public:
   Trainer(Comm& comm, const TrainMesh& mesh, const Options& options, const RunPlan& plan,
@@ -119,7 +120,7 @@ class Trainer {
   Tensors<float> full_, grads_;
   Tensors<int64_t> sums_;
   std::vector<float> local_, local_grad_, logits_;
-  std::unique_ptr<DeviceMemory> memory_;  // copies for the optimizer; null: it uses the host's
+  std::unique_ptr<DeviceMemory> memory_;  // copies for the optimizer; null if it uses host memory
   float *far_ = nullptr, *far_grad_ = nullptr, *far_logits_ = nullptr;
   std::unique_ptr<Optimizer> optimizer_;
   int64_t first_step_ = 0;
@@ -173,7 +174,7 @@ float Trainer::largest(float mine) {
 
 bool Trainer::anyone_stops() { return sum(stop != 0) > 0; }
 
-// The factor on the rates of all parameters in a step.
+// Returns the factor by which the rates of all parameters are multiplied in a step.
 double Trainer::rate(int64_t step) const {
   const double peak = plan_.lr / settings_.lr();
   if (settings_.has_lr_schedule()) return peak;
@@ -205,7 +206,8 @@ int64_t Trainer::add_gradients(int64_t step, int64_t block) {
   return Sum::of(loss / tokens);
 }
 
-/// Sets the groups of this step if they change, for example with a momentum schedule.
+/// Sets the groups of this step if they change from step to step, for example with a momentum
+/// schedule.
 void Trainer::set_groups(int64_t step) {
   if (settings_.constant()) return;
   const auto groups = settings_.groups(step);
@@ -238,9 +240,10 @@ muonrt_step_report_t Trainer::step_optimizer(int64_t step) {
   return report;
 }
 
-/// Loads the optimizer. Nothing else is saved, because batches follow from seed and step.
+/// Loads the optimizer. Nothing else was saved, because batches follow from seed and step.
 void Trainer::load() {
-  // With the groups of the saved step, a note on a setting states that the file has changed.
+  // The groups of the saved step are set first, so that a note on a setting appears only if the
+  // file has changed.
   set_groups(std::max<int64_t>(tool::saved_steps(options_.resume) - 1, 0));
   optimizer_->load(options_.resume);
   if (memory_) memory_->get(local_, far_);
@@ -296,7 +299,7 @@ std::unique_ptr<Progress> Trainer::progress(std::FILE* out) const {
                     options_.batch * config_.context});
 }
 
-/// Runs one step, saves a checkpoint and validates if it is time. Adds to `times`.
+/// Runs one step. Saves a checkpoint and validates if either is due. Adds to `times`.
 CurvePoint Trainer::advance(int64_t step, RunResult& result, Times& times,
                             tool::HealthLog& health) {
   muonrt_step_report_t report;
@@ -321,7 +324,8 @@ CurvePoint Trainer::advance(int64_t step, RunResult& result, Times& times,
     trace_.add(comm_, *optimizer_);
   CurvePoint point{result.steps, result.train_loss, std::nan(""),
                    result.steps * options_.batch * config_.context, now() - times.start};
-  // Before the save, so that a run that continues from it has this step in its curve.
+  // The point is logged before the save, so that a run that continues from it has this step in its
+  // curve.
   if (log_) log_->add(point);
   if (!options_.save.empty() && (last || result.steps % options_.save_every == 0)) {
     save(result.steps);

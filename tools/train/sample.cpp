@@ -9,7 +9,8 @@
 namespace muonrt::train {
 namespace {
 
-// The first index at which the running sum of softmax(logits / temperature) passes u, 0 <= u < 1.
+// Returns the first index at which the running sum of softmax(logits / temperature) exceeds u, for
+// 0 <= u < 1.
 size_t pick(const std::vector<float>& logits, double temperature, double u) {
   const auto best = std::max_element(logits.begin(), logits.end());
   if (temperature == 0.0) return static_cast<size_t>(best - logits.begin());
@@ -28,8 +29,8 @@ size_t pick(const std::vector<float>& logits, double temperature, double u) {
   return static_cast<size_t>(best - logits.begin());
 }
 
-// Bytes of the UTF-8 character that starts at `at`, or 0 if it is not well formed there.
-// Overlong forms and surrogates are not checked, because a terminal replaces them itself.
+// Returns the length in bytes of the UTF-8 character that starts at `at`, or 0 if it is malformed.
+// Overlong forms and surrogates are not checked, because terminals replace them.
 size_t utf8_length(const std::string& text, size_t at) {
   const auto lead = static_cast<unsigned char>(text[at]);
   const size_t length = lead >= 0xF0 && lead < 0xF5   ? 4

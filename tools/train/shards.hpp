@@ -9,38 +9,39 @@
 
 namespace muonrt::train {
 
-/// Sums of numbers in fixed point. They are exact, so the result depends neither on the order of
-/// the terms nor on the number of ranks. The resolution is 6e-14.
+/// A sum of numbers in fixed point. It is exact, so it depends neither on the order of the terms
+/// nor on the number of ranks. The resolution is 6e-14.
 struct Sum {
   static constexpr double kOne = 0x1p44;
-  /// Whether x may be a term: |x| < 1024, and not NaN. A sum can hold 2^9 terms of this size.
+  /// Returns whether x may be a term: |x| < 1024, and not NaN. A sum can hold 2^9 terms of this
+  /// size.
   static bool fits(double x) { return x < 0x1p10 && x > -0x1p10; }
   static int64_t of(double x) { return static_cast<int64_t>(x * kOne); }
   static double value(int64_t sum) { return static_cast<double>(sum) / kOne; }
 };
 
 /// The shards of a model's parameters. Between steps a rank holds only its shards, one after the
-/// other in one buffer; whole tensors exist only during the computation.
+/// other in one buffer. Full tensors exist only during the computation.
 class Shards {
  public:
   Shards(const TrainMesh& mesh, const std::vector<ParamSpec>& specs, int rank);
 
-  /// Number of elements in the shards of this rank.
+  /// Returns the number of elements in the shards of this rank.
   int64_t local_elements() const { return by_rank_[static_cast<size_t>(rank_)].elements; }
-  /// Offset of the shard of parameter `index` in the buffer.
+  /// Returns the offset of the shard of parameter `index` in the buffer.
   int64_t local_offset(int64_t index) const;
   std::vector<int64_t> local_shape(int64_t index) const;
 
-  /// Copies the elements of this rank from whole tensors (`full[i]` is parameter i) to `local`.
+  /// Copies the elements of this rank from full tensors (`full[i]` is parameter i) to `local`.
   void extract(const float* const* full, float* local) const;
-  /// Gathers the shards of all ranks into whole tensors. Collective.
+  /// Gathers the shards of all ranks into full tensors. Collective.
   void gather(Comm& comm, const float* local, float* const* full);
-  /// Sums `full` over all ranks, in the fixed point of Sum, and stores the elements of this rank in
+  /// Sums `full` over all ranks in the fixed point of Sum, and stores the elements of this rank in
   /// `local`. Collective.
   void reduce_scatter(Comm& comm, const int64_t* const* full, float* local);
 
  private:
-  /// Elements that are contiguous in the whole tensor and in the buffer of a rank.
+  /// A run of elements that are contiguous in the full tensor and in the buffer of a rank.
   struct Stretch {
     int64_t param, full_offset, local_offset, count;
   };
@@ -57,8 +58,8 @@ class Shards {
 
   int rank_, ranks_;
   std::vector<RankShards> by_rank_;  // by rank
-  int64_t longest_ = 0;              // the most elements that a rank holds
-  // Messages by rank; members, so that each call reuses the memory.
+  int64_t longest_ = 0;              // the largest number of elements that a rank holds
+  // The messages by rank. They are members, so that each call reuses the memory.
   std::vector<float> gathered_;
   std::vector<std::vector<int64_t>> partial_grads_out_, partial_grads_in_;
 };

@@ -46,7 +46,7 @@ void StepTrace::add(Comm& comm, const Optimizer& optimizer) {
   nlohmann::json events = nlohmann::json::parse(optimizer.trace(MUONRT_FORMAT_JSON));
   for (nlohmann::json& event : events)
     if (event.contains("ts")) event["ts"] = event["ts"].get<double>() + clock.offset;
-  // Perfetto shows it next to the name of the rank.
+  // Perfetto shows this label next to the name of the rank.
   events.push_back({{"name", "process_labels"},
                     {"ph", "M"},
                     {"pid", comm.rank()},

@@ -16,11 +16,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Debian's reader, all verses, one a line. `-f` keeps it from breaking lines and from paging.
+// Debian's Bible reader prints all verses, one verse per line. `-f` turns off line wrapping and
+// paging.
 constexpr const char* kBibleCommand = "bible -f 'gen1:1-rev22:21' 2>/dev/null </dev/null";
 constexpr size_t kBibleLeast = 4'000'000;  // version 4.38 prints 4,404,412 bytes
 constexpr size_t kBibleMost = 5'000'000;
-constexpr const char* kLicence = "/usr/share/common-licenses/GPL-3";  // on every Debian
+// exists on every Debian system
+constexpr const char* kLicence = "/usr/share/common-licenses/GPL-3";
 
 struct ClosePipe {
   void operator()(std::FILE* pipe) const { pclose(pipe); }

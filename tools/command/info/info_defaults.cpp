@@ -18,10 +18,10 @@ namespace muonrt::tool {
 
 namespace {
 
-/// The shortest text that reads back as the same number; it is valid JSON, too.
+/// Returns the shortest text that reads back as the same number. It is also valid JSON.
 Cell number_cell(double value) { return {fmt::format("{}", value), fmt::format("{}", value)}; }
 
-/// The settings that belong to the coefficients of the group.
+/// Returns the coefficient settings of the group.
 CoefficientSettings own(const muonrt_group_t& g) {
   return default_settings(static_cast<CoefficientFamily>(g.coefficients));
 }
@@ -45,7 +45,7 @@ std::string values_of(const StorageDType&) { return "f32, bf16"; }
 std::string values_of(const AnyDType&) { return "f32, bf16, f16"; }
 std::string values_of(const Unchecked&) { return "any number"; }
 
-/// A value of a field in the C struct, or its name if it is an enum.
+/// Returns a cell with the value of a field in the C struct, or with its name if it is an enum.
 template <class Row, class Value>
 Cell cell_of(const Row& row, Value value) {
   using Rule = decltype(row.rule);
@@ -74,7 +74,7 @@ Table group_table() {
                {"muon", "Muon"},
                {"adamw", "AdamW"},
                {"values", "values", Table::Align::kLeft}});
-  // Settings of both roles, then those of Muon, then those of AdamW.
+  // The settings of both roles come first, then those of Muon, then those of AdamW.
   for (const unsigned whose : {0u, unsigned{kMuonOnly}, unsigned{kAdamWOnly}}) {
     visit_group_fields([&](const auto& row) {
       if constexpr (requires { row.member; }) {
@@ -94,7 +94,7 @@ Table group_table() {
   return table;
 }
 
-/// The fields of all three structs of options, which the rows access by their name.
+/// All three option structs in one object, so that the rows can access every field by its name.
 struct AllOptions : muonrt_optimizer_options_t, muonrt_tuning_options_t, muonrt_debug_options_t {};
 
 Table option_table() {

@@ -17,7 +17,7 @@ struct Arguments {
   bool json = false;
 };
 
-/// One value of `about`; empty if it is missing.
+/// Returns one value of `about`, or an empty text if it is missing.
 std::string about(const nlohmann::ordered_json& file, const char* key) {
   const auto found = file.at("about").find(key);
   return found == file.at("about").end() ? "" : found->get<std::string>();
@@ -37,7 +37,7 @@ int run(const Arguments& a) {
   }
   Table table(columns);
   for (const NamedOptimizer& one : named_optimizers()) {
-    // Keys keep the order of the file.
+    // An ordered_json keeps the keys in the order of the file.
     auto file = nlohmann::ordered_json::parse(one.opt_json);
     std::vector<Cell> row = {cell::word(std::string(one.name)), cell::word(about(file, "system")),
                              cell::word(about(file, "source"))};

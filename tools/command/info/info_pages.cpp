@@ -21,7 +21,8 @@ std::vector<const CLI::Option*> options_of(const CLI::App& app) {
   return app.get_options([](const CLI::Option* option) { return !option->get_group().empty(); });
 }
 
-/// Calls `work(app, "muonrt bench step")` for the command and each subcommand.
+/// Calls `work(app, "muonrt bench step")`, with the right name, for the command and each
+/// subcommand.
 template <class Work>
 void for_each_command(const CLI::App& app, const std::string& name, const Work& work) {
   work(app, name);
@@ -29,7 +30,7 @@ void for_each_command(const CLI::App& app, const std::string& name, const Work& 
     for_each_command(*below, name + " " + below->get_name(), work);
 }
 
-/// Escapes text for roff, in which lines that begin with a dot or an apostrophe are requests.
+/// Escapes a text for roff, where a line that begins with a dot or an apostrophe is a request.
 std::string roff(const std::string& text) {
   std::string out;
   for (const char c : text) {
@@ -64,7 +65,8 @@ void print_man_page(const CLI::App& top) {
   });
 }
 
-/// The words that the validator of an option accepts, which its type name lists: "TEXT:{a,b}".
+/// Returns the words that the validator of an option accepts. Its type name lists them:
+/// "TEXT:{a,b}".
 std::string choices_of(const CLI::Option& option) {
   const std::string type = option.get_type_name();
   const size_t begin = type.find('{');

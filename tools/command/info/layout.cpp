@@ -26,7 +26,7 @@ using Json = nlohmann::ordered_json;
 
 struct Arguments {
   LayoutText text;
-  int world = 0;  // 0: up to the mesh's largest rank
+  int world = 0;  // 0 means all ranks up to the mesh's largest
   std::string picture;
   bool json = false;
 };
@@ -52,8 +52,8 @@ Json json_runs(const Runs& runs) {
   return out;
 }
 
-/// The flat range inside the local tensor after the cuts, as a list; an empty range gives an empty
-/// list.
+/// Returns the flat range inside the local tensor after the cuts as a list, which is empty if the
+/// range is empty.
 Runs flat_runs(const Layout& layout, int rank) {
   const auto [begin, end] = layout.flat_range(rank);
   return begin < end ? Runs{{begin, end}} : Runs{};
@@ -64,7 +64,7 @@ Json json_rank(const Layout& layout, int rank) {
   out["rank"] = rank;
   const auto coords = layout.mesh().coords(rank);
   out["coords"] = coords ? Json(*coords) : Json();
-  // Flat ranges count elements of the local tensor that is left after the cuts.
+  // Flat ranges count the elements of the local tensor that remains after the cuts.
   if (layout.product_form() || !layout.cuts().empty()) {
     Json dims = Json::array();
     for (int d = 0; d < layout.dims(); ++d) {
@@ -134,7 +134,7 @@ std::string table_of(const Layout& layout, int world) {
          table.text();
 }
 
-/// A note if the other reading of the placements gives another layout, otherwise "".
+/// Returns a note if the other reading of the placements gives a different layout, otherwise "".
 std::string note_on_readings(const LayoutText& text, const Layout& layout) {
   if (text.placements.empty()) return "";
   const bool literal = text.reading.empty() || text.reading == "literal";
@@ -164,8 +164,8 @@ std::string note_on_readings(const LayoutText& text, const Layout& layout) {
   }
 }
 
-/// The placements that the names of the mesh select, for a text without placements, cuts and
-/// shards.
+/// Returns the placements that follow from the names of the mesh dimensions, for a text that gives
+/// no placements, cuts and shards.
 std::string placements_by_names(const LayoutText& text) {
   const auto dims = std::ssize(parse_list(text.shape, "shape"));
   const Mesh mesh = parse_mesh(text.mesh, text.rank_array);

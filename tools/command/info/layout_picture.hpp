@@ -6,9 +6,10 @@
 
 namespace muonrt::tool {
 
-/// The tensor as a matrix (more than two dims: dim 0 by all others), every element in the colour of
-/// the ranks that hold it, as an SVG document. Replicas share a colour; the legend names the
-/// ranks. Throws std::runtime_error for a tensor without elements, or cut finer than can be drawn.
+/// Draws the tensor as an SVG document. The tensor is shown as a matrix: if it has more than two
+/// dimensions, the rows are dimension 0 and the columns all others. The colour of an element shows
+/// which ranks hold it. Replicas share a colour, and the legend names the ranks. Throws
+/// std::runtime_error if the tensor has no elements, or if its parts are too small to draw.
 std::string layout_picture(const Layout& layout);
 
 }  // namespace muonrt::tool

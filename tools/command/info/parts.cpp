@@ -30,7 +30,7 @@ std::string mpi_text() {
 #endif
 }
 
-/// "2.7.3" of "... onednn 2.7.3 isa ...".
+/// Returns "2.7.3" for a text such as "... onednn 2.7.3 isa ...".
 std::string onednn_version(const std::string& host) {
   const size_t at = host.find("onednn ");
   return at == std::string::npos ? "unknown" : host.substr(at + 7, host.find(' ', at + 7) - at - 7);

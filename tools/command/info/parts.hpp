@@ -4,7 +4,7 @@
 
 namespace muonrt::tool {
 
-/// Lists the version of muonrt, and of each library in the command with its license.
+/// Lists the version of muonrt, and the version and license of each library in the command.
 std::string version_text();
 
 }  // namespace muonrt::tool

@@ -11,7 +11,8 @@ namespace muonrt::tool {
 
 namespace {
 
-/// Bounds of `parts` ranges of [0, size), uneven, some empty, different for each `seed`.
+/// Returns the bounds of `parts` uneven ranges of [0, size). Some ranges are empty. The bounds
+/// differ for each `seed`.
 std::vector<int64_t> uneven_bounds(int64_t size, int64_t parts, size_t seed) {
   std::vector<int64_t> out = {0};
   int64_t sum = 0, total = 0;
@@ -26,7 +27,7 @@ std::vector<int64_t> uneven_bounds(int64_t size, int64_t parts, size_t seed) {
   return out;
 }
 
-/// Placements of dims that the tensor lacks become R, cuts of them are left out.
+/// Replaces placements of dimensions that the tensor lacks with R, and leaves out their cuts.
 std::string fitting_placements(const std::string& text, size_t dims) {
   std::vector<Placement> list = parse_placements(text);
   for (Placement& p : list) {
@@ -47,8 +48,8 @@ std::string fitting_cuts(const std::string& text, size_t dims) {
   return out;
 }
 
-/// One range for each rank of the mesh: every local tensor that the cuts leave falls to the shards
-/// over `free` mesh dims, for odd seeds in descending order.
+/// Returns one range for each rank of the mesh. Every local tensor that the cuts leave is divided
+/// among the shards over the mesh dimensions `free`, in descending order if the seed is odd.
 std::string flat_text(const Layout& before, const std::vector<int>& free, size_t seed) {
   const Mesh& mesh = before.mesh();
   const int64_t shards = mesh.count_over(free);
@@ -78,7 +79,7 @@ LayoutText text_of(const LayoutWords& words, const ModelTensor& tensor, size_t i
   if (!placements.empty()) {
     text.placements = fitting_placements(placements, dims);
     text.reading = words.reading;
-    // FSDP names nothing that it could cut of a scalar.
+    // With FSDP a scalar has no dimension that could be cut.
     if (text.placements.find('S') != std::string::npos) text.flat_dims = words.flat_dims;
   } else {
     text.cuts = fitting_cuts(words.cuts, dims);

@@ -19,7 +19,8 @@ namespace {
 
 using Json = nlohmann::json;
 
-/// The number of elements whose bits differ, and the largest difference; NaN if an element is NaN.
+/// How two tensors differ: the number of elements whose bits differ, and the largest difference,
+/// which is NaN if an element is NaN.
 struct Distance {
   int64_t elements = 0, differ = 0;
   double largest = 0;
@@ -48,7 +49,7 @@ Distance distance_of(const muonrt_checkpoint_tensor_t& tensor, const std::vector
   return out;
 }
 
-/// The text of a JSON value, without quotes; "none" if there is no such member.
+/// Returns the text of a JSON value without quotes, or "none" if there is no such member.
 std::string text_at(const Json& object, const std::string& key) {
   const auto found = object.find(key);
   if (found == object.end()) return "none";
@@ -135,7 +136,7 @@ class Comparison {
           std::pair{"updates", "updates"}, std::pair{"key of random rounding", "key"},
           std::pair{"NorMuon's neurons", "lines"}})
       differ(what + word, text_at(a, key), text_at(b, key));
-    // Whether parameters are saved is compared once, for the whole checkpoint.
+    // Whether the parameters are saved is compared once for the whole checkpoint.
     const Json &state_a = a.at("state"), &state_b = b.at("state");
     const std::string param = kind_text(MUONRT_STATE_PARAM);
     const bool one_saved = state_a.contains(param) != state_b.contains(param);
@@ -157,7 +158,7 @@ class Comparison {
              text_at(one, name), text_at(other, name));
   }
 
-  /// Compares the tensors that both have with the same dtype.
+  /// Compares the tensors that both checkpoints have with the same dtype.
   void compare_tensors(const std::string& param, const Json& state_a, const Json& state_b) {
     for (int32_t kind = MUONRT_STATE_PARAM; kind <= MUONRT_STATE_NORMUON; ++kind) {
       const std::string word = kind_text(kind), dtype = text_at(state_a, word);

@@ -5,7 +5,7 @@
 namespace muonrt::tool {
 
 /// Prints the differences between two checkpoints, which may come from different meshes.
-/// @return  whether they are equal.
+/// @return  whether the checkpoints are equal.
 bool diff_checkpoints(const Saved& first, const Saved& second, bool json);
 
 }  // namespace muonrt::tool

@@ -21,16 +21,16 @@ namespace {
 using Bytes = std::vector<unsigned char>;
 using Shape = std::vector<int64_t>;
 
-// The format in the metadata of exported momenta and moments.
+// The format name in the metadata of exported momenta and moments.
 constexpr const char* kStateFormat = "muonrt step state 1";
 
-/// A tensor and the function that reads its data for the file.
+/// A tensor, and the function that reads its data when the file is written.
 struct LateTensor {
   TensorEntry entry;
   std::function<Bytes()> bytes;
 };
 
-/// The tensors of one parameter, by kind.
+/// The tensors of one parameter by kind.
 struct Parameter {
   std::string name;
   std::map<int32_t, int64_t> index;
@@ -51,7 +51,7 @@ LateTensor late(const std::string& name, const std::string& dtype, const Shape& 
   return {{name, dtype, shape, 0, bytes}, std::move(read)};
 }
 
-/// Joins a parameter and its remainder to f32 weights, as muonrt/param.h defines them.
+/// Joins a parameter and its remainder into f32 weights, as muonrt/param.h defines them.
 Bytes joined(Checkpoint& checkpoint, int64_t param, int64_t remainder) {
   const Bytes high = checkpoint.read(param), low = checkpoint.read(remainder);
   Bytes out(high.size() * 2);
@@ -76,8 +76,9 @@ Shape shape_of(const muonrt_checkpoint_tensor_t& tensor) {
   return {tensor.shape, tensor.shape + tensor.ndim};
 }
 
-/// The parameters: master weights, or the parameter, perhaps with a remainder. Throws
-/// std::runtime_error if neither was saved.
+/// Returns the parameters: the master weights if they were saved, otherwise the parameters
+/// themselves, with the remainders if there are any. Throws std::runtime_error if neither was
+/// saved.
 std::vector<LateTensor> weights_of(const Saved& saved, Checkpoint& checkpoint) {
   std::vector<LateTensor> out;
   for (const Parameter& p : parameters_of(checkpoint)) {
@@ -112,7 +113,7 @@ std::vector<LateTensor> weights_of(const Saved& saved, Checkpoint& checkpoint) {
   return out;
 }
 
-/// All state except weights, in the form that `python -m muonrt.convert` reads.
+/// Returns all state except weights, in the form that `python -m muonrt.convert` reads.
 std::vector<LateTensor> state_of(Checkpoint& checkpoint) {
   const auto count = [](const std::string& name, int64_t value) {
     return late(name, "I64", {}, sizeof value, [value] { return count_bytes(value); });
@@ -171,7 +172,7 @@ void export_checkpoint(const ExportArguments& arguments) {
   Checkpoint checkpoint = arguments.saved.open();
   OutputFolder out("--to", arguments.to, false);
   Table files({{"name", "file", Table::Align::kLeft}, {"tensors", "tensors"}, {"bytes", "size"}});
-  // transformers requires this key.
+  // The transformers library requires this key.
   write(arguments, out.work_path(), "model", weights_of(arguments.saved, checkpoint),
         {{"format", "pt"}}, files);
   if (arguments.state)

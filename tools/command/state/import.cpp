@@ -18,11 +18,11 @@ namespace muonrt::tool {
 
 namespace {
 
-/// The keys of the state of an optimizer. Tensors are named PARAMETER.KEY.
+/// The keys under which an optimizer stores its state. Tensors are named PARAMETER.KEY.
 struct Format {
   const char *name, *muon, *first, *second, *momentum;
-  bool key_first =
-      false;  // names are KEY/PARAMETER; there are update counts, and metadata for momentum
+  // If true, names are KEY/PARAMETER, and the file has update counts and metadata for momentum.
+  bool key_first = false;
 };
 constexpr Format kFormats[] = {{"torch", "momentum_buffer", "exp_avg", "exp_avg_sq", "ema"},
                                {"keller_jordan", "momentum_buffer", "exp_avg", "exp_avg_sq", "ema"},
@@ -37,7 +37,7 @@ const Format& format_of(const std::string& name) {
   throw Error(kInvalidArg, cat("--from: there is no format ", in_quotes(name)));
 }
 
-/// Converts F32 or BF16 to f32.
+/// Converts F32 or BF16 data to f32.
 std::vector<unsigned char> f32_of(const TensorEntry& entry, std::span<const unsigned char> bytes) {
   if (entry.dtype == "F32") return {bytes.begin(), bytes.end()};
   std::vector<unsigned char> out(bytes.size() * 2);
@@ -54,7 +54,7 @@ class Import {
       : a_(a), format_(format_of(a.from)), state_(a.state), params_(a.params) {
     manifest_.step = a.step;
     manifest_.with_params = true;
-    manifest_.groups.resize(2);  // their settings are unknown
+    manifest_.groups.resize(2);  // the settings of both groups are unknown
   }
 
   void run() {
@@ -87,7 +87,7 @@ class Import {
     if (found) taken_.insert(found->name);
     return found;
   }
-  /// The number of steps in a tensor, or `fallback` if the tensor is missing.
+  /// Returns the number of steps that a tensor holds, or `fallback` if there is no such tensor.
   int64_t count(const TensorEntry* entry, int64_t fallback) const {
     if (!entry) return fallback;
     int64_t out = -1;
@@ -98,7 +98,7 @@ class Import {
                    ", but must be an I64 from 0 to --step, which is ", a_.step);
     return out;
   }
-  /// The kind of Muon's momentum of a parameter.
+  /// Returns the kind of Muon momentum that a parameter has.
   std::string momentum_of(const std::string& param) const {
     if (!format_.key_first) return format_.momentum;
     const auto found = state_.table().metadata.find("momentum/" + param);
@@ -160,7 +160,7 @@ class Import {
     if (numel == 0) return;
     p.state[kind_name(kind)] = dtype;
     const StateTensor tensor = {std::ssize(manifest_.params), p.name, kind, dtype, numel};
-    // The writer only reads through the pointer.
+    // The writer only reads through this pointer.
     shards_.push_back(
         {tensor, whole_extent(numel), const_cast<unsigned char*>(bytes.data()), 0, numel});
   }

@@ -10,28 +10,28 @@ namespace muonrt::tool {
 /// A checkpoint that the command line selects.
 struct Saved {
   std::string folder;
-  std::string manifest = {};  // file name of an older manifest; "": the newest
+  std::string manifest = {};  // file name of an older manifest; "" selects the newest
 
   std::string path() const {
     return folder + "/" + (manifest.empty() ? "manifest.json" : manifest);
   }
-  /// Errors: as muonrt_checkpoint_open.
+  /// Errors: those of muonrt_checkpoint_open.
   Checkpoint open() const { return Checkpoint(folder, manifest); }
 };
 
-/// A JSON list of texts.
+/// Returns a JSON list of texts.
 std::string texts_json(const std::vector<std::string>& texts);
 
-/// A kind of state: "momentum", or "param" for the parameter itself.
+/// Returns the name of a kind of state, such as "momentum", or "param" for the parameter itself.
 const char* kind_text(int32_t kind);
-/// The dtype of a tensor as safetensors names it, such as "F32".
+/// Returns the dtype of a tensor as safetensors names it, such as "F32".
 const char* dtype_text(const muonrt_checkpoint_tensor_t& tensor);
-/// "momentum of param 'w'".
+/// Returns a text such as "momentum of param 'w'".
 std::string tensor_text(const muonrt_checkpoint_tensor_t& tensor);
-/// The size of an element in bytes.
+/// Returns the size of an element in bytes.
 int64_t element_size(const muonrt_checkpoint_tensor_t& tensor);
 
-/// All tensors that have elements. Errors: as muonrt_checkpoint_get_tensor.
+/// Returns all tensors that have elements. Errors: those of muonrt_checkpoint_get_tensor.
 std::vector<muonrt_checkpoint_tensor_t> tensors_with_data(Checkpoint& checkpoint);
 
 }  // namespace muonrt::tool

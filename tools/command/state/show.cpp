@@ -17,7 +17,7 @@ using Json = nlohmann::json;
 
 constexpr auto kLeft = Table::Align::kLeft;
 
-/// The text of a JSON value, without quotes, and the value.
+/// Returns a cell with the text of a JSON value, without quotes, and with the value itself.
 Cell value_of(const Json& value) {
   return {value.is_string() ? value.get<std::string>() : value.dump(), value.dump()};
 }

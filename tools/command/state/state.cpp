@@ -24,7 +24,7 @@ void add_saved(CLI::App& command, Saved& saved) {
   command.add_option("--manifest", saved.manifest, kOfOneKept)->check(file_name());
 }
 
-/// Adds a subcommand whose options `take` adds and which `run` executes.
+/// Adds a subcommand. `take` adds its options, and `run` executes it.
 template <class Arguments>
 void add(CLI::App& state, Work& work, const char* name, const char* what, const char* example,
          const std::function<void(CLI::App&, Arguments&)>& take,
@@ -38,7 +38,7 @@ void add(CLI::App& state, Work& work, const char* name, const char* what, const 
 
 void add_json(CLI::App& command, bool& json) { command.add_flag("--json", json, "print JSON"); }
 
-/// Arguments of the subcommands that only read.
+/// The arguments of subcommands that only read a checkpoint.
 struct Looks {
   Saved first, second;
   bool json = false;

@@ -12,7 +12,7 @@ namespace muonrt::tool {
 
 namespace {
 
-/// What was found in a checkpoint. Without problems it has all tensors.
+/// The result of checking a checkpoint. If there are no problems, it lists all tensors.
 struct Verified {
   int64_t step = 0, files = 0, bytes = 0, tensors = 0;
   std::vector<std::string> problems;
@@ -37,7 +37,7 @@ Verified verify(const Saved& saved) {
   out.problems = checkpoint->problems();
   for (int64_t i = 0; i < info.n_tensors; ++i) {
     auto tensor = detail::filled(muonrt_checkpoint_tensor_init_sized);
-    // A tensor that cannot be read is among the problems.
+    // A tensor that cannot be read has already been added to the problems.
     if (muonrt_checkpoint_get_tensor(&tensor, checkpoint->get(), i) != MUONRT_OK) continue;
     out.bytes += tensor.bytes;
     out.tensors += tensor.bytes > 0;

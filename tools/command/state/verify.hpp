@@ -4,8 +4,8 @@
 
 namespace muonrt::tool {
 
-/// Reads every byte and prints each error in a line.
-/// @return  whether there is no error.
+/// Reads every byte and prints one line for each error.
+/// @return  true if there are no errors.
 bool verify_checkpoint(const Saved& saved, bool json);
 
 }  // namespace muonrt::tool

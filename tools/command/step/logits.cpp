@@ -11,7 +11,7 @@ namespace muonrt::tool {
 
 namespace {
 
-/// Whether the name is "layer." and a number.
+/// Returns whether the name is "layer." followed by a number.
 bool is_layer(std::string_view name) {
   constexpr std::string_view kPrefix = "layer.";
   return name.starts_with(kPrefix) && name.size() > kPrefix.size() &&

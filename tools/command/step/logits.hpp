@@ -7,15 +7,16 @@
 
 namespace muonrt::tool {
 
-/// The largest attention logit of each query head for QK-clip in one step.
+/// The largest attention logit of each query head in one step, for QK-clip.
 struct StepLogits {
-  std::vector<float> values;        // the layers in ascending order; empty: no layer has qk_clip
-  std::vector<std::string> unused;  // tensors of layers without qk_clip
+  // layer by layer, in ascending order; empty if no layer has qk_clip
+  std::vector<float> values;
+  std::vector<std::string> unused;  // the file's tensors for layers without qk_clip
 };
 
 /// Reads one file for each step. Throws std::runtime_error if a file, a layer or a head is missing,
-/// or if a tensor is not that of a layer.
-/// @param layers  the layers with qk_clip and their numbers of query heads, ascending.
+/// or if a tensor does not belong to a layer.
+/// @param layers  the layers with qk_clip in ascending order, with their numbers of query heads.
 std::vector<StepLogits> read_logits(const std::vector<std::pair<int32_t, int32_t>>& layers,
                                     const std::vector<std::string>& paths, size_t steps);
 

@@ -19,7 +19,7 @@ struct MatrixPart {
   std::optional<std::string> normuon_axis;
 };
 
-/// Converts `parts` for matrices of this shape; empty if opt.json has none.
+/// Converts `parts` for matrices of this shape. The result is empty if opt.json has no `parts`.
 /// Throws std::runtime_error if the numbers do not fit the shape. The optimizer checks that the
 /// parts cover the matrix.
 /// @param where  "opt.json: rules[2].parts" and the parameter, for messages.

@@ -19,8 +19,9 @@ namespace {
 
 using Json = nlohmann::json;
 
-/// The table of tensors.
-/// @param paths  receives the number of tensors by path: standard, gram, adamw, frozen, empty.
+/// Returns the table of tensors.
+/// @param paths  receives the number of tensors for each path: standard, gram, adamw, frozen,
+///     empty.
 Table params_table(const std::vector<StepTensor>& tensors, const std::string& plan,
                    std::map<std::string, int64_t>& paths) {
   constexpr auto kLeft = Table::Align::kLeft;
@@ -57,8 +58,8 @@ std::string text_of(const std::map<std::string, int64_t>& counts) {
   return out.empty() ? "none" : out;
 }
 
-/// Whether a tensor has a name and a shape of GPT-2's Conv1D, which stores inputs x outputs,
-/// although its rule does not set `transposed`.
+/// Returns whether a tensor has a name and a shape as in GPT-2's Conv1D, which stores inputs x
+/// outputs, although its rule does not set `transposed`.
 bool looks_transposed(const StepTensor& t) {
   if (!t.steps() || t.adamw() || t.config->transposed) return false;
   const auto [rows, cols] = t.matrix_shape();
@@ -161,7 +162,7 @@ void StepReporter::print(const std::string& plan, const std::vector<ShardWriter:
                          steps_[i].file, steps_[i].reason);
   }
   print_notes();
-  std::string sums;  // in the form of sha256sum
+  std::string sums;  // in the format of sha256sum
   for (const auto& file : files)
     if (!file.sha256.empty()) sums += fmt::format("{}  {}\n", file.sha256, file.name);
   const std::string digest = sha256_of(sums);

@@ -10,22 +10,23 @@
 
 namespace muonrt::tool {
 
-/// The output of `muonrt step`.
+/// Collects and prints the output of `muonrt step`.
 class StepReporter {
  public:
   StepReporter(const std::vector<StepTensor>& tensors, const StepConfig& config,
                const StepArguments& arguments, int world)
       : tensors_(tensors), config_(config), arguments_(arguments), world_(world) {}
 
-  /// Adds the last step of this thread. If it was skipped, reads muonrt_get_last_error().
+  /// Adds the last step of this thread. If the step was skipped, reads muonrt_get_last_error().
   /// @param inactive  names of the parameters that had no gradient.
   void add_step(const muonrt_step_report_t& report, const std::string& file,
                 std::vector<std::string> inactive);
   void set_state_notes(std::vector<std::string> notes) { state_notes_ = std::move(notes); }
-  /// Adds the heads that QK-clip has scaled in the step that was added last.
-  /// @param unused  logits of layers without qk_clip.
+  /// Adds the heads that QK-clip scaled in the step that was added last.
+  /// @param unused  the names of logits for layers without qk_clip.
   void add_clipped(const Optimizer& optimizer, std::vector<std::string> unused);
-  /// @param plan   the JSON of muonrt_optimizer_describe_plan(); "" if all parameters are frozen.
+  /// @param plan   the JSON text from muonrt_optimizer_describe_plan(), or "" if all parameters are
+  ///     frozen.
   /// @param files  the files with the parameters.
   void print(const std::string& plan, const std::vector<ShardWriter::Written>& files,
              const HealthLog& health) const;
@@ -33,10 +34,10 @@ class StepReporter {
  private:
   struct Step {
     muonrt_step_report_t report;
-    std::string file, reason;                          // reason: why it was skipped
+    std::string file, reason;                          // `reason` says why the step was skipped
     std::vector<std::pair<int32_t, int32_t>> clipped;  // layer, head
     std::vector<std::string> inactive, unused_logits;
-    std::string warning;  // about a large first step
+    std::string warning;  // a warning about a large first step
   };
   void print_notes() const;
 
@@ -45,7 +46,7 @@ class StepReporter {
   const StepArguments& arguments_;
   int world_;
   std::vector<Step> steps_;
-  std::vector<std::string> state_notes_;  // of --state-in
+  std::vector<std::string> state_notes_;  // notes about --state-in
 };
 
 }  // namespace muonrt::tool

@@ -24,7 +24,7 @@ namespace muonrt::tool {
 
 namespace {
 
-constexpr const char* kStateFolder = "state";  // in --out
+constexpr const char* kStateFolder = "state";  // folder inside --out
 
 void check_mesh(const std::string& mesh, int world) {
   if (mesh.empty()) return;
@@ -41,8 +41,8 @@ void check_mesh(const std::string& mesh, int world) {
   }
 }
 
-/// Checks before the work that the folder --out and the file --health can be written, and that the
-/// latter is no other file of the command.
+/// Checks before the work begins that the folder --out and the file --health can be written, and
+/// that the latter is not another file of the command.
 std::unique_ptr<OutputFolder> open_output(const StepArguments& a) {
   auto out = std::make_unique<OutputFolder>("--out", a.out, true);
   if (a.health.empty()) return out;
@@ -56,7 +56,8 @@ std::unique_ptr<OutputFolder> open_output(const StepArguments& a) {
   return out;
 }
 
-/// The writer of the parameters. Files are cut by --max-shard-bytes, or as those of --params.
+/// Returns the writer of the parameters. The files are limited by --max-shard-bytes, or else have
+/// the same tensors as the files of --params.
 std::unique_ptr<ShardWriter> make_writer(const StepArguments& a, const TensorModel& params) {
   constexpr const char* kModel = "model";
   const int64_t most = a.most > 0 ? a.most : std::numeric_limits<int64_t>::max();
@@ -84,7 +85,7 @@ void write_parameters(Comm& comm, StepSession& session, const TensorModel& param
   if (out) out->finish();
 }
 
-/// Rejects options for state if all parameters are frozen.
+/// Rejects options for optimizer state if all parameters are frozen.
 void check_state(const StepArguments& a, const StepSession& session) {
   const std::string option = !a.state_in.empty() ? "--state-in" : a.state_out ? "--state-out" : "";
   if (session.empty() && !option.empty())
@@ -92,8 +93,8 @@ void check_state(const StepArguments& a, const StepSession& session) {
                              ": all parameters are frozen, so there is no state; omit the option");
 }
 
-/// Loads a checkpoint, whose parameters must be those of the session. Collective.
-/// @return  notes on what differs or was left out.
+/// Loads a checkpoint, which must have the same parameters as the session. Collective.
+/// @return  notes on differences and on what was left out.
 std::vector<std::string> load_state(StepSession& session, const StepArguments& a,
                                     const TensorModel& params, bool prints_notes) {
   session.load(a.state_in, params, a.partial_state);
@@ -158,7 +159,7 @@ int run_step(Comm& comm, const StepArguments& a) {
                  out->written(), health);
     if (!flush_output()) throw std::runtime_error("the output cannot be written");
     if (!a.health.empty()) write_text_file(a.health, health.json_lines());
-    // The folder is renamed last, after all files and the output are complete.
+    // The folder is renamed last, when all files and the output are complete.
     folder->commit();
   }
   return 0;

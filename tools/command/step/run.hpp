@@ -12,12 +12,12 @@ namespace muonrt::tool {
 /// The arguments of `muonrt step`.
 struct StepArguments {
   std::string params, config, mesh, out, state_in, health;
-  std::string missing_grad = "error";  // or sit-out
+  std::string missing_grad = "error";  // "error" or "sit-out"
   std::vector<std::string> grads, logits;
   RunDevice where;
   int ranks = 0;
-  int64_t most = 0;  // largest bytes of tensors in a file of `out`; 0: files as in `params`
-  bool partial_state = false;  // initialize missing state, and ignore surplus state
+  int64_t most = 0;            // most bytes of tensors in a file of `out`; 0: files as in `params`
+  bool partial_state = false;  // initialize missing state and ignore surplus state
   bool state_out = false, verbose = false, json = false;
 };
 

@@ -12,39 +12,40 @@
 
 namespace muonrt::tool {
 
-/// One rank's shards of the parameters, their gradients, and the optimizer over them.
+/// One rank's shards of the parameters and their gradients, and the optimizer that updates them.
 class StepSession {
  public:
-  /// Reads and checks all files. Collective. Throws if they do not fit together.
+  /// Reads and checks all files. Collective. Throws if the files do not fit together.
   /// @param grads  the gradient files.
-  /// @param allow_missing  whether a file may lack the gradients of a parameter, which then is
-  /// inactive.
+  /// @param allow_missing  whether a file may lack the gradients of a parameter, which is then
+  ///     inactive in that step.
   StepSession(Comm& comm, const StepConfig& config, const TensorModel& params,
               std::vector<StepTensor>& tensors,
               const std::vector<std::unique_ptr<TensorModel>>& grads, bool allow_missing,
               const RunDevice& where);
 
   /// Runs one step with the gradients of this file. Collective.
-  /// @param logits  for QK-clip, as read_logits returns them.
+  /// @param logits  the logits for QK-clip, as read_logits returns them.
   muonrt_step_report_t step(const TensorModel& grads, const std::vector<float>& logits);
 
   bool empty() const { return params_.empty(); }
   Optimizer& optimizer() { return *optimizer_; }
-  /// Names of the parameters that were inactive in the last step, because they had no gradient.
+  /// Returns the names of the parameters that had no gradient in the last step and were therefore
+  /// inactive.
   std::vector<std::string> inactive() const;
-  /// The local shard in the dtype of the file, valid until the next call for this parameter. Throws
-  /// if F16 cannot hold a value.
+  /// Returns the local shard in the dtype of the file. The pointer is valid until the next call for
+  /// this parameter. Throws if F16 cannot hold a value.
   const void* data(const StepTensor& tensor);
-  /// Loads a checkpoint. Collective. Throws if its parameters are not those of the file.
+  /// Loads a checkpoint. Collective. Throws if its parameters differ from those of the file.
   void load(const std::string& folder, const TensorModel& params, bool partial);
 
  private:
   struct Local {
     const StepTensor* tensor = nullptr;
     std::vector<Stretch> grad_stretches;
-    std::string grad_dtype;  // of the buffer: F32 or BF16
+    std::string grad_dtype;  // dtype of the gradient buffer: F32 or BF16
     unsigned char *data = nullptr, *grad = nullptr;
-    std::vector<unsigned char> rounded;  // data in F16, if the file has F16
+    std::vector<unsigned char> rounded;  // the data in F16, if the file has F16
     std::vector<muonrt_part_t> parts;
   };
   void check_gradients(const std::vector<std::unique_ptr<TensorModel>>& grads, bool allow_missing);
@@ -58,10 +59,10 @@ class StepSession {
   int rank_;
   RankMemory memory_;
   std::vector<Local> locals_;
-  std::vector<size_t> used_;      // rules, ascending
-  std::vector<BoundRule> rules_;  // of `used_`
+  std::vector<size_t> used_;      // indices of rules, ascending
+  std::vector<BoundRule> rules_;  // the rules of `used_`
   std::vector<muonrt_param_t> params_;
-  std::vector<int64_t> inactive_;  // of the last step
+  std::vector<int64_t> inactive_;  // the inactive parameters of the last step
   float* logits_ = nullptr;
   std::unique_ptr<Optimizer> optimizer_;
 };

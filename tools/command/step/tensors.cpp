@@ -17,8 +17,8 @@ std::string replicated(size_t dims) {
   return out;
 }
 
-/// A mesh with one rank and as many dimensions as there are placements, so that a configuration for
-/// a larger mesh also runs on a single rank.
+/// Returns a mesh with one rank and as many dimensions as there are placements, so that a
+/// configuration for a larger mesh also runs on a single rank.
 std::string mesh_of_ones(const std::string& placements) {
   std::string out = "d0=1";
   int dims = 1, depth = 0;
@@ -35,7 +35,7 @@ size_t dims_of(const std::string& mesh) {
   return out;
 }
 
-/// @param key  of opt.json, for messages.
+/// @param key  the key of opt.json, for messages.
 std::unique_ptr<TensorLayout> layout_of(const StepTensor& t, const ExactWords& words,
                                         const std::string& key) {
   try {
@@ -45,7 +45,7 @@ std::unique_ptr<TensorLayout> layout_of(const StepTensor& t, const ExactWords& w
   }
 }
 
-/// Checks what the optimizer cannot check, because it does not see opt.json.
+/// Checks the settings that the optimizer cannot check, because it does not read opt.json.
 void check_kind(const StepTensor& t) {
   if (!is_float(t.entry->dtype))
     throw std::runtime_error(
@@ -89,7 +89,7 @@ void take_layouts(StepTensor& t, const std::string& given, int world) {
         " contains P, but a parameter is not a sum; write P in grad_placements");
   }
   if (l.grad_placements.empty()) return;
-  // Row bounds, owner and flat ranges apply only to the parameter.
+  // Row bounds, an owner and flat ranges apply only to the parameter, not to its gradient.
   t.grad_layout = layout_of(t, {t.entry->shape, mesh, l.grad_placements, l.reading, {}, {}, {}, {}},
                             "grad_placements");
   t.partial = l.grad_placements.find('P') != std::string::npos;
@@ -120,7 +120,7 @@ std::vector<StepTensor> step_tensors(const TensorModel& params, const StepConfig
     if (*t.config->role == "frozen") continue;
     check_kind(t);
     take_layouts(t, mesh, world);
-    if (entry.bytes() == 0) continue;  // no elements to update
+    if (entry.bytes() == 0) continue;  // there are no elements to update
     const auto [rows, cols] = t.matrix_shape();
     t.parts = parts_of(t.config->parts, rows, cols, t.where + ": parts");
     t.index = index++;

@@ -15,16 +15,16 @@
 
 namespace muonrt::tool {
 
-/// One tensor of the parameter file with its settings from opt.json.
+/// One tensor of the parameter file, with its settings from opt.json.
 struct StepTensor {
   const TensorEntry* entry = nullptr;
   size_t rule = 0;
   const ParamConfig* config = nullptr;
   std::string where;   // "opt.json: rules[1]: param 'x'", for messages
-  int64_t index = -1;  // among the parameters of the optimizer; -1: it is not updated
+  int64_t index = -1;  // index in the optimizer; -1: the tensor is not updated
   std::unique_ptr<TensorLayout> layout;
-  std::unique_ptr<TensorLayout> grad_layout;  // null: the gradient has the parameter's layout
-  bool partial = false;                       // gradients are partial, in tensors called name@i
+  std::unique_ptr<TensorLayout> grad_layout;  // null if the gradient has the parameter's layout
+  bool partial = false;                       // the gradients are partial, in tensors named name@i
   std::vector<MatrixPart> parts;
 
   const TensorLayout& grads() const { return grad_layout ? *grad_layout : *layout; }
@@ -32,34 +32,36 @@ struct StepTensor {
   bool adamw() const { return *config->role == "adamw"; }
   bool stack() const { return config->is_stack(); }
   bool flatten() const { return config->is_muon() && config->view == "flatten"; }
-  /// The number of dimensions of the stack, and that of the rows; see muonrt_param_t.
+  /// Return the number of dimensions of the stack, and the number of dimensions of the rows; see
+  /// muonrt_param_t.
   int batch_dims() const { return stack() ? static_cast<int>(config->batch_dims.value_or(1)) : 0; }
   int row_dims() const { return static_cast<int>(config->row_dims.value_or(1)); }
   bool transposed() const { return !adamw() && config->transposed.value_or(false); }
-  /// Rows and columns of the matrices, outputs x inputs.
+  /// Returns the numbers of rows and columns (outputs and inputs) of the matrices.
   std::pair<int64_t, int64_t> matrix_shape() const;
   bool half() const { return entry->dtype == "BF16"; }
-  /// Whether the optimizer has f32 master weights as the parameter, which files hold in F16.
+  /// Returns whether the files hold the parameter in F16. The optimizer then updates f32 master
+  /// weights.
   bool f16() const { return entry->dtype == "F16"; }
 };
 
-/// Every tensor of `params` in the order of the file.
-/// @param mesh  "fsdp=2,tp=2"; "": the ranks as one dimension `world`.
-/// Throws std::runtime_error that names tensor and rule.
+/// Returns every tensor of `params` in the order of the file, with its settings.
+/// @param mesh  for example "fsdp=2,tp=2"; if "", all ranks form one dimension `world`.
+/// Throws std::runtime_error that names the tensor and the rule.
 std::vector<StepTensor> step_tensors(const TensorModel& params, const StepConfig& config,
                                      const std::string& mesh, int world);
 
-/// Whether element_as_float can read values of a dtype of safetensors.
+/// Returns whether element_as_float can read values of this safetensors dtype.
 bool is_float(std::string_view dtype);
-/// One value of F32, BF16 or F16.
+/// Returns one value of F32, BF16 or F16 as float.
 float element_as_float(std::string_view dtype, const unsigned char* at);
 
 int64_t elements_of(const std::vector<Stretch>& stretches);
-/// The elements of a tensor that a rank holds, in its local order.
+/// Returns the elements of a tensor that a rank holds, in the rank's local order.
 std::vector<unsigned char> cut_tensor(const TensorModel& file, const TensorEntry& entry,
                                       const std::vector<Stretch>& stretches);
-/// Collective: the whole tensor on rank 0, nothing on the other ranks. Throws on rank 0 if ranks
-/// hold different values of one element.
+/// Gathers the whole tensor on rank 0, and returns nothing on other ranks. Collective. Throws on
+/// rank 0 if ranks hold different values of the same element.
 /// @param local  the elements that this rank holds, in its local order.
 std::vector<unsigned char> gather_tensor(Comm& comm, const StepTensor& tensor, const void* local);
 

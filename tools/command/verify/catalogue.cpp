@@ -17,8 +17,8 @@ namespace {
 
 using Sizes = std::vector<int>;
 
-/// A layout: a mesh, and options of `muonrt layout`. Names in braces are replaced: a, b and c by
-/// the sizes of the three mesh dimensions, others by lists of ranks.
+/// A layout: a mesh, and options of `muonrt layout`. Names in braces are replaced: a, b and c with
+/// the sizes of the three mesh dimensions, other names with lists of ranks.
 struct Form {
   const char *name, *mesh, *words;
 };
@@ -65,7 +65,8 @@ constexpr Form kForms[] = {
      "--placements S(0),R,S(1) (stacks: SS(1,{c}),S(0),S(1))"},
 };
 
-/// The squarest mesh of two dimensions above 1; empty if there is none.
+/// Returns the two-dimensional mesh that is closest to a square and has both sizes above 1, or an
+/// empty list if there is none.
 Sizes square_mesh(int ranks) {
   for (int a = static_cast<int>(std::sqrt(ranks)); a >= 2; --a) {
     if (ranks % a == 0) return {a, ranks / a};
@@ -73,7 +74,8 @@ Sizes square_mesh(int ranks) {
   return {};
 }
 
-/// A mesh of three dimensions, the middle one 1 if `ranks` has too few factors; empty for a prime.
+/// Returns a mesh of three dimensions, or an empty list if `ranks` is prime. The middle dimension
+/// has size 1 if `ranks` has too few factors.
 Sizes cube_mesh(int ranks) {
   for (int a = 2; a * 2 <= ranks; ++a) {
     const Sizes rest = ranks % a == 0 ? square_mesh(ranks / a) : Sizes();
@@ -83,7 +85,7 @@ Sizes cube_mesh(int ranks) {
   return square.empty() ? square : Sizes{square[0], 1, square[1]};
 }
 
-/// The ranks in descending order, with some neighbors swapped.
+/// Returns the ranks in descending order with some neighbors swapped.
 Sizes shuffled(int ranks) {
   Sizes list(static_cast<size_t>(ranks));
   std::iota(list.rbegin(), list.rend(), 0);
@@ -177,7 +179,8 @@ std::vector<ModelTensor> verify_tensors() {
   out.push_back({"experts", {5, 6, 9}, true, {}});
   out.push_back({"few_experts", {2, 13, 4}, true, {}});
   out.push_back({"conv", {10, 3, 3, 2}, true, {}});
-  // Two groups of two query heads, one key and one value head each, four rows a head.
+  // There are two groups. Each has two query heads, one key head and one value head, with four rows
+  // for each head.
   out.push_back(
       {"qkv",
        {32, 18},

@@ -7,12 +7,13 @@
 
 namespace muonrt::tool {
 
-/// A layout, and its options for `muonrt layout`; "..." replaces numbers that differ by tensor.
+/// A layout and its options for `muonrt layout`. In the options, "..." replaces numbers that differ
+/// between tensors.
 struct ListedLayout {
   LayoutWords words;
   std::string arguments;
 };
-/// Every form of layout that is possible for this number of ranks.
+/// Returns every form of layout that is possible for this number of ranks.
 std::vector<ListedLayout> verify_layouts(int ranks);
 
 /// One case of `muonrt verify`: a layout and the settings of the run.
@@ -21,14 +22,14 @@ struct VerifyCase {
   RunSettings run;
 };
 
-/// All layouts, with changing settings.
+/// Returns a case for each layout. The settings vary from case to case.
 std::vector<VerifyCase> verify_cases(int ranks);
 
-/// The combinations of dtypes, which the cases use in turn.
+/// Returns the combinations of dtypes, which the cases use in turn.
 const std::vector<Numerics>& all_numerics();
 
-/// The tensors: matrices of unusual shapes, equal matrices, stacks of experts, fused matrices with
-/// parts, a convolution, and tensors for AdamW.
+/// Returns the tensors: matrices of unusual shapes, equal matrices, stacks of experts, fused
+/// matrices with parts, a convolution, and tensors for AdamW.
 std::vector<ModelTensor> verify_tensors();
 
 }  // namespace muonrt::tool

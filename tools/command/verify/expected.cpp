@@ -12,7 +12,7 @@ namespace {
 
 using reference::Matrix;
 
-/// Elements of one matrix of a tensor: rows of `cols` elements that begin at these places.
+/// The elements of one matrix of a tensor: its rows have `cols` elements and begin at these places.
 struct Elements {
   std::vector<int64_t> rows;
   int64_t cols;
@@ -67,11 +67,12 @@ double largest(const std::vector<double>& list) {
   return out;
 }
 
-/// The largest allowed error of an element of an orthogonalized matrix.
-/// f32: tolerance::newton_schulz_f32. With bf16 messages a value within f32 rounding of a tie may
-/// be rounded to the other side: one unit of bf16, 2^-7 of an entry near 1, on the way back; on the
-/// way there 2^-8 of one entry of the normalized input, which the polynomial grows for small
-/// singular values, so that as much again is allowed. bf16 iterates: tolerance::newton_schulz_bf16.
+/// Returns the largest allowed error of an element of an orthogonalized matrix. In f32 it is
+/// tolerance::newton_schulz_f32, and with bf16 iterates tolerance::newton_schulz_bf16. With bf16
+/// messages, a value near the midpoint of two bf16 values may be rounded in the other direction. In
+/// the result this adds one unit of bf16, which is 2^-7 of an entry near 1. In the input it adds
+/// 2^-8 of one entry of the normalized matrix. The polynomial amplifies this if singular values are
+/// small, so the same amount is allowed again.
 double entry_tolerance(const Rounding& rounding, double gain, int64_t short_side) {
   double out = tolerance::newton_schulz_f32(gain);
   if (rounding.half_transport) out += 0x1p-6;
@@ -79,7 +80,7 @@ double entry_tolerance(const Rounding& rounding, double gain, int64_t short_side
   return out;
 }
 
-constexpr double kF32 = 0x1p-22;  // a few f32 roundings, relative to the largest value
+constexpr double kF32 = 0x1p-22;  // a few f32 roundings relative to the largest value
 
 }  // namespace
 
@@ -100,8 +101,9 @@ std::vector<Expected> reference_steps(const std::vector<ModelTensor>& tensors,
     e.data = values(tensors[t].seed(), numel, -1, rounding.half_data);
     e.momentum.assign(static_cast<size_t>(numel), 0.0);
     if (!tensors[t].muon) e.variance = e.momentum;
-    double moved = 0;  // largest change by an entry of size 1, times its tolerance
-    double slope = 0;  // largest gradient; sums of them may cancel, their roundings do not
+    double moved = 0;  // largest effect of one entry of size 1 times its tolerance
+    // largest gradient: terms may cancel in a sum, but their rounding errors do not
+    double slope = 0;
     for (int step = 0; step < steps; ++step) {
       const std::vector<double> grad = values(tensors[t].seed(), numel, step, rounding.half_grad);
       slope = std::max(slope, largest(grad));
@@ -122,7 +124,7 @@ std::vector<Expected> reference_steps(const std::vector<ModelTensor>& tensors,
     }
     const double roundings = kF32 * (steps + 1);
     e.tolerance = moved + roundings * (1 + largest(e.data));
-    // What the caller sees is the master weight rounded once.
+    // The caller's data are the master weights rounded once.
     if (rounding.half_data) e.tolerance += tolerance::roundoff(DType::kBF16) * largest(e.data);
     e.momentum_tolerance =
         roundings * slope * (1 - (tensors[t].muon ? muon.momentum : adamw.beta1));

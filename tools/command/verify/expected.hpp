@@ -7,18 +7,20 @@
 
 namespace muonrt::tool {
 
-/// The values of a tensor after some steps with the default settings, by the float64 reference.
+/// The values of a tensor after some steps with the default settings, computed by the float64
+/// reference.
 struct Expected {
-  std::vector<double> data, momentum, variance;                          // variance: AdamW
+  // `variance` is set only for AdamW
+  std::vector<double> data, momentum, variance;
   double tolerance = 0, momentum_tolerance = 0, variance_tolerance = 0;  // absolute
 };
 
-/// The dtypes to which the reference rounds values: true for bf16.
+/// The values that the reference rounds; true means to bf16.
 struct Rounding {
   bool half_data = false, half_grad = false, half_transport = false, half_iteration = false;
 };
 
-/// Computes all steps, with the values of `element_value` in sharded.hpp.
+/// Computes all steps with the values that `element_value` in sharded.hpp returns.
 std::vector<Expected> reference_steps(const std::vector<ModelTensor>& tensors,
                                       const Rounding& rounding, int steps, double lr);
 

@@ -11,12 +11,13 @@ namespace muonrt::tool {
 
 namespace {
 
-constexpr int64_t kRedZone = 24;  // elements on either side; NaN in every dtype
+// elements before and after a shard, with bytes that are NaN in every dtype
+constexpr int64_t kRedZone = 24;
 constexpr unsigned char kRedZoneByte = 0xff;
 
 int64_t bytes_of(int32_t dtype) { return dtype == MUONRT_DTYPE_F32 ? 4 : 2; }
 
-/// The bits of `value` as bf16, rounded to nearest, ties to even.
+/// Returns the bits of `value` as bf16, rounded to nearest, ties to even.
 uint16_t half_of(float value) {
   const auto bits = std::bit_cast<uint32_t>(value);
   return static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
@@ -28,8 +29,8 @@ void store(unsigned char* at, int32_t dtype, float value) {
   dtype == MUONRT_DTYPE_F32 ? std::memcpy(at, &value, 4) : std::memcpy(at, &half, 2);
 }
 
-/// Bytes before a shard. Unless `aligned` is set they vary, so that shards are aligned only to
-/// their elements.
+/// Returns the number of bytes before a shard. Unless `aligned` is set, the number varies, so that
+/// a shard is aligned only to its elements.
 int64_t red_zone_of(size_t tensor, int32_t dtype, bool aligned) {
   return aligned ? 256 : (kRedZone - static_cast<int64_t>(tensor % 4)) * bytes_of(dtype);
 }
@@ -39,8 +40,9 @@ std::vector<unsigned char> red_zoned(int64_t elements, int32_t dtype, int64_t be
       static_cast<size_t>(before + (elements + kRedZone) * bytes_of(dtype)), kRedZoneByte);
 }
 
-/// Partial gradient `index` of `count`. Their sum in this order is exactly `value`, and each is
-/// exact in bf16 if `value` is: a coarse part, pairs that cancel, and the rest.
+/// Returns partial gradient `index` of `count`. The sum of the partial gradients in this order is
+/// exactly `value`, and each of them is exact in bf16 if `value` is. They are a coarse part, pairs
+/// that cancel, and the rest.
 float partial_grad_of(float value, int64_t index, int64_t count) {
   if (count <= 1) return value;
   const float coarse = std::nearbyint(value * 8.0f) / 8.0f;
@@ -204,7 +206,8 @@ std::vector<float> Sharded::state(size_t tensor, int32_t kind) {
              : kind == MUONRT_STATE_VARIANCE && shard.muon) {
     return {};
   }
-  // With partial gradients the owners store the moments; master weights are always local.
+  // If gradients are partial, the owners store the moments, but each rank stores its master
+  // weights.
   if (!master && shard.partial) return {};
   std::vector<float> out(static_cast<size_t>(shard.elements), NAN);
   for (const muonrt_state_shard_t& s : optimizer_->state_shards()) {

@@ -1,5 +1,6 @@
-/* Compares four steps with two steps, a checkpoint, and two steps of another optimizer, and the
- * parameter in the checkpoint with that of the optimizer. The results must be bitwise identical.
+/* Runs four steps. Then runs two steps, saves a checkpoint, and runs two steps of another optimizer
+ * that loads it. The results must be bitwise identical, and so must the parameter in the checkpoint
+ * and the parameter of the optimizer.
  * Usage: checkpoint FOLDER */
 #include <muonrt/muonrt.h>
 #include <stdio.h>

@@ -1,5 +1,6 @@
-/* Your own owners and exchanges over MPI (muonrt/distributed.h). The weights must be bitwise
- * identical to those with muonrt's exchanges. With any argument MPI has no threads. */
+/* Assigns owners and exchanges data over MPI with its own functions (muonrt/distributed.h). The
+ * weights must be bitwise identical to those that muonrt's exchanges give. If the program gets an
+ * argument, it uses MPI without threads. */
 #include <muonrt/mpi_comm.h>
 #include <muonrt/muonrt.h>
 #include <stdio.h>
@@ -10,7 +11,7 @@ static const char* const names[PARAMS] = {"a", "b", "c", "d"};
 static const int64_t shape[2] = {ROWS, COLS};
 static const muonrt_placement_t by_rows = {MUONRT_PLACEMENT_SHARD, 0, 0};
 
-/* The number of elements that each rank holds of a matrix, and the position of its first one. */
+/* How many elements of a matrix each rank holds, and the position of its first element. */
 typedef struct rows {
   int size, rank, calls, counts[MAX_RANKS], begins[MAX_RANKS];
   muonrt_layout_t layout;
@@ -45,13 +46,13 @@ static int redistribute(void* state, int64_t param, int32_t owner, const void* f
                       MPI_UINT16_T, owner, MPI_COMM_WORLD);
 }
 
-/* This rank's elements of a matrix that depends on `seed`. */
+/* Computes this rank's elements of a matrix that depends on `seed`. */
 static void fill(const rows_t* r, int seed, float* out) {
   for (int i = 0; i < r->counts[r->rank]; ++i)
     out[i] = (float)((r->begins[r->rank] + i + 1) * (i + 7 * seed + 3) % 101) / 50.0f - 1.0f;
 }
 
-/* Trains from the same weights. Without `config` muonrt exchanges the data. */
+/* Trains from the same weights in every call. If `config` is null, muonrt exchanges the data. */
 static void train(const rows_t* r, const muonrt_distributed_config_t* config,
                   float weights[PARAMS][ROWS * COLS]) {
   static float grads[PARAMS][ROWS * COLS];
@@ -97,7 +98,7 @@ int main(int argc, char** argv) {
   MPI_Init_thread(&argc, &argv, argc > 1 ? MPI_THREAD_SINGLE : MPI_THREAD_MULTIPLE, &provided);
   MPI_Comm_size(MPI_COMM_WORLD, &r.size);
   MPI_Comm_rank(MPI_COMM_WORLD, &r.rank);
-  muonrt_layout_init(&r.layout); /* over all ranks */
+  muonrt_layout_init(&r.layout); /* the layout is over all ranks */
   r.layout.placements = &by_rows;
   for (int rank = 0, at = 0; rank < r.size; at += r.counts[rank++]) {
     int64_t local[2];

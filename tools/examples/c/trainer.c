@@ -1,6 +1,6 @@
-/* Trains over ranks, alone or under mpirun: fits a matrix W and a bias b so that W x + b has the
- * values of a teacher. Both are sharded by rows. Muon updates W and AdamW updates b. The loss must
- * fall below a twentieth of its first value. */
+/* Trains on one rank, or on several under mpirun. The program fits a matrix W and a bias b so that
+ * W x + b has the values of a teacher. W and b are sharded by rows. Muon updates W and AdamW
+ * updates b. The loss must fall below a twentieth of its first value. */
 #include <muonrt/muonrt.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,7 +17,7 @@ static void check(muonrt_status_t status) {
   exit(1);
 }
 
-/* Number i of a pseudorandom sequence in [-1, 1), the same on every rank. */
+/* Returns number i of a pseudorandom sequence in [-1, 1), which is the same on every rank. */
 static float noise(int64_t i) {
   uint32_t x = (uint32_t)i * 0x9e3779b1u;
   x = (x ^ (x >> 15)) * 0x85ebca6bu;
@@ -25,7 +25,7 @@ static float noise(int64_t i) {
   return (float)((x ^ (x >> 16)) >> 8) / 8388608.0f - 1.0f;
 }
 
-/* The loss and the gradients of `rows` rows from row `first` on. They need no other rows. */
+/* Computes the loss and the gradients of `rows` rows from row `first` on, without other rows. */
 static double backward(int64_t first, int64_t rows, const float* w, const float* b, float* w_grad,
                        float* b_grad) {
   double loss = 0.0;
@@ -60,7 +60,7 @@ static int train(muonrt_comm_t* comm) {
 
   check(muonrt_comm_get_rank(&rank, comm));
   check(muonrt_comm_get_size(&ranks, comm));
-  muonrt_layout_init(&layout); /* without a mesh: over all ranks */
+  muonrt_layout_init(&layout); /* without a mesh, the layout is over all ranks */
   layout.placements = &by_rows;
   check(muonrt_layout_get_local_shape(local, &layout, ranks, 2, shape, rank));
   check(muonrt_layout_get_runs(&run, 1, &n_runs, &layout, ranks, 2, shape, rank, 0));
@@ -73,7 +73,7 @@ static int train(muonrt_comm_t* comm) {
     params[i].group = i;
     params[i].name = i == 0 ? "w" : "b";
     params[i].ndim = i == 0 ? 2 : 1;
-    params[i].shape = shape; /* of the whole tensor */
+    params[i].shape = shape; /* shape of the whole tensor */
     params[i].layout = &layout;
     params[i].data = i == 0 ? w : b; /* this rank's rows */
     params[i].grad = i == 0 ? w_grad : b_grad;

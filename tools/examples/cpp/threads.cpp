@@ -1,6 +1,7 @@
-// Ranks as threads, with the C++17 classes of muonrt.hpp: trains one matrix on 1 rank and on 3
-// ranks, where the run stops in the middle and continues on 2. The weights must be bitwise
-// identical. Usage: threads FOLDER
+// Runs ranks as threads with the C++17 classes of muonrt.hpp. The program trains one matrix on 1
+// rank and then on 3 ranks, stops the second run in the middle and continues it on 2 ranks. The
+// weights must be bitwise identical.
+// Usage: threads FOLDER
 #include <cstdio>
 #include <cstdlib>
 #include <muonrt/muonrt.hpp>
@@ -13,7 +14,7 @@ namespace {
 constexpr int64_t kRows = 10, kCols = 6;
 const int64_t kShape[] = {kRows, kCols};
 
-// The rows [begin, end) of the matrix on one of `ranks` ranks, in order of the ranks.
+// Returns the rows [begin, end) of the matrix that each of `ranks` ranks holds, in rank order.
 muonrt_run_t rows_of(const muonrt_layout_t& layout, int32_t ranks, int32_t rank) {
   muonrt_run_t rows = {0, 0};
   int64_t count = 0;
@@ -21,7 +22,7 @@ muonrt_run_t rows_of(const muonrt_layout_t& layout, int32_t ranks, int32_t rank)
   return rows;
 }
 
-// What one rank does: steps `first` to `last`, on its rows of `weights`.
+// Runs steps `first` to `last` on one rank, with the rank's rows of `weights`.
 void train(muonrt::Comm comm, std::vector<float>& weights, int first, int last,
            const std::string& folder) {
   muonrt_placement_t by_rows = {MUONRT_PLACEMENT_SHARD, 0, 0};
@@ -49,7 +50,7 @@ void train(muonrt::Comm comm, std::vector<float>& weights, int first, int last,
   optimizer.save(folder);
 }
 
-// Runs `train` on ranks that are threads. An error of one rank is an error of all.
+// Runs `train` on ranks that are threads. Throws if any rank throws.
 std::vector<float> train_on(int32_t ranks, int first, int last, const std::string& folder) {
   std::vector<float> weights(kRows * kCols);
   muonrt::ThreadGroup group(ranks);

@@ -33,7 +33,7 @@ void bind_state_shard(nb::module_& module) {
           "returns it");
 }
 
-/// Shows the garbage collector the caller's functions, which may refer to the optimizer.
+/// Shows the garbage collector the caller's functions, because they may refer to the optimizer.
 int traverse(PyObject* self, visitproc visit, void* arg) {
   Py_VISIT(Py_TYPE(self));
   if (!nb::inst_ready(self)) return 0;
@@ -48,7 +48,8 @@ int traverse(PyObject* self, visitproc visit, void* arg) {
 int clear(PyObject* self) {
   CallerFunctions* f = nb::inst_ready(self) ? nb::inst_ptr<Optimizer>(self)->functions() : nullptr;
   if (f == nullptr) return 0;
-  // Destroying a function may run code that reads the optimizer.
+  // The functions are moved out first, because destroying one may run code that reads the
+  // optimizer.
   const nb::object kept[] = {std::exchange(f->assign, nb::none()),
                              std::exchange(f->gather, nb::none()),
                              std::exchange(f->redistribute, nb::none())};

@@ -1,4 +1,5 @@
-/// Shared by all files of the module: errors, communicators, layouts, arrays, settings.
+/// Declarations that all files of the module share: errors, communicators, layouts, arrays and
+/// settings.
 #ifndef MUONRT_PYTHON_BINDING_HPP
 #define MUONRT_PYTHON_BINDING_HPP
 
@@ -56,13 +57,13 @@ std::string cat(const Values&... values) {
   (append(values), ...);
   return out;
 }
-/// Returns Python's truth value of `object`. Errors: those that __bool__ raises.
+/// Returns Python's truth value of `object`. Throws the exceptions that __bool__ raises.
 inline bool is_true(nb::handle object) {
   const int truth = PyObject_IsTrue(object.ptr());
   if (truth < 0) nb::raise_python_error();
   return truth == 1;
 }
-/// Returns "(4, 3)", as Python prints a shape.
+/// Returns a shape as Python prints it, such as "(4, 3)".
 std::string shape_text(const std::vector<int64_t>& shape);
 
 /// Marks a handle as in use by this thread. Throws INVALID_STATE if another thread uses it.
@@ -80,15 +81,15 @@ class Busy {
   std::atomic<bool>& flag_;
 };
 
-/// The existing objects of a class, so that they can be closed when the process ends. Access it
-/// only with the GIL.
+/// Returns the live objects of a class, so that they can be closed when the process ends. Access
+/// this set only with the GIL.
 template <class T>
 std::set<T*>& alive() {
   static std::set<T*> all;
   return all;
 }
 
-/// Adds the communicators of the objects of a class that other threads use.
+/// Adds the communicators of those objects of a class that other threads are using.
 template <class T>
 void list_used_comms(std::vector<std::shared_ptr<muonrt_comm_t>>& comms) {
   for (T* object : alive<T>())
@@ -100,8 +101,8 @@ bool any_in_use() {
   return std::any_of(all.begin(), all.end(), [](const T* object) { return object->in_use(); });
 }
 
-/// Closes the objects of a class that no other thread uses. Closing an object may release the GIL,
-/// and then another thread may create or destroy objects.
+/// Closes the objects of a class that no other thread is using. Closing an object may release the
+/// GIL, and then another thread may create or destroy objects.
 template <class T>
 void close_all() {
   const std::set<T*>& all = alive<T>();
@@ -113,12 +114,13 @@ void close_all() {
   }
 }
 
-/// A communicator. The objects that were created from it share its handle.
+/// A communicator. Objects that were created from it share its handle.
 struct Comm {
   std::shared_ptr<muonrt_comm_t> handle;
   std::atomic<bool> busy{false};
 
-  /// @param over  the communicator that `raw` was created over; it lives as long as `raw`.
+  /// @param over  the communicator over which `raw` was created; it lives at least as long as
+  ///     `raw`.
   explicit Comm(muonrt_comm_t* raw, std::shared_ptr<muonrt_comm_t> over = nullptr);
   ~Comm() { alive<Comm>().erase(this); }
   Comm(const Comm&) = delete;
@@ -156,9 +158,9 @@ std::unique_ptr<Comm> from_functions(int32_t rank, int32_t size, nb::object exch
                                      nb::object allgather, const std::string& name,
                                      bool caller_thread_only, nb::object abort, nb::object close);
 
-/// Runs `call` without the GIL and throws the error that it returns. If this is Python's main
-/// thread, `call` runs in another thread while this one handles signals: if a signal handler raises
-/// (Ctrl-C), `comm` is aborted, which ends the call, and the handler's exception is thrown.
+/// Runs `call` without the GIL and throws the error that it returns. In Python's main thread,
+/// `call` runs in another thread while the main thread handles signals. If a signal handler raises
+/// an exception (Ctrl-C), `comm` is aborted, which ends the call, and this exception is thrown.
 muonrt_status_t collective(muonrt_comm_t* comm, const std::function<muonrt_status_t()>& call);
 
 struct Mesh {
@@ -168,7 +170,7 @@ struct Mesh {
 
   /// Returns the index of the mesh dimension with this name or index.
   int32_t dimension(nb::handle name_or_index) const;
-  /// Does the same for one mesh dimension or a sequence of them.
+  /// Returns the indices for one mesh dimension or a sequence of them.
   std::vector<int32_t> dimensions(nb::handle names_or_indices) const;
 };
 
@@ -194,7 +196,7 @@ struct Layout {
   int32_t world_or_mesh(std::optional<int32_t> world) const;
 };
 
-/// A layout as a C struct, which points into the Layout and into this object.
+/// A layout as a C struct that points into the Layout and into this object.
 class LayoutView {
  public:
   explicit LayoutView(const Layout& layout);
@@ -209,7 +211,7 @@ class LayoutView {
   muonrt_layout_t layout_;
 };
 
-/// The host or a CUDA device.
+/// The device of an array: the host or a CUDA device.
 struct Place {
   muonrt_device_t device = MUONRT_DEVICE_HOST;
   int32_t index = 0;
@@ -221,17 +223,18 @@ struct Place {
   std::string text() const { return on_cuda() ? cat("cuda:", index) : "the host"; }
 };
 
-/// A framework's array of any shape, strides and dtype, which this object keeps alive.
+/// An array of any shape, strides and dtype from another framework. This object keeps it alive.
 struct Exported {
   nb::ndarray<nb::ro> array;
   std::string dtype;  // "bfloat16" if the array holds its bits as uint16
 };
 
-/// Imports an array through DLPack or the buffer protocol; arguments as of take_array().
+/// Imports an array through DLPack or the buffer protocol. The arguments are those of take_array().
 Exported export_array(const std::string& what, nb::handle object, const std::string& dtype,
                       bool writable);
 
-/// A framework's array, which this object keeps alive: row-major, contiguous, f32 or bf16.
+/// An array from another framework: row-major, contiguous, and f32 or bf16. This object keeps it
+/// alive.
 struct Array {
   nb::ndarray<nb::ro> held;
   void* data = nullptr;  // NULL if the array has no elements
@@ -240,16 +243,16 @@ struct Array {
   Place place;
 };
 
-/// Checks an array of a framework and keeps it.
+/// Checks an array of another framework and keeps it alive.
 /// @param what      the name of the array in messages, such as "param 'w': data".
-/// @param dtype     the dtype that the caller names, such as "bfloat16" for uint16 bits; "" if
-/// none.
-/// @param writable  whether a read-only array is rejected.
+/// @param dtype     the dtype that the caller states, such as "bfloat16" for uint16 bits; "" if
+///     none.
+/// @param writable  whether to reject a read-only array.
 Array take_array(const std::string& what, nb::handle object, const std::string& dtype,
                  bool writable);
 
 /// Rejects an array that is not on `place`.
-/// @param whose  the object that is on `place`, for the message.
+/// @param whose  what is on `place`, for the message.
 void require_place(const std::string& what, const Array& array, const Place& place,
                    const std::string& whose);
 
@@ -260,13 +263,13 @@ struct Part {
   muonrt_part_t settings;
 };
 
-/// Settings of QK-clip for one weight.
+/// The settings of QK-clip for one weight.
 struct QkClip {
   std::vector<int32_t> select;
   muonrt_qk_clip_t settings;
 };
 
-/// A parameter that an optimizer can be created with.
+/// A parameter with which an optimizer can be created.
 struct Param {
   std::string name;
   std::vector<Part> parts;
@@ -295,7 +298,7 @@ struct Group {
   std::vector<int32_t> gram_restarts;
   muonrt_group_t settings;
 
-  /// Makes the C struct point into this object. Call it after every copy.
+  /// Makes the pointers of the C struct point into this object. Call it after every copy.
   void point_inside() {
     settings.name = name.empty() ? nullptr : name.c_str();
     settings.custom = custom.empty() ? nullptr : custom.data();
@@ -304,9 +307,9 @@ struct Group {
   }
 };
 
-/// The three option structs of muonrt_optimizer_create(). In Python all their fields are keyword
-/// arguments on one level. No field that a keyword sets is in two of the structs.
-/// The fields of muonrt_distributed_config_t are keywords, too.
+/// The three option structs of muonrt_optimizer_create(). In Python all their fields, and those of
+/// muonrt_distributed_config_t, are keyword arguments on the same level. A field that a keyword
+/// sets has the same name in only one of the structs.
 struct Options : muonrt_optimizer_options_t, muonrt_tuning_options_t, muonrt_debug_options_t {
   Options()
       : muonrt_optimizer_options_t(muonrt::options()),
@@ -316,7 +319,7 @@ struct Options : muonrt_optimizer_options_t, muonrt_tuning_options_t, muonrt_deb
   }
   Options(const Options&) = delete;
   Options& operator=(const Options&) = delete;
-  /// Returns the C struct, which points to the other two.
+  /// Returns the C struct with pointers to the other two.
   const muonrt_optimizer_options_t* get() {
     tuning = this;
     debug = this;
@@ -325,7 +328,7 @@ struct Options : muonrt_optimizer_options_t, muonrt_tuning_options_t, muonrt_deb
 
   nb::object assign = nb::none(), gather = nb::none(), redistribute = nb::none();
   muonrt_distributed_config_t caller;
-  bool has_distributed = false;  // whether a keyword has set one of these
+  bool has_distributed = false;  // whether a keyword has set one of its fields
 };
 
 /// Returns the device that `settings` name, or else the device of the arrays, and sets it in the
@@ -341,14 +344,14 @@ nb::dict counters(const muonrt_optimizer_t* optimizer);
 nb::dict memory(const muonrt_optimizer_t* optimizer);
 nb::dict health(const muonrt_optimizer_t* optimizer, const std::vector<std::string>& names);
 
-/// Sets the fields that `kwargs` name. A keyword has the name of the C field, and a choice is a
-/// word in lower case.
+/// Sets the fields that `kwargs` names. A keyword has the name of the C field. The value of an enum
+/// is a word in lower case.
 void set_group(Group& group, const nb::kwargs& kwargs);
 void set_options(Options& options, const nb::kwargs& kwargs);
-/// Return these keyword arguments as the end of a Python signature.
+/// Return the keyword arguments of groups, and of options, as the end of a Python signature.
 std::string group_signature();
 std::string option_signature();
-/// Return the C value of a word such as "muon", "stack" or "float32".
+/// Return the C value for a word such as "muon", "stack" or "float32".
 int32_t role_of(const std::string& word);
 int32_t view_of(const std::string& word);
 int32_t master_of(const std::string& word);
@@ -356,16 +359,17 @@ int32_t state_of(const std::string& word);
 int32_t survivor_policy_of(const std::string& word);
 int32_t dtype_of(const std::string& word);
 int32_t qk_clip_of(const std::string& word);
-/// Returns the word of a kind of QK-clip.
+/// Returns the word for a kind of QK-clip.
 std::string qk_clip_word(int32_t kind);
-/// Returns MUONRT_NORMUON_OFF for "", which means the axis of the group.
+/// Returns the C value for a word. "" gives MUONRT_NORMUON_OFF, which here means the axis of the
+/// group.
 int32_t normuon_of(const std::string& word);
-/// Returns the word of a kind of state.
+/// Returns the word for a kind of state.
 std::string state_word(muonrt_state_kind_t kind);
 
 void bind_comm(nb::module_& module);
 void bind_log(nb::module_& module);
-/// Adds the calls of a communicator to the class.
+/// Adds the communication calls to the class of communicators.
 void bind_comm_calls(nb::class_<Comm>& comm);
 void bind_layout(nb::module_& module);
 void bind_mesh(nb::module_& module);
@@ -377,12 +381,12 @@ void bind_optimizer(nb::module_& module);
 void bind_orthogonalize(nb::module_& module);
 void bind_checkpoint_reader(nb::module_& module);
 void bind_distributed(nb::module_& module);
-/// Sets Python's current error to an exception of the class of muonrt._errors that belongs to the
+/// Sets Python's current error to an exception of the class in muonrt._errors that belongs to the
 /// status.
 void set_python_error(const muonrt::Error& error);
-/// Closes all optimizers and communicators, so that their peers receive the last messages of this
-/// rank before its process ends. Those that other threads still use, such as daemon threads, are
-/// aborted first, and remain open if their calls do not end within 5 seconds.
+/// Closes all optimizers and communicators, so that their peers receive this rank's last messages
+/// before the process ends. Objects that other threads still use, such as daemon threads, are
+/// aborted first. They stay open if their calls do not end within 5 seconds.
 void close_everything();
 
 }  // namespace binding

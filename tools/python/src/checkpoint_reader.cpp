@@ -68,7 +68,7 @@ class Checkpoint {
       t = tensor(checkpoint, index);
       data = std::make_unique<std::vector<unsigned char>>(checkpoint.read(index));
     }
-    data->reserve(1);  // an array of no elements has an address, too
+    data->reserve(1);  // an array without elements also needs an address
     const std::vector<size_t> shape(t.shape.begin(), t.shape.end());
     unsigned char* const elements = data->data();
     nb::capsule owner(data.get(), [](void* pointer) noexcept {
@@ -106,7 +106,7 @@ class Checkpoint {
   std::atomic<bool> busy_{false};
 };
 
-/// Adds a property with a field of the C struct.
+/// Adds a property that reads a field of the C struct.
 template <class Class, class Get>
 void add_field(Class& type, const char* name, const char* word, Get get, const char* doc) {
   const std::string sig = cat("def ", name, "(self) -> ", word);

@@ -84,7 +84,7 @@ muonrt_status_t collective(muonrt_comm_t* comm, const std::function<muonrt_statu
 
 namespace {
 
-/// The Python code that a rendezvous calls, and the exception that it has raised.
+/// The Python functions that a rendezvous calls, and the exception that one of them has raised.
 struct RendezvousCallbacks {
   nb::object listening;
   std::optional<nb::python_error> raised;
@@ -104,7 +104,7 @@ struct RendezvousCallbacks {
     auto* self = static_cast<RendezvousCallbacks*>(state);
     return self->run([&] { self->listening(address); });
   }
-  /// Raises the exception of a signal, for example KeyboardInterrupt.
+  /// Raises the exception of a signal, such as KeyboardInterrupt.
   static int32_t interrupted(void* state) {
     return static_cast<RendezvousCallbacks*>(state)->run([] {
       if (PyErr_CheckSignals() != 0) throw nb::python_error();
@@ -132,7 +132,7 @@ std::unique_ptr<Comm> connected(Options& options, nb::object listening,
   return std::make_unique<Comm>(handle);
 }
 
-/// Rejects a text that C would cut at a NUL.
+/// Returns the text as a C string. Rejects a text with a NUL, because C would end the text there.
 const char* c_text(const std::string& text, const char* name) {
   if (text.find('\0') != text.npos)
     throw nb::value_error((std::string(name) + " contains a NUL character; remove it").c_str());
@@ -171,12 +171,12 @@ std::unique_ptr<Comm> over_folder(int32_t rank, int32_t size, const std::string&
   return connected(folder, nb::none(), ports, muonrt_comm_create_folder);
 }
 
-/// Calls mpi4py from Python, so that the binding needs no particular MPI library.
+/// Calls mpi4py through Python, so that the module depends on no particular MPI library.
 nb::object over_mpi(nb::object comm, double timeout) {
   return nb::module_::import_("muonrt._mpi").attr("comm_of")(comm, timeout);
 }
 
-/// Creates a communicator of GPU memory over `host`, a communicator of host memory.
+/// Creates a communicator for GPU memory over `host`, which is a communicator for host memory.
 std::unique_ptr<Comm> over_host(
     Comm& host, const std::function<muonrt_status_t(muonrt_comm_t**, muonrt_comm_t*)>& create) {
   Busy busy(host.busy, "the communicator");

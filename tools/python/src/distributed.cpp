@@ -4,8 +4,8 @@ namespace binding {
 
 namespace {
 
-/// An array over memory of the step, or None if `data` is NULL and the array has elements. It keeps
-/// `owner` alive, so it stays readable after the call, but its values do not.
+/// Returns an array over memory of the step, or None if `data` is NULL and the array has elements.
+/// The array keeps `owner` alive, so it stays readable after the call, but its values may change.
 nb::object view_of(const CallerFunctions& f, const void* data, const std::vector<size_t>& shape,
                    bool writable, const nb::object& owner) {
   static float nothing = 0.0f;
@@ -26,8 +26,8 @@ nb::object view_of(const CallerFunctions& f, const void* data, const std::vector
       nb::ndarray<nb::numpy, nb::ro>(memory, shape.size(), shape.data(), owner, nullptr, type));
 }
 
-/// Runs `call` with the GIL, and keeps the first exception for the error of the step. Returns 0, or
-/// 1 for an exception.
+/// Runs `call` with the GIL, and keeps the first exception, which the error of the step reports.
+/// Returns 1 if `call` has thrown, otherwise 0.
 int as_code(CallerFunctions& f, const std::function<void()>& call) {
   const GilAcquired acquire;
   try {
@@ -47,7 +47,7 @@ int as_code(CallerFunctions& f, const std::function<void()>& call) {
   return 1;
 }
 
-/// Sets the owners that `given`, a rank or a sequence of ranks, names.
+/// Sets the owners from `given`, which is a rank or a sequence of ranks.
 void take_owners(CallerFunctions::Tensor& tensor, const AssignInfo& info, nb::handle given,
                  int32_t* owner) {
   std::vector<int32_t> owners;
@@ -85,7 +85,7 @@ int call_assign(void* state, int64_t param, const muonrt_assign_info_t* c, int32
   });
 }
 
-/// The shape of `full` of an owner that may have some of the matrices of a stack.
+/// Returns the shape of `full` for an owner, which may have only some of the matrices of a stack.
 std::vector<size_t> full_shape(const CallerFunctions::Tensor& tensor, int32_t owner) {
   const auto mine =
       static_cast<size_t>(std::count(tensor.owners.begin(), tensor.owners.end(), owner));

@@ -5,7 +5,7 @@ namespace {
 
 /// The Python functions of a communicator; see muonrt/transport.h.
 struct Functions {
-  nb::object exchange, allgather, abort, close;  // the last two may be None
+  nb::object exchange, allgather, abort, close;  // `abort` and `close` may be None
   int32_t size;
 };
 
@@ -13,7 +13,7 @@ nb::object view_of_memory(void* data, int64_t bytes) {
   return nb::steal(PyMemoryView_FromMemory(static_cast<char*>(data), bytes, PyBUF_WRITE));
 }
 
-/// Returns pairs (peer, memoryview) of muonrt_send_t or muonrt_receive_t.
+/// Returns pairs (peer, memoryview) from messages of type muonrt_send_t or muonrt_receive_t.
 template <class Message>
 nb::list views_of(const Message* messages, int64_t n) {
   nb::list out;
@@ -23,7 +23,8 @@ nb::list views_of(const Message* messages, int64_t n) {
   return out;
 }
 
-/// Runs `call` with the GIL. Returns the status of an exception, and writes its text to `message`.
+/// Runs `call` with the GIL. If it throws, returns the status of the exception and writes the text
+/// of the exception to `message`.
 muonrt_status_t as_status(const char* what, char* message, int64_t capacity,
                           const std::function<void()>& call) {
   const GilAcquired acquire;
@@ -68,7 +69,7 @@ muonrt_status_t call_allgather(void* state, const void* mine, void* all, int64_t
   });
 }
 
-/// Runs `call` with the GIL. No caller can receive an exception, so Python prints it.
+/// Runs `call` with the GIL. No caller can receive an exception here, so Python prints it.
 void call_quietly(const char* what, const std::function<void()>& call) {
   const GilAcquired acquire;
   try {
@@ -81,7 +82,7 @@ void call_quietly(const char* what, const std::function<void()>& call) {
 void call_abort(void* state, muonrt_status_t status, const char* message) {
   if (Py_IsInitialized() == 0) return;
   call_quietly("abort of a communicator", [&] {
-    // The library may have cut the text inside a UTF-8 character.
+    // The library may have truncated the text inside a UTF-8 character.
     const nb::object text = nb::bytes(message).attr("decode")("utf-8", "replace");
     static_cast<Functions*>(state)->abort(text, status);
   });

@@ -1,4 +1,4 @@
-/// The global interpreter lock (GIL) in threads that may outlive the interpreter.
+/// Handles the global interpreter lock (GIL) in threads that may outlive the interpreter.
 #ifndef MUONRT_PYTHON_GIL_HPP
 #define MUONRT_PYTHON_GIL_HPP
 
@@ -10,13 +10,13 @@
 
 namespace binding {
 
-/// Calls a function that waits for the GIL, or runs Python code. While the interpreter is
-/// finalized, Python ends such a thread by unwinding its stack, and a function that is noexcept,
-/// such as a destructor, would then end the process. The thread sleeps instead until the process
-/// has ended.
+/// Calls a function that waits for the GIL or runs Python code. While the interpreter is being
+/// finalized, Python ends such a thread by unwinding its stack. A noexcept function on the stack,
+/// such as a destructor, would then terminate the process. This function makes the thread sleep
+/// instead until the process has ended.
 template <class Call>
 auto or_sleep(const Call& call) {
-  // The unwinding cannot be caught inside of another handler, but it calls destructors.
+  // The unwinding cannot be caught inside another handler, but it calls destructors.
   struct Sleep {
     bool unwound = true;
     ~Sleep() {

@@ -97,8 +97,8 @@ std::vector<std::pair<int64_t, int64_t>> runs(const Layout& layout,
   return out;
 }
 
-/// Returns the text for muonrt_placements_parse(): the text itself, or the placements as they
-/// print.
+/// Returns the text for muonrt_placements_parse(). A text is returned unchanged, and other
+/// placements are converted to text as Python prints them.
 std::string placements_text(nb::handle placements) {
   if (nb::isinstance<nb::str>(placements)) return nb::cast<std::string>(placements);
   std::string out;
@@ -130,7 +130,7 @@ Cut cut_of(const Mesh& mesh, nb::handle cut) {
 
 using Pairs = std::vector<std::pair<int64_t, int64_t>>;
 
-/// Sets the last step of a layout, after the cuts.
+/// Sets the last element of a layout, which follows the cuts.
 void set_last(Layout& layout, const std::optional<Pairs>& flat,
               const std::optional<std::vector<int64_t>>& row_bounds,
               const std::optional<int64_t>& owner) {

@@ -7,9 +7,9 @@
 namespace binding {
 namespace {
 
-/// The messages that the thread of muonrt._log has not taken yet. Threads of muonrt put them here
-/// without the GIL, so that neither a thread that holds the GIL nor the end of the interpreter can
-/// block them.
+/// The messages that the thread of muonrt._log has not taken yet. Threads of muonrt add messages
+/// without the GIL, so that they are blocked neither by a thread that holds the GIL nor by the end
+/// of the interpreter.
 class LogQueue {
  public:
   void put(int32_t level, const char* message) {
@@ -21,7 +21,7 @@ class LogQueue {
     }
     changed_.notify_all();
   }
-  /// Waits for a message. Returns level 0 after close(), when all messages are taken.
+  /// Waits for a message. After close(), returns level 0 once all messages have been taken.
   std::pair<int32_t, std::string> take() {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [this] { return !messages_.empty() || closed_; });
@@ -49,7 +49,8 @@ class LogQueue {
   bool closed_ = false;
 };
 
-/// Never destroyed, because threads of muonrt may log while the process exits.
+/// Returns the queue. It is never destroyed, because threads of muonrt may log while the process
+/// exits.
 LogQueue& queue() {
   static LogQueue* const out = new LogQueue;
   return *out;

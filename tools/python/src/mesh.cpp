@@ -14,7 +14,7 @@ std::string ranks_text(const std::vector<int32_t>& ranks) {
   return shape_text({ranks.begin(), ranks.end()});
 }
 
-/// The groups of one mesh dimension, and each rank's group and place in it.
+/// The groups of one mesh dimension, and for each rank its group and its position in the group.
 struct Groups {
   std::string name;
   std::vector<std::vector<int32_t>> groups;
@@ -24,7 +24,7 @@ struct Groups {
 Groups groups_of(const std::string& name, const std::vector<std::vector<int32_t>>& given) {
   Groups out{name, {}, {}};
   for (const std::vector<int32_t>& ranks : given) {
-    // The list may have the group of each rank.
+    // The list may contain the group of each rank, so that groups occur several times.
     if (std::find(out.groups.begin(), out.groups.end(), ranks) != out.groups.end()) continue;
     if (!out.groups.empty() && ranks.size() != out.groups[0].size())
       refuse(kInvalidArg, cat(name, ": the group ", ranks_text(ranks), " has ", ranks.size(),
@@ -45,7 +45,7 @@ Groups groups_of(const std::string& name, const std::vector<std::vector<int32_t>
   return out;
 }
 
-/// Returns the mesh whose lines along each dimension are the groups of that name.
+/// Returns the mesh in which the ranks along each dimension form the groups of that name.
 Mesh from_groups(const nb::dict& given) {
   std::vector<Groups> dims;
   Mesh out;
@@ -90,7 +90,7 @@ Mesh from_groups(const nb::dict& given) {
                               "groups; pass groups that form one mesh"));
     at = rank;
   }
-  // Each group must be a line: in all other dimensions its ranks have the same place.
+  // The ranks of a group must have the same position in all other dimensions.
   for (size_t d = 0; d < dims.size(); ++d)
     for (const std::vector<int32_t>& group : dims[d].groups)
       for (const int32_t rank : group)
@@ -104,7 +104,7 @@ Mesh from_groups(const nb::dict& given) {
   return out;
 }
 
-/// Returns the part of a mesh at `index` of a dimension, without this dimension.
+/// Returns the part of a mesh at position `index` of dimension `dim`, without this dimension.
 Mesh select(const Mesh& mesh, nb::handle dim, int64_t index) {
   const auto d = static_cast<size_t>(mesh.dimension(dim));
   if (index < 0 || index >= mesh.shape[d])

@@ -6,7 +6,7 @@
 
 namespace binding {
 
-/// The arguments of muonrt_optimizer_create(), and the storage that they point to.
+/// The arguments of muonrt_optimizer_create(), and the memory to which they point.
 struct Optimizer::Creation {
   Options options;
   std::vector<ParamView> views;
@@ -26,8 +26,8 @@ bool has_partial_gradients(const Param& param) {
   });
 }
 
-/// Takes part in the peers' call of muonrt_optimizer_create() with arguments that it rejects. The
-/// peers then return an error at once; without this call they would wait until their timeout.
+/// Takes part in the peers' muonrt_optimizer_create() with arguments that this call rejects. The
+/// peers then return an error at once; otherwise they would wait until their timeout.
 void reject_creation(muonrt_comm_t* comm) {
   collective(comm, [&] {
     muonrt_optimizer_t* rejected = nullptr;

@@ -7,7 +7,7 @@
 
 namespace binding {
 
-/// What `assign` receives; see muonrt_assign_info_t.
+/// The argument of `assign`; see muonrt_assign_info_t.
 struct AssignInfo {
   std::string name;
   int64_t index = 0;
@@ -19,34 +19,37 @@ struct AssignInfo {
 
 struct Held;
 
-/// The caller's functions of muonrt/distributed.h, and what their arrays are made from.
+/// The caller's functions of muonrt/distributed.h, and the data from which the arrays passed to
+/// them are made.
 struct CallerFunctions {
   struct Tensor {
     std::string name;
     std::vector<size_t> local, full;  // shapes
     int32_t batch_dims = 0;           // leading dimensions of `full` that form a stack
-    std::vector<int32_t> owners;      // one, or one for each matrix
+    std::vector<int32_t> owners;      // one rank, or one rank for each matrix
   };
   nb::object assign, gather, redistribute;  // functions, or None
   muonrt_dtype_t transport_dtype = MUONRT_DTYPE_BF16;
   Place place;
   std::vector<Tensor> tensors;
-  std::weak_ptr<Held> held;                // has the memory that arrays are over
-  std::optional<nb::python_error> raised;  // the first exception of this call; needs the GIL
+  std::weak_ptr<Held> held;  // owns the memory of the arrays
+  // the first exception in this call; access it with the GIL
+  std::optional<nb::python_error> raised;
 };
 
-/// Returns the functions that the options have, and sets them in the C options; null if no keyword
-/// of muonrt_distributed_config_t was passed. `options` must not move afterwards.
+/// Returns the functions in the options, and sets them in the C options. Returns null if no keyword
+/// of muonrt_distributed_config_t was passed. `options` must not be moved afterwards.
 std::unique_ptr<CallerFunctions> caller_functions(Options& options,
                                                   const std::vector<Param*>& params,
                                                   const Place& place);
 
-/// Throws the Python exception of `error`, whose cause is the exception that a function has raised.
+/// Throws the Python exception of `error`. Its cause is the exception that one of the functions
+/// raised.
 [[noreturn]] void raise_with_cause(const muonrt::Error& error, CallerFunctions& functions);
 
-/// Runs a collective call. If it fails after one of the caller's functions has raised, the error
-/// has that exception as its cause.
-/// @param begins  false: the functions may also have raised since an earlier call, which counts.
+/// Runs a collective call. If it fails after one of the caller's functions has raised an exception,
+/// that exception becomes the cause of the error.
+/// @param begins  if false, an exception that was raised since an earlier call also counts.
 template <class Call>
 void with_cause(CallerFunctions* functions, const Call& call, bool begins = true) {
   if (functions == nullptr) return call();
@@ -59,15 +62,16 @@ void with_cause(CallerFunctions* functions, const Call& call, bool begins = true
   }
 }
 
-/// Everything that lives as long as the C optimizer. Arrays over its state share this object.
+/// Everything that lives as long as the C optimizer. Arrays over its state share ownership of this
+/// object.
 struct Held {
   std::shared_ptr<muonrt_comm_t> comm;  // aborted on Ctrl-C
   std::vector<Array> data, masters;     // borrowed by the C optimizer
   std::vector<std::optional<Array>> grads;
-  std::vector<Array> scalars;  // of a step that is running, in flight, or has failed
+  std::vector<Array> scalars;  // arrays of a step that is running or has failed
   std::unique_ptr<CallerFunctions> functions;
   muonrt_optimizer_t* handle = nullptr;
-  nb::object grad_owners;  // of gradients that were given by their addresses
+  nb::object grad_owners;  // owners of gradients that were given by address
 
   Held() = default;
   Held(const Held&) = delete;
@@ -108,9 +112,10 @@ class Optimizer {
   StepReport wait();
   void set_grad(nb::handle param, nb::handle grad);
   void set_grads(const std::vector<nb::object>& grads);
-  /// As set_grads, for gradients whose dtypes, shapes and device the caller has checked.
-  /// @param addresses  0: the parameter has no gradient.
-  /// @param owners     kept as long as the gradients are bound.
+  /// Does the same as set_grads, for gradients whose dtypes, shapes and device the caller has
+  /// checked.
+  /// @param addresses  0 for a parameter without a gradient.
+  /// @param owners     kept alive as long as the gradients are bound.
   void set_grad_addresses(const std::vector<uintptr_t>& addresses, nb::object owners);
   void set_data(nb::handle param, nb::handle data);
   void set_group(int32_t index, const nb::kwargs& settings);
@@ -124,7 +129,8 @@ class Optimizer {
   nb::object state(nb::handle param, const std::string& kind);
   std::vector<StateShard> state_shards();
   std::tuple<std::string, int64_t> recover(Comm& survivors, const std::string& survivor_policy);
-  /// Collective. @param from  null: this rank has no old optimizer.
+  /// Copies the state of another optimizer. Collective.
+  /// @param from  null if this rank has no old optimizer.
   void copy_state_from(Optimizer* from);
   /// Makes a collective call of the C optimizer without the GIL. `call` must not throw.
   void run(const std::function<muonrt_status_t(muonrt_optimizer_t*)>& call);
@@ -168,7 +174,7 @@ class Optimizer {
     Busy busy(busy_, "the optimizer");
     return binding::health(get(), names);
   }
-  /// The caller's functions, for the garbage collector; null if there are none.
+  /// Returns the caller's functions for the garbage collector, or null if there are none.
   CallerFunctions* functions() const { return held_ ? held_->functions.get() : nullptr; }
   muonrt::Plan plan() {
     Busy busy(busy_, "the optimizer");
@@ -191,8 +197,8 @@ class Optimizer {
   void take_scalars(muonrt_step_args_t& args, nb::handle grad_scale_inv, nb::handle found_inf,
                     nb::handle qk_logits);
   using StepCall = std::function<muonrt_status_t(muonrt_optimizer_t*, const muonrt_step_args_t*)>;
-  /// Makes the call with these arguments, whose arrays it keeps. If an argument is invalid, makes
-  /// it without arguments, and throws.
+  /// Makes the call with these arguments and keeps their arrays alive. If an argument is invalid,
+  /// makes the call without arguments, and then throws.
   void begin_step(const StepCall& call, const Rates& lr,
                   const std::vector<int64_t>& inactive_params, nb::handle grad_scale_inv,
                   nb::handle found_inf, std::optional<uintptr_t> stream, nb::handle qk_logits);
@@ -203,19 +209,19 @@ class Optimizer {
   std::shared_ptr<Held> held_;
   Place place_;
   std::vector<Group> groups_;
-  std::vector<int32_t> group_of_;  // by parameter
-  Rates rates_;                    // of the last step
+  std::vector<int32_t> group_of_;  // index of each parameter's group
+  Rates rates_;                    // rates of the last step
   std::vector<muonrt_dtype_t> grad_dtypes_, momentum_dtypes_;
   std::vector<std::vector<int64_t>> grad_shapes_;
   std::vector<bool> owners_hold_moments_;
   std::atomic<bool> busy_{false};
 };
 
-/// Adds access to state to the class.
+/// Adds the functions that access state to the class.
 void bind_state(nb::class_<Optimizer>& optimizer);
 /// Adds the class Plan, and plan() to the class.
 void bind_plan(nb::module_& module, nb::class_<Optimizer>& optimizer);
-/// Adds the calls that save and load checkpoints to the class.
+/// Adds the functions that save and load checkpoints to the class.
 void bind_checkpoint(nb::class_<Optimizer>& optimizer);
 
 }  // namespace binding

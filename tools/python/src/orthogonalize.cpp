@@ -10,7 +10,7 @@ constexpr const char* kGroupSettings[] = {
     "gram_restarts", "iteration_dtype", "row_scaling", "renormalize"};
 constexpr const char* kOptions[] = {"threads", "symmetric", "portable_gemm"};
 
-/// A framework's array of any strides, and the C struct that describes it.
+/// An array of another framework, with any strides, and the C struct that describes it.
 struct Strided {
   Exported exported;
   std::vector<int64_t> shape, strides;
@@ -30,7 +30,7 @@ struct Strided {
     c.type_code = array.dtype().code;
     c.type_bits = array.dtype().bits;
     c.type_lanes = array.dtype().lanes;
-    if (exported.dtype == "bfloat16") c.type_code = 4;  // exported as uint16
+    if (exported.dtype == "bfloat16") c.type_code = 4;  // bf16, which the array exports as uint16
     c.shape = shape.data();
     c.strides = strides.data();
   }

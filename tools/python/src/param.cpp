@@ -120,15 +120,17 @@ Exported export_array(const std::string& what, nb::handle object, const std::str
   nb::object source = nb::borrow(object);
   Exported out;
   out.dtype = dtype;
-  if (nb::hasattr(source, "detach")) source = source.attr("detach")();  // torch exports only these
-  // ml_dtypes' bfloat16 has neither a buffer nor a DLPack type.
+  // torch exports only detached tensors
+  if (nb::hasattr(source, "detach")) source = source.attr("detach")();
+  // ml_dtypes' bfloat16 supports neither the buffer protocol nor DLPack.
   if (nb::hasattr(source, "dtype") && nb::hasattr(source, "view") &&
       text_of(source.attr("dtype")) == "bfloat16") {
     source = source.attr("view")("uint16");
     out.dtype = "bfloat16";
   }
   if (!nb::try_cast(source, out.array, false)) {
-    if (nb::hasattr(source, "__dlpack__")) source.attr("__dlpack__")();  // raises the reason
+    // raises an exception with the reason
+    if (nb::hasattr(source, "__dlpack__")) source.attr("__dlpack__")();
     refuse(kInvalidArg, cat(what, " has type ", nb::type_name(source.type()).c_str(),
                             ", which supports neither DLPack nor the buffer protocol; pass an "
                             "array of NumPy, PyTorch or another framework"));
@@ -241,7 +243,7 @@ Place place_of(const std::vector<Param*>& params, Options& options, const nb::kw
       whose = numbered ? by_setting : what;
       place = {array.place.device, numbered ? place.index : array.place.index};
     }
-    // If only `device` is set, the arrays determine the index.
+    // If only `device` is set, the arrays determine the index of the device.
     if (whose == by_setting && !settings.contains("device_index") && place.on_cuda() &&
         array.place.on_cuda()) {
       place.index = array.place.index;

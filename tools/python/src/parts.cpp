@@ -8,6 +8,7 @@ using Pair = std::pair<int64_t, int64_t>;
 using Ranges = std::optional<std::variant<Pair, std::vector<Pair>>>;
 constexpr const char* kUse = "pass (begin, end), an ascending list of such pairs, or None for all";
 
+/// Converts ranges to C structs.
 /// @param what  the argument in messages, such as "part 'q': rows".
 std::optional<std::vector<muonrt_run_t>> runs_of(const std::string& what, nb::handle given) {
   Ranges ranges;

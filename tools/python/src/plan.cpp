@@ -1,11 +1,11 @@
-/// The class muonrt.Plan.
+/// Implements the class muonrt.Plan.
 #include "optimizer.hpp"
 
 namespace binding {
 
 namespace {
 
-/// A plan without an optimizer; see muonrt/plan.h.
+/// A plan that was made without an optimizer; see muonrt/plan.h.
 struct PlanOfRanks {
   muonrt::Plan plan;
   std::string machine = {};  // of time()

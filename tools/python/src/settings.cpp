@@ -43,7 +43,7 @@ template <class Rule>
 constexpr bool is_dtype =
     std::is_same_v<Rule, muonrt::StorageDType> || std::is_same_v<Rule, muonrt::AnyDType>;
 
-/// Sets fields of a struct from keyword arguments of the same names, and rejects keywords that name
+/// Sets fields of a struct from keyword arguments with the same names. Rejects keywords that name
 /// no field.
 class Fields {
  public:
@@ -84,7 +84,7 @@ class Fields {
       field = value_of(name, words, word);
     }
   }
-  /// Returns a visitor that sets the field of each row of a table, except the role, which is a
+  /// Returns a visitor that sets the field of each row of a table. It skips the role, which is a
   /// separate argument.
   template <class C>
   auto rows_of(C& to) {
@@ -215,7 +215,7 @@ void set_options(Options& options, const nb::kwargs& kwargs) {
   used |= counted;
   fields.end();
   if (!used || !kwargs.contains("window")) return;
-  // In C, prefetch_count replaces the window.
+  // In the C struct, prefetch_count replaces the window.
   if (counted)
     refuse(kInvalidArg,
            cat("window is ", options.window, " and prefetch_count is ", caller.prefetch_count,

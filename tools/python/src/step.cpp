@@ -8,12 +8,12 @@ namespace binding {
 
 namespace {
 
-/// Warns of a first step that has moved a parameter far.
+/// Warns if the first step has moved a parameter far.
 /// @param lr  the rate of the parameter's group in this step.
 void warn_of_large_update(const muonrt_step_report_t& report, const std::string& name, double lr) {
   const double ratio = report.large_update_ratio;
   char numbers[160];
-  // The update is in proportion to the rate.
+  // The size of the update is proportional to the rate.
   std::snprintf(numbers, sizeof numbers,
                 "%ld%% of its RMS, which is above 5%%; use a smaller learning rate instead of %g, "
                 "such as %.2g, which moves it by about 1%%",
@@ -24,8 +24,8 @@ void warn_of_large_update(const muonrt_step_report_t& report, const std::string&
 
 }  // namespace
 
-/// Returns the element of an array, which the step reads on the device; NULL if `object` is not an
-/// array.
+/// Returns the address of an array with one element, which the step reads on the device. Returns
+/// NULL if `object` is not an array.
 const float* Optimizer::take_scalar(const char* what, nb::handle object) {
   if (!nb::hasattr(object, "__dlpack__")) return nullptr;
   Array array = take_array(what, object, "float32", false);
@@ -36,7 +36,7 @@ const float* Optimizer::take_scalar(const char* what, nb::handle object) {
   return static_cast<const float*>(array.data);
 }
 
-/// Sets the arguments that may be arrays, and keeps the arrays in `held_`.
+/// Sets the arguments that may be arrays, and keeps the arrays alive in `held_`.
 void Optimizer::take_scalars(muonrt_step_args_t& args, nb::handle grad_scale_inv,
                              nb::handle found_inf, nb::handle qk_logits) {
   static const float found = 1.0f;
@@ -65,7 +65,7 @@ void Optimizer::begin_step(const StepCall& call, const Rates& lr,
                            nb::handle qk_logits) {
   muonrt_optimizer_t* optimizer = get();
   const std::shared_ptr<Held> held = held_;
-  // The call may first complete an earlier step, which reads its arrays until then.
+  // The call may first complete an earlier step, which still reads its own arrays.
   const std::vector<Array> earlier = std::exchange(held->scalars, {});
   rates_ = lr;
   muonrt_step_args_t args = muonrt::step_args();
@@ -81,7 +81,7 @@ void Optimizer::begin_step(const StepCall& call, const Rates& lr,
   try {
     take_scalars(args, grad_scale_inv, found_inf, qk_logits);
   } catch (...) {
-    // A step without arguments votes to reject, so the peers' step returns an error at once.
+    // A step without arguments votes to reject, so that the peers' step returns an error at once.
     collective(held->comm.get(), [&] {
       call(optimizer, nullptr);
       return MUONRT_OK;

@@ -9,10 +9,10 @@
 
 namespace muonrt::train {
 
-/// A byte-level GPT: learned positions, RMSNorm before each block, causal attention, GELU MLP, no
-/// biases, separate head. It holds no parameters and no state: every call takes full tensors, one
-/// pointer for each entry of `params()`, in that order.
-/// Threads: any number of calls at once, each with its own workspace.
+/// A byte-level GPT with learned positions, RMSNorm before each block, causal attention, a GELU
+/// MLP, no biases and a separate head. It holds no parameters and no state. Every call takes full
+/// tensors, with one pointer for each entry of `params()`, in that order. Threads: any number of
+/// calls at the same time, each with its own workspace.
 class Gpt {
  public:
   explicit Gpt(const Config& config) : config_(config), specs_(param_specs(config)) {}
@@ -21,21 +21,21 @@ class Gpt {
   const std::vector<ParamSpec>& params() const { return specs_; }
 
   /// Returns the SUM over all tokens of -log p(next token), in nats, and writes grad_scale times
-  /// its gradient to `grads`. With grad_scale = 1 / (tokens of the global batch) the gradients of
-  /// the parts of a batch add up to the gradient of its mean loss.
-  /// @param params  full tensors, row-major; read.
+  /// its gradient to `grads`. With grad_scale = 1 / (tokens of the global batch), the gradients of
+  /// the parts of a batch add up to the gradient of the batch's mean loss.
+  /// @param params  full tensors, row-major; read only.
   /// @param tokens  sequences x (context + 1) bytes below vocab, contiguous; position t predicts
-  ///                t + 1.
+  ///     position t + 1.
   /// @param grads   shaped like `params`; overwritten.
-  /// Errors: std::runtime_error if `ws` is made for fewer sequences.
+  /// Errors: std::runtime_error if `ws` was made for fewer sequences.
   double forward_backward(const float* const* params, const uint8_t* tokens, int64_t sequences,
                           float grad_scale, float* const* grads, Workspace& ws) const;
 
-  /// The same sum without gradients.
+  /// Returns the same sum without computing gradients.
   double evaluate(const float* const* params, const uint8_t* tokens, int64_t sequences,
                   Workspace& ws) const;
 
-  /// Logits of the token that follows tokens[0 .. length), 1 <= length <= context.
+  /// Computes the logits of the token that follows tokens[0 .. length), 1 <= length <= context.
   /// @param logits  vocab values; overwritten.
   void next_logits(const float* const* params, const uint8_t* tokens, int64_t length, float* logits,
                    Workspace& ws) const;

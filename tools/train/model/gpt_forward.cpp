@@ -41,7 +41,7 @@ void Gpt::next_logits(const float* const* params, const uint8_t* tokens, int64_t
                      params[ParamIndex::head(config_)], logits);
 }
 
-// Up to the last norm; the logits are left to the caller.
+// Computes the model up to the last norm. The caller computes the logits.
 void Gpt::forward(const Pass& pass, Workspace& ws) const {
   const int64_t d = config_.d_model;
   Layers::embed(pass.tokens, d, pass.params[ParamIndex::kWte], pass.params[ParamIndex::kWpe],
@@ -54,7 +54,7 @@ void Gpt::forward(const Pass& pass, Workspace& ws) const {
   Layers::rms_norm(pass.rows(), d, ws.x, pass.params[ParamIndex::norm(config_)], ws.normed, ws.inv);
 }
 
-// x_mid = x + wo attention(norm1(x))
+// Computes x_mid = x + wo attention(norm1(x)).
 void Gpt::forward_attention(const Pass& pass, int64_t layer, Workspace& ws) const {
   auto& a = ws.layers[static_cast<size_t>(layer)];
   auto& products = ws.products;
@@ -83,7 +83,7 @@ void Gpt::forward_attention(const Pass& pass, int64_t layer, Workspace& ws) cons
   products.linear(rows, d, d, a.mixed, params[ParamIndex::kWo], a.x_mid, a.x);
 }
 
-// out = x_mid + w_down gelu(w_up norm2(x_mid))
+// Computes out = x_mid + w_down gelu(w_up norm2(x_mid)).
 void Gpt::forward_mlp(const Pass& pass, int64_t layer, float* out, Workspace& ws) const {
   auto& a = ws.layers[static_cast<size_t>(layer)];
   const int64_t rows = pass.rows(), d = config_.d_model, wide = config_.d_mlp();
@@ -94,7 +94,7 @@ void Gpt::forward_mlp(const Pass& pass, int64_t layer, float* out, Workspace& ws
   ws.products.linear(rows, wide, d, a.act, params[ParamIndex::kWDown], out, a.x_mid);
 }
 
-// Sum of the token losses; the logits turn into their gradients.
+// Returns the sum of the token losses. Replaces the logits with their gradients.
 double Gpt::loss(const Pass& pass, float grad_scale, Workspace& ws) const {
   ws.products.linear(pass.rows(), config_.d_model, config_.vocab, ws.normed,
                      pass.params[ParamIndex::head(config_)], ws.logits);

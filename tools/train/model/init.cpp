@@ -7,13 +7,15 @@
 namespace muonrt::train {
 namespace {
 
-// Sum of four uniforms, centred and scaled to variance 1: close to a normal that is cut at 3.46.
-// It needs no transcendental function, whose last bit could differ between machines.
+// Returns the sum of four uniform values, centred and scaled to variance 1. Its distribution is
+// close to a normal distribution that is cut off at 3.46. The function does not need a
+// transcendental function, whose last bit could differ between machines.
 double unit_normal(uint64_t seed, uint32_t index, uint64_t element) {
   const auto [words] = draw(seed, Stream::kInit, index, element);
   const int64_t sum = int64_t{words[0]} + words[1] + words[2] + words[3];
   const int64_t mean_times_2 = 4 * ((int64_t{1} << 32) - 1);
-  const double centred = static_cast<double>(2 * sum - mean_times_2) * 0x1p-33;  // variance 4/12
+  // their variance is 4/12
+  const double centred = static_cast<double>(2 * sum - mean_times_2) * 0x1p-33;
   return centred * 1.7320508075688772;
 }
 

@@ -11,14 +11,15 @@ namespace {
 
 constexpr float kRmsEps = 1e-6f;
 constexpr float kGeluScale = 1.5957691216057308f;                   // 2 sqrt(2 / pi)
-constexpr float kGeluCube = 0.044715f, kGeluCubeSlope = 0.134145f;  // 3 times as much
+constexpr float kGeluCube = 0.044715f, kGeluCubeSlope = 0.134145f;  // three times kGeluCube
 
-/// Lanes of every sum over a row: a fixed number, so that its order does not depend on the
-/// instruction set.
+/// Number of partial sums in every sum over a row. The number is fixed, so that the order of the
+/// sum does not depend on the instruction set.
 constexpr int64_t kLanes = 16;
 
-/// The library's exponential is not vectorized, and the model takes one for every fifth product of
-/// a weight: without branch and table, relative error below 3e-7 on [-87, 88], clamped outside.
+/// Computes exp(x). The standard library's function is not vectorized, and the model calls it once
+/// for about every five multiplications by a weight. This version has no branch and no table. Its
+/// relative error is below 3e-7 on [-87, 88], and inputs outside of this range are clamped.
 MUONRT_ALWAYS_INLINE float exponential(float x) {
   constexpr float kLn2High = 0.693359375f;  // few bits, so that n * kLn2High is exact
   constexpr float kLn2Low = -2.12194440e-4f;
@@ -28,17 +29,17 @@ MUONRT_ALWAYS_INLINE float exponential(float x) {
   const float shifted = x * 1.44269504f + kShift;
   const float n = shifted - kShift;
   const float r = (x - n * kLn2High) - n * kLn2Low;
-  float p = 1.0f / 5040.0f;  // Taylor series; |r| <= ln(2) / 2
+  float p = 1.0f / 5040.0f;  // Taylor series with |r| <= ln(2) / 2
   for (const float term :
        {1.0f / 720.0f, 1.0f / 120.0f, 1.0f / 24.0f, 1.0f / 6.0f, 0.5f, 1.0f, 1.0f}) {
     p = p * r + term;
   }
-  // The low bits of `shifted` hold n, which belongs into the exponent.
+  // The low bits of `shifted` hold n, which must be added to the exponent.
   return std::bit_cast<float>(std::bit_cast<uint32_t>(p) +
                               (std::bit_cast<uint32_t>(shifted) << 23));
 }
 
-/// Sum of term(i) for i in [0, n).
+/// Returns the sum of term(i) for i in [0, n).
 template <class Term>
 MUONRT_ALWAYS_INLINE float sum_of(int64_t n, Term term) {
   float lanes[kLanes] = {};
@@ -53,7 +54,7 @@ MUONRT_ALWAYS_INLINE float sum_of(int64_t n, Term term) {
   return lanes[0];
 }
 
-/// Largest of x[0..n); n >= 1. A NaN may be passed over.
+/// Returns the largest of x[0..n) for n >= 1. May ignore a NaN.
 MUONRT_ALWAYS_INLINE float largest_of(const float* x, int64_t n) {
   float lanes[kLanes];
   std::fill(lanes, lanes + kLanes, x[0]);
@@ -120,7 +121,8 @@ struct GeluBackward {
   }
 };
 
-// Rows are processed up to a whole number of lanes; elements right of the diagonal become zero.
+// Rows are processed up to a whole number of lanes. Elements to the right of the diagonal become
+// zero.
 inline int64_t padded(int64_t used, int64_t length) {
   return std::min(length, (used + kLanes - 1) / kLanes * kLanes);
 }
@@ -173,7 +175,7 @@ struct CrossEntropy {
   }
 };
 
-/// Runs a loop in the widest instruction set of this machine. Results do not depend on it.
+/// Runs a loop with the widest instruction set of this machine. The results do not depend on it.
 template <class Pass, class... Args>
 auto best(Args... args) {
   static const host::Isa isa = host::best_isa();

@@ -9,8 +9,9 @@
 
 namespace muonrt::train {
 
-/// Memory of one thread that runs the model: activations of a pass over at most `sequences`
-/// sequences and their gradients, allocated once. `rows` is sequences * context below.
+/// Memory for one thread that runs the model: the activations of a pass over at most `sequences`
+/// sequences, and their gradients. It is allocated once. In the comments below, `rows` is sequences
+/// * context.
 class Workspace {
  public:
   Workspace(const Config& config, int64_t sequences);
@@ -18,16 +19,16 @@ class Workspace {
   int64_t sequences() const { return sequences_; }
   void forget_attention_max();
 
-  /// Results of the forward pass of a layer that its backward pass needs.
+  /// The results of a layer's forward pass that its backward pass needs.
   struct Layer {
     float* x = nullptr;        // rows x d_model: input of the layer
     float* inv1 = nullptr;     // rows
     float* normed1 = nullptr;  // rows x d_model
-    float* q = nullptr;  // rows x d_model, head h in columns [h * head_dim, (h + 1) * head_dim)
+    float* q = nullptr;  // rows x d_model; head h has columns [h * head_dim, (h + 1) * head_dim)
     float* k = nullptr;
     float* v = nullptr;
     float* prob = nullptr;     // sequences x heads x context x context
-    float* mixed = nullptr;    // rows x d_model: prob v, before wo
+    float* mixed = nullptr;    // rows x d_model: prob v, before the product with wo
     float* x_mid = nullptr;    // rows x d_model: after attention
     float* inv2 = nullptr;     // rows
     float* normed2 = nullptr;  // rows x d_model
@@ -37,14 +38,14 @@ class Workspace {
 
   Products products;
   std::vector<Layer> layers;
-  /// layers x heads: the largest input of the softmax of each head, including the scale, over all
-  /// queries and their keys, in the passes since `forget_attention_max`; -infinity before the
-  /// first.
+  /// layers x heads: for each head, the largest input of the softmax, including the scale, over all
+  /// queries and their keys in the passes since `forget_attention_max`. It is -infinity before the
+  /// first pass.
   std::vector<float> attention_max;
   float* x = nullptr;       // rows x d_model: output of the last layer
   float* inv = nullptr;     // rows
   float* normed = nullptr;  // rows x d_model
-  float* logits = nullptr;  // rows x vocab; their gradients after the loss
+  float* logits = nullptr;  // rows x vocab; after the loss, the gradients of the logits
 
   float* dx = nullptr;       // rows x d_model: gradient of the residual stream
   float* dnormed = nullptr;  // rows x d_model
