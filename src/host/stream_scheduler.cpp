@@ -15,6 +15,8 @@ namespace muonrt::host {
 
 namespace {
 
+constexpr auto kUnlimited = std::chrono::milliseconds(kMaxTimeoutMs) - std::chrono::hours(1);
+
 const char* name_of(StreamKind kind) {
   switch (kind) {
     case StreamKind::kCompute:
@@ -74,6 +76,9 @@ class QueueStream final : public HostStream {
     if (thread_.joinable()) thread_.join();
   }
   void enqueue(Task task) override { scheduler_->enqueue(*queue_, {std::move(task), nullptr, 0}); }
+  void enqueue_operation(Task task) override {
+    scheduler_->enqueue(*queue_, {std::move(task), nullptr, 0, true});
+  }
 
   const std::shared_ptr<StreamQueue>& queue() const { return queue_; }
   const StreamScheduler* scheduler() const { return scheduler_.get(); }
@@ -90,6 +95,8 @@ std::unique_ptr<Stream> StreamScheduler::create_stream(StreamKind kind) {
   auto stream = std::make_unique<QueueStream>(shared_from_this(), kind);
   const Lock lock(mutex_);
   queues_.push_back(stream->queue());
+  on_caller_ += kind == StreamKind::kCommOnCaller;
+  wake_all();  // the threads that may run an item depend on on_caller_
   return stream;
 }
 
@@ -125,21 +132,45 @@ void StreamScheduler::synchronize(const Event& event, Deadline deadline) {
   const std::shared_ptr<StreamQueue> queue = mark.queue;
   const uint64_t position = mark.position;
   if (!queue) return;
-  while (queue->finished < position) {
-    const bool late = deadline.passed();
-    if (!late) {
-      if (StreamQueue* own = runnable_on_caller()) {
-        finish_front(*own, lock);
-        continue;
-      }
+  MUONRT_REQUIRE(wait_until_finished(*queue, position, deadline, lock), Status::kTimeout,
+                 "an event of the ", name_of(queue->kind),
+                 " stream did not complete before the timeout (", queue->finished, " of ", position,
+                 " tasks are complete); check whether the other ranks are still running, or raise "
+                 "the timeout");
+}
+
+/// Returns false after the deadline.
+bool StreamScheduler::wait_until_finished(StreamQueue& queue, uint64_t position, Deadline deadline,
+                                          Lock& lock) {
+  if (queue.finished >= position) return true;
+  Waiter self(*this, queue, position, deadline);
+  while (!self.is_done() && !deadline.passed()) {
+    if (StreamQueue* const ready = runnable_for(self)) {
+      finish_front(*ready, false, lock);
+    } else {
+      wake(queue);  // after a wait that this thread has taken off the queue
+      self.wake.wait_until(lock, deadline.at());
     }
-    MUONRT_REQUIRE(
-        !late, Status::kTimeout, "an event of the ", name_of(queue->kind),
-        " stream did not complete before the timeout (", queue->finished, " of ", position,
-        " tasks are complete); check whether the other ranks are still running, or raise "
-        "the timeout");
-    changed_.wait_until(lock, deadline.at());
   }
+  return self.is_done();
+}
+
+StreamScheduler::Waiter::Waiter(StreamScheduler& in, StreamQueue& for_queue, uint64_t for_position,
+                                Deadline until)
+    : scheduler(in),
+      queue(for_queue),
+      position(for_position),
+      deadline(until),
+      unlimited(until.at() - Deadline::Clock::now() > kUnlimited),
+      next(in.waiters_) {
+  scheduler.waiters_ = this;
+}
+
+StreamScheduler::Waiter::~Waiter() {
+  Waiter** at = &scheduler.waiters_;
+  while (*at != this) at = &(*at)->next;
+  *at = next;
+  scheduler.wake_all();  // for what this thread does not run any more
 }
 
 std::optional<Error> StreamScheduler::error() const {
@@ -159,19 +190,18 @@ int64_t StreamScheduler::growths() const {
 }
 
 void StreamScheduler::enqueue(StreamQueue& queue, StreamQueue::Item item) {
-  {
-    Lock lock(mutex_);
-    if (queue.full()) {
-      try {
-        grow(queue);
-      } catch (const std::bad_alloc&) {
-        wait_for_room(queue, lock);
-      }
+  Lock lock(mutex_);
+  while (queue.full()) {
+    try {
+      grow(queue);
+    } catch (const std::bad_alloc&) {
+      // The work that is already enqueued does not depend on this item, so it completes.
+      wait_until_finished(queue, queue.finished + 1, Deadline::in_ms(kMaxTimeoutMs), lock);
     }
-    queue.ring[queue.enqueued++ & (queue.ring.size() - 1)] = std::move(item);
-    if (queue.lost_thread) drop_pending(queue);
   }
-  changed_.notify_all();
+  queue.ring[queue.enqueued++ & (queue.ring.size() - 1)] = std::move(item);
+  if (queue.lost_thread) drop_pending(queue);
+  wake(queue);
 }
 
 void StreamScheduler::grow(StreamQueue& queue) {
@@ -183,30 +213,19 @@ void StreamScheduler::grow(StreamQueue& queue) {
   ++growths_;
 }
 
-// The work that is already enqueued does not depend on the item for which there is no room, so it
-// completes.
-void StreamScheduler::wait_for_room(StreamQueue& queue, Lock& lock) {
-  while (queue.full()) {
-    if (StreamQueue* own = runnable_on_caller()) {
-      finish_front(*own, lock);
-    } else {
-      changed_.wait(lock);
-    }
-  }
-}
-
 void StreamScheduler::work(StreamQueue& queue) {
   const FpEnvironment fp_environment;
   Lock lock(mutex_);
   for (;;) {
-    changed_.wait(lock, [&] { return queue.stopping || queue.runnable(); });
+    queue.ready.wait(lock, [&] { return (queue.stopping && !queue.running) || queue.runnable(); });
     if (queue.stopping) return drop_pending(queue);
-    finish_front(queue, lock);
+    finish_front(queue, true, lock);
   }
 }
 
 /// Runs or skips the front item. The lock is released while a task runs.
-MUONRT_CATCHES_UNWINDING void StreamScheduler::finish_front(StreamQueue& queue, Lock& lock) {
+MUONRT_CATCHES_UNWINDING void StreamScheduler::finish_front(StreamQueue& queue, bool on_its_thread,
+                                                            Lock& lock) {
   StreamQueue::Item& front = queue.front();
   if (front.after) {
     if (front.position > front.after->dropped_from) queue.failed = true;
@@ -226,11 +245,11 @@ MUONRT_CATCHES_UNWINDING void StreamScheduler::finish_front(StreamQueue& queue, 
         queue.failed = true;
         ++queue.finished;
         latch(thread_was_ended());
-        if (queue.kind != StreamKind::kCommOnCaller) {
+        if (on_its_thread) {
           queue.lost_thread = true;
           drop_pending(queue);
         }
-        changed_.notify_all();
+        has_finished_items(queue);
         throw;
       }
     }
@@ -242,7 +261,7 @@ MUONRT_CATCHES_UNWINDING void StreamScheduler::finish_front(StreamQueue& queue, 
     }
   }
   ++queue.finished;
-  changed_.notify_all();
+  has_finished_items(queue);
 }
 
 void StreamScheduler::drop_pending(StreamQueue& queue) {
@@ -252,7 +271,7 @@ void StreamScheduler::drop_pending(StreamQueue& queue) {
     tasks += queue.front().after == nullptr && !queue.failed;
     queue.front().after.reset();
   }
-  changed_.notify_all();
+  has_finished_items(queue);
   if (tasks == 0) return;
   if (queue.lost_thread) return latch(thread_was_ended());
   latch(make_error(Status::kAborted, "a ", name_of(queue.kind), " stream was destroyed with ",
@@ -262,16 +281,52 @@ void StreamScheduler::drop_pending(StreamQueue& queue) {
 void StreamScheduler::retire(StreamQueue& queue) {
   Lock lock(mutex_);
   queue.stopping = true;
-  changed_.notify_all();
+  queue.ready.notify_all();
   std::erase_if(queues_, [&](const auto& each) { return each.get() == &queue; });
   if (queue.kind != StreamKind::kCommOnCaller) return;  // its thread drops the rest
-  changed_.wait(lock, [&] { return !queue.running; });
+  --on_caller_;
+  queue.ready.wait(lock, [&] { return !queue.running; });
   drop_pending(queue);
 }
 
-StreamQueue* StreamScheduler::runnable_on_caller() {
+/// Wakes the threads that can continue now.
+void StreamScheduler::has_finished_items(StreamQueue& queue) {
+  for (Waiter* w = waiters_; w; w = w->next)
+    if (&w->queue == &queue && w->is_done()) w->wake.notify_one();
+  for (const auto& each : queues_)
+    if (!each->empty() && each->front().after.get() == &queue) wake(*each);
+  if (queue.stopping) queue.ready.notify_all();
+}
+
+/// Wakes a thread that runs the front item of the queue, if it may run now.
+void StreamScheduler::wake(StreamQueue& queue) {
+  if (!queue.runnable()) return;
+  bool found = false;
+  for (Waiter* w = waiters_; w; w = w->next) {
+    if (!may_run(*w, queue)) continue;
+    w->wake.notify_one();
+    found = true;
+  }
+  if (!found) queue.ready.notify_one();
+}
+
+void StreamScheduler::wake_all() {
+  for (const auto& queue : queues_) wake(*queue);
+}
+
+/// Returns whether a waiting thread runs the front item, which may run now. An operation delays the
+/// end of the wait for its own stream by nothing. But while the thread is in an operation, it could
+/// not run the work of a kCommOnCaller stream, for which a peer may wait.
+bool StreamScheduler::may_run(const Waiter& waiter, const StreamQueue& queue) const {
+  if (waiter.is_done()) return false;
+  if (queue.kind == StreamKind::kCommOnCaller) return true;
+  return &waiter.queue == &queue && waiter.unlimited && on_caller_ == 0 &&
+         (queue.front().after || queue.front().is_operation);
+}
+
+StreamQueue* StreamScheduler::runnable_for(const Waiter& waiter) {
   for (const auto& queue : queues_)
-    if (queue->kind == StreamKind::kCommOnCaller && queue->runnable()) return queue.get();
+    if (queue->runnable() && may_run(waiter, *queue)) return queue.get();
   return nullptr;
 }
 

@@ -21,12 +21,14 @@ struct StreamQueue {
     std::shared_ptr<StreamQueue>
         after;  // not null: no task, wait until after->finished >= position
     uint64_t position = 0;
+    bool is_operation = false;  // of a transport
   };
   static constexpr uint64_t kNever = ~uint64_t{0};
 
   explicit StreamQueue(StreamKind stream_kind) : kind(stream_kind), ring(256) {}
   bool empty() const { return finished == enqueued; }
   bool full() const { return enqueued - finished == ring.size(); }
+  const Item& front() const { return ring[finished & (ring.size() - 1)]; }
   Item& front() { return ring[finished & (ring.size() - 1)]; }
   bool runnable() { return !empty() && !running && (!front().after || front_wait_over()); }
   bool front_wait_over() { return front().after->finished >= front().position; }
@@ -38,11 +40,13 @@ struct StreamQueue {
   bool running = false;            // the front task is running
   bool failed = false;             // a task threw, so later ones are skipped
   bool stopping = false;
-  bool lost_thread = false;  // the thread ended inside a task, so no later task will run
+  bool lost_thread = false;       // the thread ended inside a task, so no later task will run
+  std::condition_variable ready;  // wakes the queue's thread
 };
 
 /// Orders the work of all streams and events of one host device, and keeps the first error. It has
-/// one mutex and one condition variable, because a task takes long compared with a wake-up.
+/// one mutex. A finished item wakes only the threads that it lets continue: those of streams whose
+/// next item waits for it, and the threads that synchronize with it.
 /// Threads: every function may be called from any thread.
 class StreamScheduler : public std::enable_shared_from_this<StreamScheduler> {
  public:
@@ -51,7 +55,8 @@ class StreamScheduler : public std::enable_shared_from_this<StreamScheduler> {
 
   void record(Event& event, Stream& stream);
   void wait(Stream& stream, const Event& event);
-  /// Runs the work of kCommOnCaller streams while it waits.
+  /// Runs the work of kCommOnCaller streams while it waits. If there is no such stream, and the
+  /// deadline is that of kMaxTimeoutMs, also runs the operations of the stream for which it waits.
   void synchronize(const Event& event, Deadline deadline);
 
   std::optional<Error> error() const;
@@ -64,19 +69,38 @@ class StreamScheduler : public std::enable_shared_from_this<StreamScheduler> {
   friend class QueueStream;
   using Lock = std::unique_lock<std::mutex>;
 
+  /// A thread that waits until `queue` has finished `position` items.
+  struct Waiter {
+    Waiter(StreamScheduler& in, StreamQueue& for_queue, uint64_t for_position, Deadline until);
+    ~Waiter();
+    StreamScheduler& scheduler;
+    StreamQueue& queue;
+    const uint64_t position;
+    const Deadline deadline;
+    const bool unlimited;  // the deadline is as late as the library allows
+    Waiter* next;
+    std::condition_variable wake;
+    bool is_done() const { return queue.finished >= position; }
+  };
+
   void enqueue(StreamQueue& queue, StreamQueue::Item item);
   void grow(StreamQueue& queue);
-  void wait_for_room(StreamQueue& queue, Lock& lock);
+  bool wait_until_finished(StreamQueue& queue, uint64_t position, Deadline deadline, Lock& lock);
+  StreamQueue* runnable_for(const Waiter& waiter);
+  bool may_run(const Waiter& waiter, const StreamQueue& queue) const;
   void work(StreamQueue& queue);
-  void finish_front(StreamQueue& queue, Lock& lock);
+  void finish_front(StreamQueue& queue, bool on_its_thread, Lock& lock);
   void drop_pending(StreamQueue& queue);
   void retire(StreamQueue& queue);
-  StreamQueue* runnable_on_caller();
+  void has_finished_items(StreamQueue& queue);
+  void wake(StreamQueue& queue);
+  void wake_all();
   void latch(Error error);
 
   mutable std::mutex mutex_;
-  std::condition_variable changed_;
   std::vector<std::shared_ptr<StreamQueue>> queues_;  // of existing streams, in order of creation
+  Waiter* waiters_ = nullptr;
+  int64_t on_caller_ = 0;  // number of streams of kind kCommOnCaller
   std::optional<Error> error_;
   int64_t growths_ = 0;
 };

@@ -67,7 +67,7 @@ class DeviceExchange final : public ExchangeWorkload {
     const auto start = std::chrono::steady_clock::now();
     comm_.exchange(*stream_, sends_, receives_);
     bench_.device().record(*done_, *stream_);
-    bench_.device().synchronize(*done_, Deadline::in_ms(600'000));
+    bench_.device().synchronize(*done_, Deadline::in_ms(kMaxTimeoutMs));
     const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - start;
     if (const auto error = bench_.device().error()) throw Error(*error);
     if (const auto error = comm_.error()) throw Error(*error);
