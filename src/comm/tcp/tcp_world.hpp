@@ -151,6 +151,7 @@ class TcpWorld {
   const std::string here_;  // this rank's address
   const std::string key_;
   std::vector<Link> links_;  // by rank
+  Stage stage_;
 
   std::mutex mutex_;
   std::condition_variable wake_;
