@@ -124,8 +124,7 @@ void listen_for_ranks(const TcpRendezvous& rendezvous, const std::vector<SocketA
   const SocketAddress local = address_of(connection);
   const bool here = std::all_of(rank_0.begin(), rank_0.end(),
                                 [](const SocketAddress& a) { return a.is_loopback(); });
-  if (!rendezvous.interface.empty()) out.from = local;
-  out.from.length == 0 ? void() : out.from.set_port(0);
+  if (!rendezvous.interface.empty()) out.from = local.with_port(0);
   const auto listen = [&](const SocketAddress& at) {
     out.listener =
         std::move(listen_in_range({at}, rendezvous.ports, std::max(64, rendezvous.size))[0]);
@@ -140,23 +139,20 @@ void listen_for_ranks(const TcpRendezvous& rendezvous, const std::vector<SocketA
 
 /// Receives the addresses of all ranks. A rank on rank 0's machine may have a loopback address;
 /// then other machines connect to the address at which they reach rank 0.
-void read_addresses(const Socket& socket, const std::string& secret,
-                    std::vector<AddressEntry>& entries, TcpConnections& out, Deadline deadline) {
+void read_addresses(const Socket& socket, const std::string& secret, TcpConnections& out,
+                    Deadline deadline) {
   AddressTable table{};
-  const bool got = receive_value(socket, table, deadline, {}) == ReceiveResult::kAll &&
-                   receive_bytes(socket, entries.data(), entries.size() * sizeof(AddressEntry),
-                                 deadline, {}) == ReceiveResult::kAll;
-  MUONRT_REQUIRE(got && equal_in_constant_time(table.proof, proof_of(secret, table, entries)),
+  const bool got =
+      receive_value(socket, table, deadline, {}) == ReceiveResult::kAll &&
+      receive_bytes(socket, out.addresses.data(), out.addresses.size() * sizeof(SocketAddress),
+                    deadline, {}) == ReceiveResult::kAll;
+  MUONRT_REQUIRE(got && equal_in_constant_time(table.proof, proof_of(secret, table, out.addresses)),
                  Status::kComm, "rendezvous: rank ", out.rank,
                  " lost the connection to rank 0 before it received the addresses of all ranks; "
                  "see the output of rank 0");
   const SocketAddress rank_0 = peer_of(socket);
-  for (size_t r = 1; r < entries.size(); ++r) {
-    SocketAddress& at = out.addresses[r] = SocketAddress::of(entries[r]);
-    if (at.length == 0 || !at.is_loopback() || rank_0.is_loopback()) continue;
-    at = rank_0;
-    at.set_port(entries[r].port);
-  }
+  for (SocketAddress& at : out.addresses)
+    if (at.is_loopback() && !rank_0.is_loopback()) at = rank_0.with_port(at.port);
   out.key = key_of(secret, table);
 }
 
@@ -233,11 +229,9 @@ TcpConnections connect_to_rank_0(const TcpRendezvous& rendezvous,
   TcpConnections out;
   out.rank = rendezvous.rank;
   out.size = rendezvous.size;
-  std::vector<AddressEntry> entries;
   retry_while_out_of_memory(deadline, [&] {  // before rank 0 accepts this rank
     out.sockets.resize(1);
     out.addresses.resize(static_cast<size_t>(out.size));
-    entries.resize(out.addresses.size());
   });
   using std::chrono::milliseconds;
   Backoff pauses(milliseconds(0), milliseconds(20), milliseconds(200));
@@ -254,9 +248,9 @@ TcpConnections connect_to_rank_0(const TcpRendezvous& rendezvous,
       return greeted;
     });
     if (socket) {
-      const uint16_t port = out.listener ? address_of(out.listener).port() : uint16_t{0};
+      const uint16_t port = out.listener ? address_of(out.listener).port : uint16_t{0};
       if (ask(socket, rendezvous, contact.secret, greeting, mine, port, deadline)) {
-        read_addresses(socket, contact.secret, entries, out, deadline);
+        read_addresses(socket, contact.secret, out, deadline);
         out.sockets[0] = std::move(socket);
         return out;
       }

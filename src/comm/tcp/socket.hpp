@@ -32,12 +32,13 @@ struct PortRange {
 std::vector<Socket> listen_in_range(const std::vector<SocketAddress>& addresses, PortRange ports,
                                     int backlog);
 
-/// Returns the local address of a socket, and that of the other end of its connection.
+/// Returns the local address of a socket, and that of the other end of its connection (none if
+/// the connection has ended).
 SocketAddress address_of(const Socket& socket);
 SocketAddress peer_of(const Socket& socket);
 
 /// Starts to connect to `address`. The socket is empty if that fails at once, and `why` the reason.
-/// @param from  the local address to use; length 0: any.
+/// @param from  the local address to use; none: any.
 Socket begin_connect(const SocketAddress& address, const SocketAddress& from, std::string& why);
 /// Call it when the socket is writable. Returns false if the connection has failed, and sets `why`.
 bool is_connected(const Socket& socket, std::string& why);

@@ -159,7 +159,7 @@ TEST_CASE("rendezvous: a server that is not muonrt, or does not know the secret,
       send(connection.fd(), &accepted, sizeof accepted, MSG_NOSIGNAL);
     });
     const auto errors = on_ranks(1, [&](int) {
-      connect_to_rank_0(config(address_of(listener).port(), 1, 2), Deadline::in_ms(timeout_ms));
+      connect_to_rank_0(config(address_of(listener).port, 1, 2), Deadline::in_ms(timeout_ms));
     });
     server.join();
     return errors[0];

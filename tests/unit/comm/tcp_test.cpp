@@ -225,8 +225,7 @@ TEST_CASE("tcp: a connection between ranks that is blocked is an error with both
           "[unit][comm][rendezvous]") {
   auto ranks = tcp_connections(3);
   const int closed = loopback::free_port();
-  for (TcpConnections& c : ranks)
-    if (c.addresses[1].length > 0) c.addresses[1].set_port(static_cast<uint16_t>(closed));
+  for (TcpConnections& c : ranks) c.addresses[1].port = static_cast<uint16_t>(closed);
   const auto errors = on_ranks(3, [&](int rank) {
     const auto mine = make_tcp_transport_over(std::move(ranks[static_cast<size_t>(rank)]));
     mine->set_timeout_ms(30'000);
