@@ -17,7 +17,7 @@ StreamKind HostComm::stream_kind() const {
 
 template <class Function>
 void HostComm::enqueue(Stream& stream, Function function) {
-  host_stream(stream).enqueue_operation(host::Task([this, function] {
+  host_stream(stream).enqueue(host::Task([this, function] {
     const std::lock_guard lock(mutex_);
     with_comm_error(function);
   }));

@@ -43,9 +43,6 @@ class HostStream : public Stream {
   /// Enqueues a task. Threads: any, except the threads of streams. Allocates only if more work is
   /// pending than ever before; if the allocation fails, waits until some work is done.
   virtual void enqueue(Task task) = 0;
-  /// The same for an operation of a transport. A thread that waits for the stream without a limit
-  /// may run it, which saves waking up the stream's thread and being woken up by it.
-  virtual void enqueue_operation(Task task) { enqueue(task); }
 };
 
 /// Returns `stream` as a HostStream. Errors: INTERNAL if it belongs to another kind of device.

@@ -15,8 +15,6 @@ namespace muonrt::host {
 
 namespace {
 
-constexpr auto kUnlimited = std::chrono::milliseconds(kMaxTimeoutMs) - std::chrono::hours(1);
-
 const char* name_of(StreamKind kind) {
   switch (kind) {
     case StreamKind::kCompute:
@@ -76,9 +74,6 @@ class QueueStream final : public HostStream {
     if (thread_.joinable()) thread_.join();
   }
   void enqueue(Task task) override { scheduler_->enqueue(*queue_, {std::move(task), nullptr, 0}); }
-  void enqueue_operation(Task task) override {
-    scheduler_->enqueue(*queue_, {std::move(task), nullptr, 0, true});
-  }
 
   const std::shared_ptr<StreamQueue>& queue() const { return queue_; }
   const StreamScheduler* scheduler() const { return scheduler_.get(); }
@@ -95,8 +90,6 @@ std::unique_ptr<Stream> StreamScheduler::create_stream(StreamKind kind) {
   auto stream = std::make_unique<QueueStream>(shared_from_this(), kind);
   const Lock lock(mutex_);
   queues_.push_back(stream->queue());
-  on_caller_ += kind == StreamKind::kCommOnCaller;
-  wake_all();  // the threads that may run an item depend on on_caller_
   return stream;
 }
 
@@ -143,26 +136,19 @@ void StreamScheduler::synchronize(const Event& event, Deadline deadline) {
 bool StreamScheduler::wait_until_finished(StreamQueue& queue, uint64_t position, Deadline deadline,
                                           Lock& lock) {
   if (queue.finished >= position) return true;
-  Waiter self(*this, queue, position, deadline);
+  Waiter self(*this, queue, position);
   while (!self.is_done() && !deadline.passed()) {
-    if (StreamQueue* const ready = runnable_for(self)) {
-      finish_front(*ready, false, lock);
+    if (StreamQueue* const ready = runnable_on_caller()) {
+      finish_front(*ready, lock);
     } else {
-      wake(queue);  // after a wait that this thread has taken off the queue
       self.wake.wait_until(lock, deadline.at());
     }
   }
   return self.is_done();
 }
 
-StreamScheduler::Waiter::Waiter(StreamScheduler& in, StreamQueue& for_queue, uint64_t for_position,
-                                Deadline until)
-    : scheduler(in),
-      queue(for_queue),
-      position(for_position),
-      deadline(until),
-      unlimited(until.at() - Deadline::Clock::now() > kUnlimited),
-      next(in.waiters_) {
+StreamScheduler::Waiter::Waiter(StreamScheduler& in, StreamQueue& for_queue, uint64_t for_position)
+    : scheduler(in), queue(for_queue), position(for_position), next(in.waiters_) {
   scheduler.waiters_ = this;
 }
 
@@ -170,7 +156,8 @@ StreamScheduler::Waiter::~Waiter() {
   Waiter** at = &scheduler.waiters_;
   while (*at != this) at = &(*at)->next;
   *at = next;
-  scheduler.wake_all();  // for what this thread does not run any more
+  // For the work that this thread does not run any more.
+  for (const auto& each : scheduler.queues_) scheduler.wake(*each);
 }
 
 std::optional<Error> StreamScheduler::error() const {
@@ -217,15 +204,14 @@ void StreamScheduler::work(StreamQueue& queue) {
   const FpEnvironment fp_environment;
   Lock lock(mutex_);
   for (;;) {
-    queue.ready.wait(lock, [&] { return (queue.stopping && !queue.running) || queue.runnable(); });
+    queue.ready.wait(lock, [&] { return queue.stopping || queue.runnable(); });
     if (queue.stopping) return drop_pending(queue);
-    finish_front(queue, true, lock);
+    finish_front(queue, lock);
   }
 }
 
 /// Runs or skips the front item. The lock is released while a task runs.
-MUONRT_CATCHES_UNWINDING void StreamScheduler::finish_front(StreamQueue& queue, bool on_its_thread,
-                                                            Lock& lock) {
+MUONRT_CATCHES_UNWINDING void StreamScheduler::finish_front(StreamQueue& queue, Lock& lock) {
   StreamQueue::Item& front = queue.front();
   if (front.after) {
     if (front.position > front.after->dropped_from) queue.failed = true;
@@ -245,7 +231,7 @@ MUONRT_CATCHES_UNWINDING void StreamScheduler::finish_front(StreamQueue& queue, 
         queue.failed = true;
         ++queue.finished;
         latch(thread_was_ended());
-        if (on_its_thread) {
+        if (queue.kind != StreamKind::kCommOnCaller) {
           queue.lost_thread = true;
           drop_pending(queue);
         }
@@ -284,7 +270,6 @@ void StreamScheduler::retire(StreamQueue& queue) {
   queue.ready.notify_all();
   std::erase_if(queues_, [&](const auto& each) { return each.get() == &queue; });
   if (queue.kind != StreamKind::kCommOnCaller) return;  // its thread drops the rest
-  --on_caller_;
   queue.ready.wait(lock, [&] { return !queue.running; });
   drop_pending(queue);
 }
@@ -298,35 +283,16 @@ void StreamScheduler::has_finished_items(StreamQueue& queue) {
   if (queue.stopping) queue.ready.notify_all();
 }
 
-/// Wakes a thread that runs the front item of the queue, if it may run now.
+/// Wakes the threads that may run the front item of the queue, if it may run now.
 void StreamScheduler::wake(StreamQueue& queue) {
   if (!queue.runnable()) return;
-  bool found = false;
-  for (Waiter* w = waiters_; w; w = w->next) {
-    if (!may_run(*w, queue)) continue;
-    w->wake.notify_one();
-    found = true;
-  }
-  if (!found) queue.ready.notify_one();
+  if (queue.kind != StreamKind::kCommOnCaller) return queue.ready.notify_one();
+  for (Waiter* w = waiters_; w; w = w->next) w->wake.notify_one();
 }
 
-void StreamScheduler::wake_all() {
-  for (const auto& queue : queues_) wake(*queue);
-}
-
-/// Returns whether a waiting thread runs the front item, which may run now. An operation delays the
-/// end of the wait for its own stream by nothing. But while the thread is in an operation, it could
-/// not run the work of a kCommOnCaller stream, for which a peer may wait.
-bool StreamScheduler::may_run(const Waiter& waiter, const StreamQueue& queue) const {
-  if (waiter.is_done()) return false;
-  if (queue.kind == StreamKind::kCommOnCaller) return true;
-  return &waiter.queue == &queue && waiter.unlimited && on_caller_ == 0 &&
-         (queue.front().after || queue.front().is_operation);
-}
-
-StreamQueue* StreamScheduler::runnable_for(const Waiter& waiter) {
+StreamQueue* StreamScheduler::runnable_on_caller() {
   for (const auto& queue : queues_)
-    if (queue->runnable() && may_run(waiter, *queue)) return queue.get();
+    if (queue->kind == StreamKind::kCommOnCaller && queue->runnable()) return queue.get();
   return nullptr;
 }
 

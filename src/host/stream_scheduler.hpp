@@ -21,14 +21,12 @@ struct StreamQueue {
     std::shared_ptr<StreamQueue>
         after;  // not null: no task, wait until after->finished >= position
     uint64_t position = 0;
-    bool is_operation = false;  // of a transport
   };
   static constexpr uint64_t kNever = ~uint64_t{0};
 
   explicit StreamQueue(StreamKind stream_kind) : kind(stream_kind), ring(256) {}
   bool empty() const { return finished == enqueued; }
   bool full() const { return enqueued - finished == ring.size(); }
-  const Item& front() const { return ring[finished & (ring.size() - 1)]; }
   Item& front() { return ring[finished & (ring.size() - 1)]; }
   bool runnable() { return !empty() && !running && (!front().after || front_wait_over()); }
   bool front_wait_over() { return front().after->finished >= front().position; }
@@ -55,8 +53,7 @@ class StreamScheduler : public std::enable_shared_from_this<StreamScheduler> {
 
   void record(Event& event, Stream& stream);
   void wait(Stream& stream, const Event& event);
-  /// Runs the work of kCommOnCaller streams while it waits. If there is no such stream, and the
-  /// deadline is that of kMaxTimeoutMs, also runs the operations of the stream for which it waits.
+  /// Runs the work of kCommOnCaller streams while it waits.
   void synchronize(const Event& event, Deadline deadline);
 
   std::optional<Error> error() const;
@@ -71,13 +68,11 @@ class StreamScheduler : public std::enable_shared_from_this<StreamScheduler> {
 
   /// A thread that waits until `queue` has finished `position` items.
   struct Waiter {
-    Waiter(StreamScheduler& in, StreamQueue& for_queue, uint64_t for_position, Deadline until);
+    Waiter(StreamScheduler& in, StreamQueue& for_queue, uint64_t for_position);
     ~Waiter();
     StreamScheduler& scheduler;
     StreamQueue& queue;
     const uint64_t position;
-    const Deadline deadline;
-    const bool unlimited;  // the deadline is as late as the library allows
     Waiter* next;
     std::condition_variable wake;
     bool is_done() const { return queue.finished >= position; }
@@ -86,21 +81,18 @@ class StreamScheduler : public std::enable_shared_from_this<StreamScheduler> {
   void enqueue(StreamQueue& queue, StreamQueue::Item item);
   void grow(StreamQueue& queue);
   bool wait_until_finished(StreamQueue& queue, uint64_t position, Deadline deadline, Lock& lock);
-  StreamQueue* runnable_for(const Waiter& waiter);
-  bool may_run(const Waiter& waiter, const StreamQueue& queue) const;
+  StreamQueue* runnable_on_caller();
   void work(StreamQueue& queue);
-  void finish_front(StreamQueue& queue, bool on_its_thread, Lock& lock);
+  void finish_front(StreamQueue& queue, Lock& lock);
   void drop_pending(StreamQueue& queue);
   void retire(StreamQueue& queue);
   void has_finished_items(StreamQueue& queue);
   void wake(StreamQueue& queue);
-  void wake_all();
   void latch(Error error);
 
   mutable std::mutex mutex_;
   std::vector<std::shared_ptr<StreamQueue>> queues_;  // of existing streams, in order of creation
   Waiter* waiters_ = nullptr;
-  int64_t on_caller_ = 0;  // number of streams of kind kCommOnCaller
   std::optional<Error> error_;
   int64_t growths_ = 0;
 };
