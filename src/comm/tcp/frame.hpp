@@ -44,7 +44,7 @@ constexpr int64_t kMaxPayloadBytes = int64_t{256} << 10;
 constexpr int64_t kTextLimit = 4000;  // bytes of an error's text
 constexpr int32_t kToAll = -1;
 /// A message of at most this size may be sent before its receive is posted.
-constexpr int64_t kEarlyBytes = 4096;
+constexpr int64_t kEarlyBytes = 16384;
 
 inline uint32_t head_sum(const FrameHeader& h) {
   return crc32c(&h, offsetof(FrameHeader, head_sum));

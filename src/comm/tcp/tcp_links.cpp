@@ -16,6 +16,7 @@ using std::chrono::milliseconds;
 constexpr int kConnectMs = 20'000;  // until the system of the peer has accepted a connection
 constexpr int kRetryMs = 20;        // after the peer has closed a connection without an answer
 constexpr int kMaxPollMs = 1000;
+constexpr auto kSpin = std::chrono::microseconds(50);
 constexpr int kServerPauseMs = 10;  // between two looks of serve() while operations run
 
 }  // namespace
@@ -52,7 +53,14 @@ void TcpWorld::poll_links(Lock& lock, Poll& p, int timeout_ms) {
     add(l.socket, (connecting ? 0 : POLLIN) | (connecting || !l.is_idle() ? POLLOUT : 0), peer);
   }
   lock.unlock();
-  poll(p.fds.data(), p.fds.size(), timeout_ms);
+  // A wake-up takes longer than a message, so the thread of an operation sleeps only after a while.
+  const bool spins = &p == &poll_ && timeout_ms > 1;
+  int ready = 0;
+  for (const auto end = Clock::now() + kSpin; spins && ready == 0 && Clock::now() < end;) {
+    ready = poll(p.fds.data(), p.fds.size(), 0);
+    if (ready == 0) std::this_thread::yield();
+  }
+  if (ready == 0) poll(p.fds.data(), p.fds.size(), timeout_ms);
   lock.lock();
   if (&p == &server_poll_ && operations_ > 0) return;  // their threads read everything
   uint64_t taken = 0;
