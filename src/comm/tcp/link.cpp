@@ -121,10 +121,10 @@ Link::Progress Link::fill(Stage& stage, bool& all) {
   const ssize_t n = recvmsg(socket.fd(), &message, MSG_DONTWAIT);
   if (n < 0) return after_error();
   if (n == 0) return Progress::kEnded;
-  const auto got = static_cast<size_t>(n), to_sink = std::min(got, direct);
+  const auto bytes = static_cast<size_t>(n), to_sink = std::min(bytes, direct);
   if (to_sink > 0) count(sink_at, static_cast<int64_t>(to_sink));
   stage.begin = 0;
-  stage.end = got - to_sink;
+  stage.end = bytes - to_sink;
   all = stage.end == most;
   return Progress::kDone;
 }
