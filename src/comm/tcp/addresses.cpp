@@ -248,8 +248,12 @@ std::vector<SocketAddress> addresses_on(const std::string& interface,
 
 std::vector<SocketRoute> routes_from(const std::string& interface,
                                      const std::vector<SocketAddress>& addresses) {
-  const std::vector<LocalAddress> mine = addresses_of_interface(interface);
   std::vector<SocketRoute> out;
+  if (interface.empty() || addresses.empty()) {
+    for (const SocketAddress& to : addresses) out.push_back({{}, to});
+    return out;
+  }
+  const std::vector<LocalAddress> mine = addresses_of_interface(interface);
   for (const SocketAddress& to : addresses) {
     const LocalAddress* best = nullptr;
     for (const LocalAddress& own : mine) {

@@ -74,12 +74,12 @@ std::vector<SocketAddress> addresses_on(const std::string& interface,
 
 /// A local and a remote address of a connection.
 struct SocketRoute {
-  SocketAddress from;  // port 0
+  SocketAddress from;  // port 0; none: any
   SocketAddress to;
 };
 /// Returns a route to each of `addresses` in whose family `interface` has an address. If the
 /// interface has several, prefers an equal address, then one in the same network, then the first
-/// that is not link-local.
+/// that is not link-local. Without an interface: from any address.
 std::vector<SocketRoute> routes_from(const std::string& interface,
                                      const std::vector<SocketAddress>& addresses);
 

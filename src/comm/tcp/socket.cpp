@@ -129,21 +129,18 @@ bool is_connected(const Socket& s, std::string& why) {
   return false;
 }
 
-Socket try_connect(const SocketAddress& address, const SocketAddress& from, Deadline deadline,
-                   std::string& why, const std::function<void()>& check) {
-  Socket out = begin_connect(address, from, why);
-  if (!out) return out;
-  if (!wait_for(out.fd(), POLLOUT, deadline, check)) {
-    why = "no answer";
-    return Socket();
-  }
-  return is_connected(out, why) ? std::move(out) : Socket();
-}
-
 void prepare(const Socket& s) {
   const int on = 1;
   setsockopt(s.fd(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
   setsockopt(s.fd(), SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
+}
+
+Received receive_rest(const Socket& s, void* data, size_t bytes, size_t& got) {
+  const ssize_t n = recv(s.fd(), static_cast<char*>(data) + got, bytes - got, MSG_DONTWAIT);
+  if (n < 0 && (errno == EAGAIN || errno == EINTR)) return Received::kPart;
+  if (n <= 0) return Received::kEnded;
+  got += static_cast<size_t>(n);
+  return got < bytes ? Received::kPart : Received::kAll;
 }
 
 int poll_ms(Deadline deadline, int most) {

@@ -24,15 +24,13 @@ constexpr int kServerPauseMs = 10;  // between two looks of serve() while operat
 /// Polls until something happens, or waits for the thread that does.
 void TcpWorld::wait(Lock& lock, Deadline deadline) {
   if (polling_) {
-    ++waiting_;
     wake_.wait_until(lock, deadline.at());
-    --waiting_;
     return;
   }
   polling_ = true;
   poll_links(lock, poll_, poll_ms(deadline, retrying_ ? kRetryMs : kMaxPollMs));
   polling_ = false;
-  if (waiting_ > 0) wake_.notify_all();
+  wake_.notify_all();
 }
 
 void TcpWorld::poll_links(Lock& lock, Poll& p, int timeout_ms) {
@@ -145,14 +143,15 @@ void TcpWorld::retry(int32_t peer, std::string why) {
 void TcpWorld::continue_handshake(int32_t peer) {
   Link& l = link(peer);
   const bool greeting = l.state == Link::State::kGreeted;
-  char* const to =
-      greeting ? reinterpret_cast<char*>(&l.greeting) : reinterpret_cast<char*>(&l.answer);
-  const size_t bytes = greeting ? sizeof l.greeting : sizeof l.answer;
-  const ssize_t n = recv(l.socket.fd(), to + l.got, bytes - l.got, MSG_DONTWAIT);
-  if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
-  if (n <= 0) return retry(peer, "the rank closed the connection");
-  l.got += static_cast<size_t>(n);
-  if (l.got < bytes) return;
+  void* const to = greeting ? static_cast<void*>(&l.greeting) : &l.answer;
+  switch (receive_rest(l.socket, to, greeting ? sizeof l.greeting : sizeof l.answer, l.got)) {
+    case Received::kPart:
+      return;
+    case Received::kEnded:
+      return retry(peer, "the rank closed the connection");
+    case Received::kAll:
+      break;
+  }
   l.got = 0;
   if (greeting) {
     l.claim = {kClaim, rank_, size_, 0, kProtocolVersion, 0, peer, fresh_nonce(), {}};
