@@ -9,7 +9,7 @@ namespace muonrt {
 
 namespace {
 
-constexpr int kReads = 4;  // of one connection before the next one
+constexpr int kReads = 16;  // of one connection before the next one
 
 /// Returns the text of a peer without control characters, or "" if there is no memory for it.
 std::string printable_text(const char* text, int64_t bytes) noexcept {
@@ -131,7 +131,8 @@ void TcpWorld::write(int32_t to) {
 void TcpWorld::read(int32_t from) {
   Link& l = link(from);
   bool more = true;
-  for (int reads = 0; reads < kReads && more && l.state == Link::State::kOpen; ++reads) {
+  for (int reads = 0;
+       reads < kReads && (more || l.payload_left > 0) && l.state == Link::State::kOpen; ++reads) {
     const bool begun = l.payload_left > 0;
     switch (l.fill(stage_, more)) {
       case Link::Progress::kBlocked:
