@@ -7,10 +7,9 @@
 // with wgmma and keeps one group of products in flight while it releases the previous stage. Two
 // blocks of a cluster that share a pair's columns each copy half of them into both (multicast).
 //
-// Epilogue: D comes through the ring after the operands. A consumer rounds its sums, which then
-// need half as many registers, and stores them during the products of the next tile (`multiply`).
-// It stores them to shared memory, straight (stmatrix) and mirrored (stmatrix.trans) from the same
-// registers, and then to global memory with TMA.
+// Epilogue: D comes through the ring after the operands. A consumer rounds its sums to half as many
+// registers, and stores them during the products of the next tile (`multiply`): to shared memory,
+// straight (stmatrix) and mirrored (stmatrix.trans), and then to global memory with TMA.
 //
 // A stage has 128 rows of A, then 128 to 256 rows of B. If B is A and a tile touches the diagonal,
 // the first 128 rows of B are those of A and are copied once. The stages of D follow. Each has 128
