@@ -1,4 +1,5 @@
 #include "backend/cuda_device.hpp"
+#include "cuda/device/check.hpp"
 #include "cuda/device/cuda_device.hpp"
 
 namespace muonrt {
@@ -10,6 +11,12 @@ int cuda_device_count() noexcept {
   if (cudaGetDeviceCount(&count) == cudaSuccess) return count;
   cudaGetLastError();
   return 0;
+}
+
+CudaDeviceSize cuda_device_size(int index) {
+  cudaDeviceProp properties;
+  MUONRT_CUDA(cudaGetDeviceProperties(&properties, index));
+  return {static_cast<int64_t>(properties.totalGlobalMem), properties.multiProcessorCount};
 }
 
 std::string describe_cuda() {

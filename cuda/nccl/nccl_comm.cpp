@@ -1,6 +1,7 @@
 #include "cuda/nccl/nccl_comm.hpp"
 
 #include <atomic>
+#include <set>
 #include <vector>
 
 #include "base/checked.hpp"
@@ -67,19 +68,10 @@ class NcclComm final : public Comm {
 
   void exchange(Stream& stream, std::span<const SendTo> sends,
                 std::span<const ReceiveFrom> receives) override {
-    const int64_t messages = std::ssize(sends) + std::ssize(receives);
-    run("exchange", messages, stream, [&](cudaStream_t s) {
-      const int64_t own = check(sends, receives);
-      copy_own(sends, receives, s);
-      if (messages > 2 * own) {
-        link_->issue(
-            "ncclGroupEnd",
-            [&](const NcclApi& api, NcclHandle handle) {
-              const NcclWatchdog::BlockingCallScope inside(*watchdog_, "exchange");
-              return group(api, handle, sends, receives, s);
-            },
-            deadline());
-      }
+    run("exchange", std::ssize(sends) + std::ssize(receives), stream, [&](cudaStream_t s) {
+      check(sends, receives);
+      move(sends, receives, s);
+      for (const SendTo& m : sends) bytes_sent_ += m.peer == rank() ? 0 : m.bytes;
       ++exchanges_;
     });
   }
@@ -107,10 +99,36 @@ class NcclComm final : public Comm {
     });
   }
 
-  void prepare_exchange(const Messages&) override { watchdog_->prepare(kMaxMessages); }
+  void prepare_exchange(const Messages& messages) override {
+    watchdog_->prepare(kMaxMessages);
+    for (const SendTo& m : messages.sends) sends_to_.insert(m.peer);
+    for (const ReceiveFrom& m : messages.receives) receives_from_.insert(m.peer);
+  }
   void prepare_reduction(int64_t bytes) override {
     watchdog_->prepare(kMaxMessages);
     scratch(bytes);
+    reductions_.insert(bytes);
+  }
+
+  /// NCCL connects two ranks at their first message, and the ranks of a reduction at the first one
+  /// for which it chooses that algorithm. So one byte goes to every peer, and zeros are reduced.
+  void connect(Stream& stream) override {
+    if (size() == 1) return;
+    std::vector<SendTo> sends;
+    std::vector<ReceiveFrom> receives;
+    auto* at = static_cast<char*>(scratch(std::ssize(sends_to_) + std::ssize(receives_from_)));
+    for (const int peer : sends_to_) sends.push_back({peer, at++, 1});
+    for (const int peer : receives_from_) receives.push_back({peer, at++, 1});
+    run("connect", std::ssize(sends) + std::ssize(receives), stream,
+        [&](cudaStream_t s) { move(sends, receives, s); });
+    for (const int64_t bytes : reductions_) {
+      run("connect", options_.max_ctas, stream, [&](cudaStream_t s) {
+        void* const zeros = scratch(bytes);
+        MUONRT_CUDA(cudaMemsetAsync(zeros, 0, static_cast<size_t>(bytes), s));
+        if (bytes % 8 == 0) all_reduce(zeros, zeros, bytes / 8, kNcclInt64, kNcclSum, s);
+        all_reduce(zeros, zeros, bytes / 4, kNcclInt32, kNcclMax, s);
+      });
+    }
   }
 
   void clear_if_aborted(Stream& stream, int64_t* entered) override {
@@ -245,8 +263,7 @@ class NcclComm final : public Comm {
       shared_->require_open();
   }
 
-  /// @return  the number of messages that this rank sends to itself.
-  int64_t check(std::span<const SendTo> sends, std::span<const ReceiveFrom> receives) {
+  void check(std::span<const SendTo> sends, std::span<const ReceiveFrom> receives) {
     int64_t to_self = 0, from_self = 0, own_out = 0, own_in = 0;
     const auto inspect = [&](const auto& m, int64_t& own, int64_t& bytes) {
       MUONRT_REQUIRE(m.peer >= 0 && m.peer < size() && m.bytes > 0 && m.data,
@@ -263,22 +280,18 @@ class NcclComm final : public Comm {
     MUONRT_REQUIRE(to_self == from_self && to_self <= 1 && own_out == own_in, Status::kMismatch,
                    "exchange on rank ", rank(), " (nccl): the rank sends ", own_out,
                    " bytes to itself, but expects ", own_in, "; pass the same size for both");
-    return to_self;
   }
 
-  void copy_own(std::span<const SendTo> sends, std::span<const ReceiveFrom> receives,
-                cudaStream_t stream) {
-    for (const SendTo& s : sends) {
-      if (s.peer != rank()) {
-        bytes_sent_ += s.bytes;
-        continue;
-      }
-      for (const ReceiveFrom& r : receives) {
-        if (r.peer != rank()) continue;
-        MUONRT_CUDA(cudaMemcpyAsync(r.data, s.data, static_cast<size_t>(s.bytes), cudaMemcpyDefault,
-                                    stream));
-      }
-    }
+  void move(std::span<const SendTo> sends, std::span<const ReceiveFrom> receives,
+            cudaStream_t stream) {
+    if (sends.empty() && receives.empty()) return;
+    link_->issue(
+        "ncclGroupEnd",
+        [&](const NcclApi& api, NcclHandle handle) {
+          const NcclWatchdog::BlockingCallScope inside(*watchdog_, "exchange");
+          return group(api, handle, sends, receives, stream);
+        },
+        deadline());
   }
 
   /// Always ends the group that it has started. Messages between two ranks go in the order of the
@@ -291,14 +304,10 @@ class NcclComm final : public Comm {
       const bool good = result == kNcclSuccess || result == kNcclInProgress;
       if (!good && first == kNcclSuccess) first = result;
     };
-    for (const SendTo& s : sends) {
-      if (s.peer == rank()) continue;
+    for (const SendTo& s : sends)
       note(api.send(s.data, static_cast<size_t>(s.bytes), kNcclInt8, s.peer, handle, stream));
-    }
-    for (const ReceiveFrom& r : receives) {
-      if (r.peer == rank()) continue;
+    for (const ReceiveFrom& r : receives)
       note(api.receive(r.data, static_cast<size_t>(r.bytes), kNcclInt8, r.peer, handle, stream));
-    }
     const NcclResult last = api.group_end();
     return first == kNcclSuccess ? last : first;
   }
@@ -333,6 +342,8 @@ class NcclComm final : public Comm {
   std::shared_ptr<CudaEvent> last_;  // recorded after all operations on that stream
   std::unique_ptr<NcclLink> link_;
   std::unique_ptr<NcclWatchdog> watchdog_;
+  std::set<int> sends_to_, receives_from_;  // of all prepared exchanges
+  std::set<int64_t> reductions_;            // bytes of the prepared ones
   std::atomic<int64_t> bytes_sent_ = 0, exchanges_ = 0;
 };
 

@@ -58,7 +58,7 @@ CudaOps::CudaOps(CudaDevice& device, std::unique_ptr<VendorProducts> vendor,
       params_(device, device.streams()) {
   if (settings.symmetric != SymmetricProvider::kVendor)
     symmetric_ = std::make_unique<SymmetricProducts>(device, device.sms() - settings.reserved_sms,
-                                                     settings.sm90);
+                                                     settings.sm90, settings.reserved_sms > 0);
 }
 
 std::string CudaOps::product_identity() const {

@@ -18,6 +18,9 @@ struct Sm90Arguments {
   SymmetricProblem problems[kProblems];
   const TileJob* jobs;   // from mixed_jobs or medium_jobs
   const int32_t* first;  // index of each block's first job
+  /// As in Sm90Tuning, but below the number of stages of every problem: the fill for which the
+  /// second consumer waits before its first product. It releases that stage itself.
+  int skew;
 };
 static_assert(sizeof(Sm90Arguments) <= 4096, "arguments of a kernel");
 
@@ -31,11 +34,11 @@ enum class Sm90Jobs {
 struct Sm90Grid {
   Sm90Jobs jobs;
   int blocks;  // number of blocks of the list; even
-  /// Whether the list has pairs. If not, each block is launched without a cluster. A cluster of two
-  /// blocks needs two SMs in the same GPC, and the blocks of a communicator may have left only one
-  /// free there.
-  bool pairs;
-  bool early;  // see Sm90Tuning
+  /// Whether blocks are launched in clusters of two, because the list has pairs, or because the
+  /// grid leaves SMs to a communicator. NCCL launches clusters of two, too, and they need two free
+  /// SMs in one GPC, which single blocks may not leave.
+  bool clusters;
+  bool early;  // as in Sm90Tuning
 };
 
 /// Prepares the kernels. Call it once for each device, before the first launch.

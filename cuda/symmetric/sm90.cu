@@ -7,10 +7,9 @@
 // with wgmma and keeps one group of products in flight while it releases the previous stage. Two
 // blocks of a cluster that share a pair's columns each copy half of them into both (multicast).
 //
-// Epilogue: D comes through the ring after the operands. A consumer rounds its sums, which then
-// need half as many registers, and stores them during the products of the next tile (`multiply`).
-// It stores them to shared memory, straight (stmatrix) and mirrored (stmatrix.trans) from the same
-// registers, and then to global memory with TMA.
+// Epilogue: D comes through the ring after the operands. A consumer rounds its sums to half as many
+// registers, and stores them during the products of the next tile (`multiply`): to shared memory,
+// straight (stmatrix) and mirrored (stmatrix.trans), and then to global memory with TMA.
 //
 // A stage has 128 rows of A, then 128 to 256 rows of B. If B is A and a tile touches the diagonal,
 // the first 128 rows of B are those of A and are copied once. The stages of D follow. Each has 128
@@ -348,6 +347,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
     constexpr int kMost = kMedium ? 3 : kJobs == Sm90Jobs::kSliced ? 2 : 4;
     TileWords<kMost> words;
     int before = kNone;
+    if (consumer == 1 && first < end) mbarrier_wait(shared.full(args.skew), parity_of(args.skew));
     for (int i = first; i < end; ++i) {
       const TileJob job = args.jobs[i];
       if constexpr (kJobs == Sm90Jobs::kSliced) {
@@ -394,7 +394,7 @@ void symmetric_sm90(const Sm90Arguments& args, DType element, const Sm90Grid& gr
          element == DType::kBF16 ? kernel_of<DType::kBF16>(grid.jobs)
                                  : kernel_of<DType::kF16>(grid.jobs),
          grid_of(grid.blocks), Config::kThreads, args, stream, Config::kSharedBytes,
-         grid.pairs ? 2 : 1, /*programmatic=*/grid.early);
+         grid.clusters ? 2 : 1, /*programmatic=*/grid.early);
 }
 
 }  // namespace muonrt::cuda

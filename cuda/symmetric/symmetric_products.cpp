@@ -5,6 +5,7 @@
 #include "base/error.hpp"
 #include "cuda/device/check.hpp"
 #include "cuda/device/guard.hpp"
+#include "cuda/symmetric/ring.hpp"
 
 namespace muonrt::cuda {
 
@@ -21,8 +22,9 @@ Buffer on_device(Device& device, const std::vector<T>& list, cudaStream_t stream
 
 }  // namespace
 
-SymmetricProducts::SymmetricProducts(Device& device, int sms, const Sm90Tuning& tuning)
-    : device_(device), blocks_(std::max(2, sms / 2 * 2)), tuning_(tuning) {
+SymmetricProducts::SymmetricProducts(Device& device, int sms, const Sm90Tuning& tuning,
+                                     bool leaves_sms)
+    : device_(device), blocks_(std::max(2, sms / 2 * 2)), tuning_(tuning), leaves_sms_(leaves_sms) {
   symmetric_sm90_prepare();
   symmetric_sm90_small_prepare();
 }
@@ -80,10 +82,13 @@ void SymmetricProducts::launch_large(std::span<const Product> products, const De
   }
   args.jobs = list.jobs.as<TileJob>();
   args.first = list.first.as<int32_t>();
+  args.skew = std::min(tuning_.skew, kRingStages - 1);
+  for (const Product& p : products) args.skew = std::min(args.skew, stages_of(p.a.cols) - 1);
   const Sm90Jobs jobs = medium                       ? Sm90Jobs::kMedium
                         : slices_in(products[0]) > 1 ? Sm90Jobs::kSliced
                                                      : Sm90Jobs::kMixed;
-  symmetric_sm90(args, products[0].a.dtype, {jobs, blocks_, list.pairs, tuning_.early}, stream);
+  symmetric_sm90(args, products[0].a.dtype,
+                 {jobs, blocks_, list.pairs || leaves_sms_, tuning_.early}, stream);
 }
 
 void SymmetricProducts::launch_small(std::span<const Product> products, const DeviceList& list,

@@ -21,7 +21,9 @@ class SymmetricProducts {
  public:
   /// @param device  allocates the memory of job lists and sums; must outlive this object.
   /// @param sms  number of SMs that a persistent grid may use.
-  SymmetricProducts(Device& device, int sms, const Sm90Tuning& tuning = {});
+  /// @param leaves_sms  whether there are others, which it leaves to a communicator.
+  SymmetricProducts(Device& device, int sms, const Sm90Tuning& tuning = {},
+                    bool leaves_sms = false);
 
   /// Returns the name for Device::describe.
   std::string identity() const;
@@ -51,6 +53,7 @@ class SymmetricProducts {
   Device& device_;
   int blocks_;  // number of blocks of a persistent grid
   Sm90Tuning tuning_;
+  bool leaves_sms_;
   std::map<std::vector<SymmetricShape>, DeviceList> lists_;
 };
 

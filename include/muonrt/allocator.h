@@ -21,9 +21,9 @@ extern "C" {
  *
  * @par When muonrt calls the functions
  * muonrt_optimizer_create() calls `allocate` and `release`, and muonrt_optimizer_destroy() calls
- * `release`. Steps call neither. The functions run on the thread that has called muonrt, and the
- * optimizer's GPU is the current CUDA device of this thread. The functions must not throw and must
- * not call muonrt.
+ * `release`. Steps call neither, because they allocate no device memory. The functions run on the
+ * thread that has called muonrt, and the optimizer's GPU is the current CUDA device of this thread.
+ * The functions must not throw and must not call muonrt.
  *
  * @par Streams
  * On CUDA, `stream` is a cudaStream_t that belongs to muonrt. Before muonrt uses new memory, it

@@ -40,9 +40,9 @@
  *     matrix from the ranks that hold shards of it, and sends the update to them.
  *   - A replica is one complete copy of a tensor, held by one rank or, as shards, by several ranks.
  *   - A chunk is a group of matrices that are gathered, orthogonalized and returned together.
- *   - The vote of a step is a reduction over all ranks, in which each rank reports whether its part
- *     of the step was successful. Only if all ranks report success do they commit the step, which
- *     means that they write the new parameters and state.
+ *   - With its vote, each rank reports whether its part of a step was successful. The ranks add
+ *     their votes. Only if all ranks report success do they commit the step, which means that they
+ *     write the new parameters and state.
  *   - Master weights are f32 copies of bf16 parameters. Updates are added to the master weights.
  *   - The state of a parameter is everything that the optimizer stores for it between steps:
  *     momentum, moments and master weights.
@@ -191,7 +191,10 @@ typedef struct muonrt_dltensor {
   uint64_t byte_offset;
 } muonrt_dltensor_t;
 
-/** The algorithm that updates a parameter. muonrt never derives it from the parameter's shape. */
+/**
+ * The algorithm that updates a parameter. An optimizer never derives it from a name or shape;
+ * muonrt/routing.h suggests one from the name.
+ */
 typedef int32_t muonrt_role_t;
 enum muonrt_role { MUONRT_ROLE_MUON = 1, MUONRT_ROLE_ADAMW = 2 };
 

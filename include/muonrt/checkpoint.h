@@ -243,8 +243,9 @@ MUONRT_API muonrt_status_t muonrt_optimizer_save_wait(muonrt_optimizer_t* optimi
  * Loads a checkpoint into the optimizer.
  *
  * The checkpoint may have been saved on any number of ranks, with any mesh, placement and owners.
- * Training then continues with results that are bitwise identical to those of an optimizer that
- * has run the earlier steps itself.
+ * If it receives the same gradients, the optimizer then continues with results that are bitwise
+ * identical to those of an optimizer that has run the earlier steps itself. Gradients that the
+ * program sums in another order, for example on another number of ranks, may differ.
  *
  * The optimizer must have been created with the same parameters: same names, shapes, dtypes and
  * roles, and the same kinds of state in the same dtypes (see `partial` for exceptions). The
@@ -280,7 +281,8 @@ MUONRT_API muonrt_status_t muonrt_optimizer_save_wait(muonrt_optimizer_t* optimi
  *     belongs to another model, and the message lists the differences; parameters that are not
  *     loaded do not have the values that they had when the checkpoint was saved; or converted
  *     momentum is not finite.
- *   - MUONRT_ERROR_NOT_SUPPORTED: the checkpoint has another format version.
+ *   - MUONRT_ERROR_NOT_SUPPORTED: the format of the checkpoint is not "muonrt checkpoint 1", the
+ *     only one so far.
  *   - MUONRT_ERROR_MISMATCH: the ranks have different options, or read different manifests.
  *   - MUONRT_ERROR_INVALID_STATE: a save is in progress, or an earlier error has made the optimizer
  *     unusable.

@@ -22,7 +22,10 @@ extern "C" {
  *
  * Use a communicator from one thread at a time; only muonrt_comm_abort() may be called from any
  * thread at any time. An optimizer duplicates its communicator when it is created, so you can
- * destroy the communicator before the optimizer.
+ * destroy the communicator before the optimizer. An error of the optimizer does not end your
+ * communicator, with these exceptions: over TCP a communicator and its duplicates share their
+ * connections; over callbacks without `duplicate` they share `state` (muonrt/transport.h); over a
+ * borrowed ncclComm_t they share its first error (muonrt/nccl.h).
  *
  * @par Handles
  * These rules apply to communicators, thread groups and optimizers:
@@ -287,8 +290,9 @@ MUONRT_API muonrt_status_t muonrt_comm_allreduce_sum(double* sums, muonrt_comm_t
  * check(muonrt_comm_exchange(comm, &to, 1, &from, 1));
  * @endcode
  *
- * Threads: one at a time per communicator. Collective: over all ranks. Blocking, until all receives
- * are complete and all send buffers can be reused.
+ * Threads: one at a time per communicator. Collective: over this rank and the ranks that the two
+ * lists name; the other ranks need not call the function. Blocking, until all receives are complete
+ * and all send buffers can be reused.
  *
  * @param[in] comm        The communicator.
  * @param[in] sends       `n_sends` messages to send; NULL if `n_sends` is 0.

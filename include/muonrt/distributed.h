@@ -101,8 +101,8 @@ typedef struct muonrt_distributed_config {
 
   /**
    * 1: different owners work at the same time, and exchanges overlap with computations. 0, for
-   * debugging: a step processes one parameter and one stage at a time, and only the gathers of
-   * `prefetch_count` run ahead. Results are bitwise identical. Default: 1.
+   * debugging: a step processes one parameter and one stage at a time, except that gathers run
+   * ahead by `prefetch_count`; set that field to 0, too. Results are bitwise identical. Default: 1.
    */
   int32_t async_parallelism;
 

@@ -32,6 +32,17 @@
  * layout.mesh = &mesh;
  * layout.placements = placements;
  * @endcode
+ *
+ * Example: TP has sharded the rows over "tp", and then FSDP2 has sharded what each rank held over
+ * "fsdp". With sizes {2, 2} and names {"fsdp", "tp"}, ranks 0 to 3 hold the rows [0, 2), [4, 6),
+ * [2, 4) and [6, 8) of 8 rows:
+ *
+ * @code
+ * const muonrt_placement_t strided[] = {{MUONRT_PLACEMENT_STRIDED_SHARD, 0, 2},
+ *                                       {MUONRT_PLACEMENT_SHARD, 0, 0}};
+ * layout.placements = strided;
+ * layout.reading = MUONRT_READING_ORDERED;
+ * @endcode
  */
 #ifndef MUONRT_LAYOUT_H
 #define MUONRT_LAYOUT_H
@@ -113,17 +124,22 @@ typedef struct muonrt_placement {
    */
   int32_t dim;
 
-  /** STRIDED_SHARD: number of groups, >= 1. Other kinds: 0 or 1. */
+  /**
+   * STRIDED_SHARD: number of groups, >= 1. As in DTensor, it is the product of the sizes of those
+   * mesh dimensions to the right of this one that shard the same tensor dimension before it does.
+   * Other kinds: 0 or 1.
+   */
   int64_t split_factor;
 } muonrt_placement_t;
 
 /**
  * The order in which several placements cut the same tensor dimension.
  *
- * If the split factors record this order, as those of DTensor do, LITERAL and ORDERED give
- * different shards only for some sizes that do not divide evenly. The smallest such case has 7 rows
- * on a mesh "fsdp" = 3, "tp" = 2, with the placements STRIDED_SHARD (split_factor 2) and SHARD of
- * dimension 0. With LITERAL rank 4 holds row 6, and with ORDERED rank 5 holds it.
+ * For the buffers of FSDP2 over TP or EP, use ORDERED. If the split factors are those of DTensor,
+ * the two readings give the same shards whenever the sizes divide evenly, and for some other sizes
+ * they give different ones. The smallest such case has 7 rows on a mesh "fsdp" = 3, "tp" = 2, with
+ * the placements STRIDED_SHARD (split_factor 2) and SHARD of dimension 0: row 6 is on rank 4 with
+ * LITERAL, and on rank 5 with ORDERED.
  */
 typedef int32_t muonrt_reading_t;
 enum muonrt_reading {

@@ -105,7 +105,8 @@ MUONRT_API muonrt_status_t muonrt_nccl_get_version(int32_t* version);
  * timeout of `host` limits every wait, except inside a blocking split (see below).
  *
  * @par Order of NCCL operations
- * NCCL requires the same order of operations on all ranks and on their GPUs. While a step runs:
+ * NCCL requires that all ranks issue its operations, and all GPUs run them, in the same order.
+ * While a step runs:
  *   - Do not use another NCCL communicator on the same GPU from another thread.
  *   - If collectives of another communicator are still running on a stream, make the step's stream
  *     wait for them with an event. With NCCL 2.26 or later you can set NCCL_LAUNCH_ORDER_IMPLICIT=1

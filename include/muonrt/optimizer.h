@@ -168,7 +168,7 @@ MUONRT_API void muonrt_optimizer_options_init_sized(muonrt_optimizer_options_t* 
  *   - MUONRT_ERROR_OUT_OF_MEMORY, _DEVICE, _COMM, _TIMEOUT, _ABORTED.
  *
  * A NULL `comm` is reported only on the rank that passes it. After MUONRT_ERROR_COMM, _TIMEOUT and
- * _ABORTED, `comm` may be unusable; after the other errors the call may be repeated.
+ * _ABORTED, `comm` itself may have failed: create a new one. After the others, call again.
  */
 MUONRT_API muonrt_status_t muonrt_optimizer_create(muonrt_optimizer_t** optimizer,
                                                    muonrt_comm_t* comm,
@@ -313,8 +313,9 @@ MUONRT_API muonrt_status_t muonrt_optimizer_set_group(muonrt_optimizer_t* optimi
  *   - MUONRT_ERROR_OUT_OF_MEMORY: a rank could not allocate memory for its arguments.
  *
  * After one of the following errors the optimizer is unusable:
- *   - MUONRT_ERROR_COMM, _TIMEOUT, _ABORTED, _DEVICE: this rank has not committed the step.
- *   - MUONRT_ERROR_UNDECIDED: this rank has not committed the step, but other ranks may have.
+ *   - MUONRT_ERROR_COMM, _TIMEOUT, _ABORTED, _DEVICE: no rank has committed the step.
+ *   - MUONRT_ERROR_UNDECIDED: this rank has voted and does not know the result. It has not
+ * committed the step, but other ranks may have.
  *   - MUONRT_ERROR_TORN: parameters may be partly updated; load a checkpoint. With
  *     MUONRT_COMMIT_EAGER, an update that is not finite also causes this error.
  *   - MUONRT_ERROR_NOT_SUPPORTED: `stream` of `args`, or a stream that it waits for, is being
@@ -329,14 +330,13 @@ MUONRT_API muonrt_status_t muonrt_optimizer_set_group(muonrt_optimizer_t* optimi
  * master weights, bit by bit. After the calls above, and before the first step, a bf16 parameter
  * may also be its master weight rounded in the other direction.
  *
- * After a fault, ranks may return different statuses for the same step: one may return
- * MUONRT_ERROR_COMM, another MUONRT_ERROR_TIMEOUT or _UNDECIDED, and a rank that has already
- * received the result of the vote may return MUONRT_OK. muonrt_optimizer_recover() brings the
- * surviving ranks to the same state.
+ * After a fault, ranks may return different statuses for the same step: before the vote one may
+ * return MUONRT_ERROR_COMM, another _TIMEOUT or _UNDECIDED; during the vote a rank may return
+ * MUONRT_OK, and the others _UNDECIDED. muonrt_optimizer_recover() brings them to the same state.
  *
  * If the work on `stream` of `args` does not finish within `timeout_ms`, the step returns
- * MUONRT_ERROR_TIMEOUT. Work queued after it may still run, so keep all buffers until
- * muonrt_optimizer_destroy() has returned.
+ * MUONRT_ERROR_TIMEOUT, and the optimizer is unusable even if this work ends later. Enqueued work
+ * may still run, so keep all buffers until muonrt_optimizer_destroy() has returned.
  *
  * Finite gradients can still make weights overflow if the learning rate or the decay is too large.
  * Such a step is committed. Later steps return MUONRT_ERROR_INVALID_ARGUMENT, with a message that

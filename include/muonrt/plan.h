@@ -160,6 +160,63 @@ MUONRT_API void muonrt_plan_rank_init_sized(muonrt_plan_rank_t* rank, uint32_t s
 #define muonrt_plan_rank_init(rank) muonrt_plan_rank_init_sized((rank), sizeof(muonrt_plan_rank_t))
 
 /**
+ * The time of a full step on a machine, as a model of the device and of the network predicts it.
+ *
+ * The parts are those of one rank: `products_seconds`, `local_seconds`, `exposed_seconds` and
+ * `launch_seconds` add up to the time at which this rank has finished.
+ */
+typedef struct muonrt_plan_time {
+  /** Size of the struct in bytes; set by muonrt_plan_time_init(). */
+  uint32_t struct_size;
+
+  /** The rank with the most products and local work, of the simulated ones. */
+  int32_t rank;
+
+  /** Seconds until the last rank has finished. */
+  double step_seconds;
+
+  /** Products of matrices. */
+  double products_seconds;
+
+  /** Passes over memory: packs, unpacks, the normalization and commits. */
+  double local_seconds;
+
+  /** Exchanges and the vote, with the wait for other ranks. Other work can hide them. */
+  double exchange_seconds;
+
+  /** The part of the exchanges that no other work hides. */
+  double exposed_seconds;
+
+  /** The device waits until the host has enqueued its work. */
+  double launch_seconds;
+
+  /** Bytes to and from other ranks, and the number of messages to them. */
+  int64_t sent_bytes, received_bytes, messages;
+
+  /** Memory of a device of the machine; compare it with `total_bytes` of `largest_rank`. */
+  int64_t device_bytes;
+
+  /** Number of simulated ranks: all, or the busiest ones of more than 64. */
+  int32_t simulated_ranks;
+
+  /** 1 if the rank that needs the most memory fits into `device_bytes`, otherwise 0. */
+  int32_t fits;
+} muonrt_plan_time_t;
+
+/**
+ * Sets every field of `time` to its default.
+ *
+ * Call it through the macro muonrt_plan_time_init(), which passes the size.
+ *
+ * Threads: any.
+ *
+ * @param[out] time  The struct to fill; NULL is accepted.
+ * @param[in]  size  Size of the struct in bytes, as the program's headers declare it.
+ */
+MUONRT_API void muonrt_plan_time_init_sized(muonrt_plan_time_t* time, uint32_t size);
+#define muonrt_plan_time_init(time) muonrt_plan_time_init_sized((time), sizeof(muonrt_plan_time_t))
+
+/**
  * Plans an optimizer.
  *
  * The arguments after `world` are those of muonrt_optimizer_create(). `data`, `grad`, `master`,
@@ -242,6 +299,39 @@ MUONRT_API muonrt_status_t muonrt_plan_get_summary(muonrt_plan_summary_t* summar
  */
 MUONRT_API muonrt_status_t muonrt_plan_get_rank(muonrt_plan_rank_t* info, const muonrt_plan_t* plan,
                                                 int32_t rank);
+
+/**
+ * Predicts the time of a full step on a machine.
+ *
+ * The pipeline that runs the steps enqueues its work on a model of the machine, which computes when
+ * each operation ends. `muonrt plan --machine` prints the same numbers. Other work, such as the
+ * collectives of the trainer, is not included.
+ *
+ * @code
+ * muonrt_plan_time_t time;
+ * muonrt_plan_time_init(&time);
+ * muonrt_plan_get_time(&time, plan, "h100");
+ * printf("%.1f ms\n", 1e3 * time.step_seconds);
+ * @endcode
+ *
+ * Threads: one at a time per plan. Collective: no.
+ *
+ * @param[out] time     The numbers. Call muonrt_plan_time_init() on it first.
+ * @param[in]  plan     The plan. The device of its options must be that of the machine.
+ * @param[in]  machine  The name of a machine, such as "h100", or the JSON text of a profile, such
+ *                      as `muonrt bench calibrate` writes.
+ *
+ * @return MUONRT_OK, or
+ *   - MUONRT_ERROR_INVALID_ARGUMENT: a pointer is NULL, `time` is not initialized, the name is
+ *     unknown, a field of the profile is missing or out of range, or the plan is that of another
+ *     device; the message names it;
+ *   - MUONRT_ERROR_CORRUPT: the JSON text is invalid;
+ *   - MUONRT_ERROR_NOT_SUPPORTED: the caller's functions gather and redistribute, and their time is
+ *     unknown;
+ *   - MUONRT_ERROR_OUT_OF_MEMORY.
+ */
+MUONRT_API muonrt_status_t muonrt_plan_get_time(muonrt_plan_time_t* time, const muonrt_plan_t* plan,
+                                                const char* machine);
 
 /**
  * Prints a plan: owners, chunks, bytes, memory and balance.

@@ -47,6 +47,13 @@ class Plan {
     check(muonrt_plan_get_rank(&out, get(), rank));
     return out;
   }
+  /// @return The time of a step on a machine; muonrt_plan_get_time().
+  /// @param machine  Its name, or the JSON text of a profile.
+  muonrt_plan_time_t time(const std::string& machine) const {
+    auto out = detail::filled(muonrt_plan_time_init_sized);
+    check(muonrt_plan_get_time(&out, get(), machine.c_str()));
+    return out;
+  }
   /// @return The plan as text or JSON; muonrt_plan_describe().
   std::string describe(enum muonrt_format format = MUONRT_FORMAT_TEXT, int64_t max_rows = 0) const {
     return detail::text([&](char* buffer, int64_t capacity, int64_t* needed) {

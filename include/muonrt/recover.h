@@ -86,14 +86,15 @@ MUONRT_API void muonrt_recovery_init_sized(muonrt_recovery_t* recovery, uint32_t
  * updates. If no survivor has committed the step, the call discards it.
  *
  * After the call, all survivors have the parameters and state that result from `step` committed
- * steps. State that was held only by lost ranks is lost. If a step has failed on this rank, its
- * optimizer still cannot run steps: create another optimizer over the remaining ranks and call
+ * steps. State that was held only by lost ranks is lost. An optimizer in which a step has failed
+ * stays unusable. To continue, create another optimizer over the remaining ranks and call
  * muonrt_optimizer_copy_state(), or read the state yourself (muonrt/state.h).
  *
  * Call it after a step has returned MUONRT_ERROR_COMM, _TIMEOUT, _ABORTED or _UNDECIDED on some
- * ranks. Every survivor must call it, including those on which no step has failed. You may call it
- * again, with the same or other survivors. Until it has returned, keep the gradients of the failed
- * step bound, and do not change gradients, parameters or state.
+ * ranks. After the first three no rank has committed that step, but a peer may still not know the
+ * result of the step before it. Every survivor must call it, including those on which no step has
+ * failed. You may call it again, with the same or other survivors. Until it has returned, keep the
+ * gradients of the failed step bound, and do not change gradients, parameters or state.
  *
  * Threads: one at a time per optimizer. Collective: over `survivors`. Blocking; the timeout of
  * `survivors` limits every wait.

@@ -4,9 +4,9 @@
  *
  * Both functions of this header create communicators over TCP, for data in host memory. The ranks
  * prove to each other that they have the same secret, but their data is neither encrypted nor
- * signed, so use a network that you trust. Two ranks connect directly when they exchange data for
- * the first time, so every rank listens at a port, to which firewalls must allow connections; see
- * `first_port`.
+ * signed, so use a network that you trust. All ranks connect to rank 0. Two other ranks connect
+ * directly when they exchange data for the first time, so every rank except the last one listens at
+ * a port, to which firewalls must allow connections; see `first_port`.
  */
 #ifndef MUONRT_RENDEZVOUS_H
 #define MUONRT_RENDEZVOUS_H
@@ -80,8 +80,8 @@ typedef struct muonrt_tcp_options {
 
   /**
    * The range of ports at which this rank may listen for other ranks, 1 to 65535. On rank 0 it is
-   * used if the port of `address` is 0. Ranks of one machine need different ports. Default: 0 and
-   * 0, which means any free port.
+   * used if the port of `address` is 0, and the last rank does not use it. Ranks of one machine
+   * need different ports. Default: 0 and 0, which means any free port.
    */
   int32_t first_port, last_port;
 
@@ -144,8 +144,9 @@ MUONRT_API void muonrt_tcp_options_init_sized(muonrt_tcp_options_t* options, uin
  *
  * @par End of rank 0
  * Rank 0 forwards errors to the other ranks. Destroy its communicator after those of the other
- * ranks, but before its process ends, even if an error has occurred. Otherwise, after an error, the
- * other ranks may wait until their timeouts.
+ * ranks, even if an error has occurred; otherwise, after an error, the other ranks may wait until
+ * their timeouts. Destroy it before its process ends: if the process ends first, all operations of
+ * the other ranks return MUONRT_ERROR_COMM.
  *
  * @param[out] comm     The new communicator; NULL on error. Destroy it with muonrt_comm_destroy().
  * @param[in]  options  The options of this rank. muonrt keeps no pointer to them.
@@ -214,7 +215,8 @@ typedef struct muonrt_folder_options {
   int64_t secret_bytes;
 
   /**
-   * As in muonrt_tcp_options_t. Rank 0 also uses a port of the range to wait for the other ranks.
+   * As in muonrt_tcp_options_t. Rank 0 listens for all other ranks at a port of the range, at each
+   * address of its machine. Default: 0 and 0, which means any free port.
    */
   int32_t first_port, last_port;
 
@@ -242,10 +244,10 @@ MUONRT_API void muonrt_folder_options_init_sized(muonrt_folder_options_t* option
 /**
  * Creates a communicator over TCP whose ranks find each other in a shared folder.
  *
- * Rank 0 listens at free ports of all addresses of its machine and writes these addresses and a
- * random number to the file `path`/`run_id`. The other ranks wait for the file and connect to
- * rank 0. Ranks with the same host name as rank 0 also try the loopback address. Afterwards the
- * ranks no longer use the folder, and the communicator follows the rules of
+ * Rank 0 listens on all addresses of its machine, on ports from the range if one is set, and writes
+ * the addresses, the ports and a random number to `path`/`run_id`. The other ranks wait for the
+ * file and connect to rank 0. Ranks with the same host name as rank 0 also try the loopback
+ * address. Afterwards the ranks no longer use the folder, and the communicator follows the rules of
  * muonrt_comm_create_tcp(). In particular, the ranks need a network that connects them to rank 0.
  *
  * Threads: any. Collective: over all ranks. Blocking, at most for `timeout_ms`.

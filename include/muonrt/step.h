@@ -34,10 +34,10 @@ typedef struct muonrt_step_args {
 
   /**
    * Learning rate of all groups: finite, >= 0. Its product with all lr_factors must be
-   * representable in f32. It is rejected if a Muon group and an AdamW group with the same
-   * `lr_factor` both have parameters and the `scale_rule` of the Muon group is not
-   * MUONRT_SCALE_MATCH_RMS. These groups need different rates, so set `group_lrs` instead. Default:
-   * NaN, which is rejected.
+   * representable in f32. A single rate is rejected if a Muon group whose `scale_rule` is not
+   * MUONRT_SCALE_MATCH_RMS and an AdamW group have the same `lr_factor`, unless one of them has no
+   * parameters. These groups need different rates, so set `group_lrs` instead. Default: NaN, which
+   * is rejected.
    */
   double lr;
 

@@ -144,8 +144,8 @@ MUONRT_API muonrt_status_t muonrt_placements_from_names(muonrt_placement_t* plac
  *   - "tp" shards the outputs of a weight whose name ends in q_proj, k_proj, v_proj, gate_proj,
  *     up_proj, embed_tokens, lm_head or a similar name, and the inputs of o_proj, down_proj and
  *     similar weights. Other weights, for example those of routers and norms, are replicated.
- *   - If a stack has fewer experts than there are ranks to shard them, the FSDP dimensions shard
- *     its dimension 1.
+ *   - If a stack has fewer experts than there are ranks to shard them, the FSDP mesh dimensions
+ *     shard tensor dimension 1 of the stack instead.
  *   - The ranks of "ddp" hold partial gradients (MUONRT_PLACEMENT_PARTIAL).
  *
  * Set `reading` of the layout to MUONRT_READING_ORDERED.

@@ -78,7 +78,8 @@ typedef struct muonrt_receive {
  * MUONRT_SKIPPED, and any value that is not a status of muonrt, as MUONRT_ERROR_COMM. Before a
  * function returns an error, it writes a text that names the ranks concerned to `message`. The text
  * ends with a zero and has at most `message_capacity` (> 0) bytes in total; muonrt sets it to ""
- * before the call. After an error muonrt calls only `abort`, `get_published_error` and `destroy`.
+ * before the call. After an error the communicator calls only `abort`, `get_published_error` and
+ * `destroy`; communicators that share its `state` (see `duplicate`) may still call all functions.
  *
  * The functions must not throw. If a function ends its thread (pthread_exit, cancellation), the
  * communicator ends with MUONRT_ERROR_ABORTED, and the thread ends.

@@ -20,9 +20,9 @@ std::vector<GroupedProducts> in_lockstep(std::span<const std::vector<IterationSt
     for (size_t i = 0; i < iterations.size(); ++i) {
       if (next[i] == iterations[i].size()) continue;
       const IterationStep& step = iterations[i][next[i]];
-      if (is_symmetric_product(step.product) != symmetric) continue;
+      if (is_symmetric_product(step.products.front()) != symmetric) continue;
       ++next[i];
-      call.products.push_back(step.product);
+      call.products.insert(call.products.end(), step.products.begin(), step.products.end());
       call.then.insert(call.then.end(), step.then.begin(), step.then.end());
     }
     if (call.products.empty()) return false;

@@ -8,9 +8,10 @@
 
 namespace muonrt {
 
-/// A product of an iteration, and the ops that follow before the next product of the iteration.
+/// Products of an iteration that do not depend on each other, of which all or none need the
+/// symmetric kernel, and the ops that follow before the next step of the iteration.
 struct IterationStep {
-  Product product;
+  std::vector<Product> products;
   std::vector<std::function<void()>> then;
 };
 

@@ -26,11 +26,12 @@ bool keeps_q(const Method& method, size_t steps) {
   return false;
 }
 
-/// The buffers of a workspace. `q` and `spare` exist only if a segment has two or more steps.
+/// The buffers of a workspace. `q` and `spare` exist only if a segment has two or more steps. `w`
+/// is stored in the memory of `x_next`, which the end of a segment writes.
 struct Space {
-  MatrixBatch x, x_next;       // m x n
-  MatrixBatch r, z, q, spare;  // m x m
-  MatrixBatch factors;         // 1 x m, or 1 x n, if rows or columns are scaled
+  MatrixBatch x, x_next;          // m x n
+  MatrixBatch r, z, w, q, spare;  // m x m
+  MatrixBatch factors;            // 1 x m, or 1 x n, if rows or columns are scaled
   int64_t bytes = 0;
 };
 
@@ -55,6 +56,7 @@ Space carve(const MatrixRules& rules, const NewtonSchulz& settings, const Method
   take(space.x_next, m, n, iterate);
   take(space.r, m, m, iterate);
   take(space.z, m, m, iterate);
+  space.w = space.r;
   if (keeps_q(method, settings.list_of(method.form).steps.size())) {
     take(space.q, m, m, iterate);
     take(space.spare, m, m, iterate);
@@ -85,7 +87,13 @@ class Products {
     p.alpha = static_cast<float>(alpha);
     p.beta = static_cast<float>(beta);
     p.gamma = static_cast<float>(gamma);
-    steps.push_back({p, {}});
+    steps.push_back({{p}, {}});
+  }
+  /// The last two products do not depend on each other.
+  void join_last_two() {
+    const Product last = steps.back().products.front();
+    steps.pop_back();
+    steps.back().products.push_back(last);
   }
   /// Appends c = x x^T.
   void gram(const MatrixBatch& c, const MatrixBatch& x) {
@@ -99,7 +107,7 @@ class Products {
     if (beta != 0.0) p.d = x;
     p.alpha = static_cast<float>(alpha);
     p.beta = static_cast<float>(beta);
-    steps.push_back({p, {}});
+    steps.push_back({{p}, {}});
   }
   /// This op and the next two run after the last product that was appended.
   void scale_rows(const MatrixBatch& gram, const MatrixBatch& x, const MatrixBatch& factors,
@@ -148,20 +156,23 @@ void append_segment(Products& products, Space& s, std::span<const Coefficients> 
     std::swap(s.x, s.x_next);
     return;
   }
+  s.w.data = s.x_next.data;
   for (size_t i = 0; i < steps.size(); ++i) {
     const double a = steps[i].a;
     const Scaled z = polynomial(products, s, steps[i]);
+    const bool last = i + 1 == steps.size();
+    if (i > 0) products.symmetric(s.spare, z.factor, s.q, z.matrix, a, s.q);
+    // R <- (Z + a I) R (Z + a I) in two products. `a` is added in the epilogues, unrounded.
+    if (!last) products.symmetric(s.w, z.factor, s.r, z.matrix, a, s.r);
     if (i > 0) {
-      products.symmetric(s.spare, z.factor, s.q, z.matrix, a, s.q);
+      if (!last) products.join_last_two();
       std::swap(s.q, s.spare);
       products.watch(s.q);
-      if (i + 1 == steps.size()) break;
+      if (last) break;
     }
-    // R <- (Z + a I) R (Z + a I) in two products. `a` is added in the epilogues, unrounded.
-    products.symmetric(s.spare, z.factor, s.r, z.matrix, a, s.r);
     const bool z_is_r = z.matrix.data == s.r.data;
     MatrixBatch& next = z_is_r ? s.z : s.r;
-    products.symmetric(next, z.factor, z.matrix, s.spare, a, s.spare);
+    products.symmetric(next, z.factor, z.matrix, s.w, a, s.w);
     if (z_is_r) std::swap(s.r, s.z);
     if (i > 0) continue;
     // Q = Z + a I. It is written to the buffer of Z if Z is no longer needed.

@@ -138,6 +138,10 @@ void muonrt_plan_rank_init_sized(muonrt_plan_rank_t* rank, uint32_t size) {
   muonrt::fill_sized(rank, size);
 }
 
+void muonrt_plan_time_init_sized(muonrt_plan_time_t* time, uint32_t size) {
+  muonrt::fill_sized(time, size);
+}
+
 void muonrt_state_shard_init_sized(muonrt_state_shard_t* shard, uint32_t size) {
   muonrt::fill_sized(shard, size);
 }

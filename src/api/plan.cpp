@@ -5,6 +5,8 @@
 #include "api/read_settings.hpp"
 #include "api/structs.hpp"
 #include "layout/mesh.hpp"
+#include "model/named_profiles.hpp"
+#include "model/simulate.hpp"
 
 using namespace muonrt;
 using api::as_status;
@@ -76,6 +78,29 @@ muonrt_plan_rank_t rank_of(const Planning& planning, int32_t rank) {
   return out;
 }
 
+muonrt_plan_time_t time_of(const Planning& planning, const MachineProfile& machine) {
+  const Simulation step = simulate(planning, machine);
+  const RankTimes& rank = step.critical;
+  const PlanReport& report = planning.reports().full;
+  muonrt_plan_time_t out;
+  muonrt_plan_time_init(&out);
+  out.rank = rank.rank;
+  out.step_seconds = step.seconds;
+  out.products_seconds = rank.products;
+  out.local_seconds = rank.local;
+  out.exchange_seconds = rank.exchange;
+  out.exposed_seconds = rank.exposed;
+  out.launch_seconds = rank.launch;
+  out.sent_bytes = rank.sent_bytes;
+  out.received_bytes = rank.received_bytes;
+  out.messages = rank.messages;
+  out.device_bytes = static_cast<int64_t>(machine.memory_bytes);
+  out.simulated_ranks = static_cast<int32_t>(step.ranks.size());
+  const auto largest = static_cast<int32_t>(report.largest_rank);
+  out.fits = rank_of(planning, largest).total_bytes <= out.device_bytes;
+  return out;
+}
+
 }  // namespace
 
 extern "C" {
@@ -133,6 +158,18 @@ muonrt_status_t muonrt_plan_get_rank(muonrt_plan_rank_t* info, const muonrt_plan
                    "muonrt_plan_get_rank: rank is ", rank, ", but must be between 0 and ",
                    world - 1, "; pass a rank of the plan");
     api::write_struct(info, rank_of(p, rank), "info");
+    return Status::kOk;
+  });
+}
+
+muonrt_status_t muonrt_plan_get_time(muonrt_plan_time_t* time, const muonrt_plan_t* plan,
+                                     const char* machine) {
+  return as_status([&] {
+    const Planning& p = api::unwrap(plan, "muonrt_plan_get_time");
+    require_pointer(time, "muonrt_plan_get_time", "time");
+    require_pointer(machine, "muonrt_plan_get_time", "machine");
+    const MachineProfile profile = find_profile(machine, "muonrt_plan_get_time: machine");
+    api::write_struct(time, time_of(p, profile), "time");
     return Status::kOk;
   });
 }

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "backend/allocator.hpp"
@@ -19,6 +21,14 @@ bool cuda_is_built() noexcept;
 /// GPU.
 int cuda_device_count() noexcept;
 
+/// The size of a GPU.
+struct CudaDeviceSize {
+  int64_t memory_bytes = 0;
+  int sms = 0;
+};
+/// Errors: DEVICE if GPU `index` does not exist; NOT_SUPPORTED without a CUDA backend.
+CudaDeviceSize cuda_device_size(int index);
+
 /// Describes the CUDA runtime of this build and the installed driver: "runtime 13.0, driver 13.0";
 /// "none" without a CUDA backend.
 std::string describe_cuda();
@@ -27,6 +37,14 @@ std::string describe_cuda();
 /// (libcublasLt.so.13)". Loads the library. Errors: NOT_SUPPORTED, with the reason, if it cannot be
 /// loaded.
 std::string describe_cublas();
+
+/// The clock of the SMs in MHz, and the power in watts.
+struct GpuClock {
+  double mhz, watts;
+};
+/// Reads the present clock of GPU `index` from NVML, which belongs to the driver; empty if NVML or
+/// the GPU cannot be found. Takes up to some milliseconds. Threads: any.
+std::optional<GpuClock> read_gpu_clock(int index);
 
 /// Makes GPU `index` the calling thread's current device, if it exists. Otherwise a library that
 /// restores the thread's current device would create a context on GPU 0.

@@ -17,9 +17,13 @@ bool cuda_is_built() noexcept { return false; }
 
 int cuda_device_count() noexcept { return 0; }
 
+CudaDeviceSize cuda_device_size(int) { reject("CUDA device"); }
+
 std::string describe_cuda() { return "none"; }
 
 std::string describe_cublas() { reject("cuBLAS"); }
+
+std::optional<GpuClock> read_gpu_clock(int) { return std::nullopt; }
 
 void use_cuda_device(int) noexcept {}
 

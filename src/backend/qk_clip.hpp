@@ -79,9 +79,9 @@ MUONRT_HOST_DEVICE inline float qk_row_factor(const QkClip& c, int64_t row) {
       key(row / c.head_dim);
       break;
     case QkKind::kMlaQuery: {
-      // A logit is a sum of two products of queries and keys. If queries and keys had different
-      // gammas, these two terms would shrink by different factors, so both use the smallest gamma
-      // of the heads that share a key.
+      // In MLA, a logit is the sum of two query-key products: of the parts with rotary embedding
+      // and of those without. If queries and keys had different gammas, the two terms would shrink
+      // by different factors, so both use the smallest gamma of the heads that share a key.
       const int64_t stride = c.nope + c.rope;
       gamma = qk_group_gamma(c, row / stride / each);
       if (row % stride < c.nope) exponent = c.exponent;

@@ -21,8 +21,11 @@ struct Sm90Tuning {
   // Whether to use clusters of two thread blocks, in which each block copies half of B to both. By
   // default, clusters are used if a result has more than 1,280 columns.
   std::optional<bool> pairs = {};
-  bool early = true;   // programmatic launches, which begin before the previous kernel ends
-  int slices = 0;      // slices of the depth, at least one stage each: 1, 2 or 4; 0: by shape
+  bool early = true;  // programmatic launches, which begin before the previous kernel ends
+  int slices = 0;     // slices of the depth, at least one stage each: 1, 2 or 4; 0: by shape
+  // Stages, at most 3, by which the second consumer warpgroup of a persistent grid begins later, so
+  // that one multiplies while the other rounds. Not measured.
+  int skew = 0;
   int64_t raster = 0;  // rows of tiles in a band, which is computed column by column; 0: by family
 };
 

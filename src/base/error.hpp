@@ -66,9 +66,9 @@ class Error : public std::exception {
   /// ...". The rank that reported it is not named.
   /// @param this_rank  the calling rank, which is named if the error occurred here.
   Error with_rank(int32_t this_rank) const noexcept;
-  /// Returns the error for later calls on a communicator that this error has ended. OUT_OF_MEMORY
-  /// becomes COMM, because after OUT_OF_MEMORY a caller may retry the step, which cannot succeed on
-  /// an ended communicator.
+  /// Returns the error that later calls report on a communicator that this error has ended.
+  /// OUT_OF_MEMORY becomes COMM, because after OUT_OF_MEMORY a caller may retry the step, which
+  /// cannot succeed on an ended communicator.
   Error as_comm_error() const noexcept;
   /// Returns the error with `prefix` before its message and `suffix` after it.
   Error with_context(const std::string& prefix, const std::string& suffix = "") const;

@@ -125,21 +125,39 @@ void StreamScheduler::synchronize(const Event& event, Deadline deadline) {
   const std::shared_ptr<StreamQueue> queue = mark.queue;
   const uint64_t position = mark.position;
   if (!queue) return;
-  while (queue->finished < position) {
-    const bool late = deadline.passed();
-    if (!late) {
-      if (StreamQueue* own = runnable_on_caller()) {
-        finish_front(*own, lock);
-        continue;
-      }
+  MUONRT_REQUIRE(wait_until_finished(*queue, position, deadline, lock), Status::kTimeout,
+                 "an event of the ", name_of(queue->kind),
+                 " stream did not complete before the timeout (", queue->finished, " of ", position,
+                 " tasks are complete); check whether the other ranks are still running, or raise "
+                 "the timeout");
+}
+
+/// Returns false after the deadline.
+bool StreamScheduler::wait_until_finished(StreamQueue& queue, uint64_t position, Deadline deadline,
+                                          Lock& lock) {
+  if (queue.finished >= position) return true;
+  Waiter self(*this, queue, position);
+  while (!self.is_done() && !deadline.passed()) {
+    if (StreamQueue* const ready = runnable_on_caller()) {
+      finish_front(*ready, lock);
+    } else {
+      self.wake.wait_until(lock, deadline.at());
     }
-    MUONRT_REQUIRE(
-        !late, Status::kTimeout, "an event of the ", name_of(queue->kind),
-        " stream did not complete before the timeout (", queue->finished, " of ", position,
-        " tasks are complete); check whether the other ranks are still running, or raise "
-        "the timeout");
-    changed_.wait_until(lock, deadline.at());
   }
+  return self.is_done();
+}
+
+StreamScheduler::Waiter::Waiter(StreamScheduler& in, StreamQueue& for_queue, uint64_t for_position)
+    : scheduler(in), queue(for_queue), position(for_position), next(in.waiters_) {
+  scheduler.waiters_ = this;
+}
+
+StreamScheduler::Waiter::~Waiter() {
+  Waiter** at = &scheduler.waiters_;
+  while (*at != this) at = &(*at)->next;
+  *at = next;
+  // For the work that this thread does not run any more.
+  for (const auto& each : scheduler.queues_) scheduler.wake(*each);
 }
 
 std::optional<Error> StreamScheduler::error() const {
@@ -159,19 +177,18 @@ int64_t StreamScheduler::growths() const {
 }
 
 void StreamScheduler::enqueue(StreamQueue& queue, StreamQueue::Item item) {
-  {
-    Lock lock(mutex_);
-    if (queue.full()) {
-      try {
-        grow(queue);
-      } catch (const std::bad_alloc&) {
-        wait_for_room(queue, lock);
-      }
+  Lock lock(mutex_);
+  while (queue.full()) {
+    try {
+      grow(queue);
+    } catch (const std::bad_alloc&) {
+      // The work that is already enqueued does not depend on this item, so it completes.
+      wait_until_finished(queue, queue.finished + 1, Deadline::in_ms(kMaxTimeoutMs), lock);
     }
-    queue.ring[queue.enqueued++ & (queue.ring.size() - 1)] = std::move(item);
-    if (queue.lost_thread) drop_pending(queue);
   }
-  changed_.notify_all();
+  queue.ring[queue.enqueued++ & (queue.ring.size() - 1)] = std::move(item);
+  if (queue.lost_thread) drop_pending(queue);
+  wake(queue);
 }
 
 void StreamScheduler::grow(StreamQueue& queue) {
@@ -183,23 +200,11 @@ void StreamScheduler::grow(StreamQueue& queue) {
   ++growths_;
 }
 
-// The work that is already enqueued does not depend on the item for which there is no room, so it
-// completes.
-void StreamScheduler::wait_for_room(StreamQueue& queue, Lock& lock) {
-  while (queue.full()) {
-    if (StreamQueue* own = runnable_on_caller()) {
-      finish_front(*own, lock);
-    } else {
-      changed_.wait(lock);
-    }
-  }
-}
-
 void StreamScheduler::work(StreamQueue& queue) {
   const FpEnvironment fp_environment;
   Lock lock(mutex_);
   for (;;) {
-    changed_.wait(lock, [&] { return queue.stopping || queue.runnable(); });
+    queue.ready.wait(lock, [&] { return queue.stopping || queue.runnable(); });
     if (queue.stopping) return drop_pending(queue);
     finish_front(queue, lock);
   }
@@ -230,7 +235,7 @@ MUONRT_CATCHES_UNWINDING void StreamScheduler::finish_front(StreamQueue& queue, 
           queue.lost_thread = true;
           drop_pending(queue);
         }
-        changed_.notify_all();
+        has_finished_items(queue);
         throw;
       }
     }
@@ -242,7 +247,7 @@ MUONRT_CATCHES_UNWINDING void StreamScheduler::finish_front(StreamQueue& queue, 
     }
   }
   ++queue.finished;
-  changed_.notify_all();
+  has_finished_items(queue);
 }
 
 void StreamScheduler::drop_pending(StreamQueue& queue) {
@@ -252,7 +257,7 @@ void StreamScheduler::drop_pending(StreamQueue& queue) {
     tasks += queue.front().after == nullptr && !queue.failed;
     queue.front().after.reset();
   }
-  changed_.notify_all();
+  has_finished_items(queue);
   if (tasks == 0) return;
   if (queue.lost_thread) return latch(thread_was_ended());
   latch(make_error(Status::kAborted, "a ", name_of(queue.kind), " stream was destroyed with ",
@@ -262,11 +267,27 @@ void StreamScheduler::drop_pending(StreamQueue& queue) {
 void StreamScheduler::retire(StreamQueue& queue) {
   Lock lock(mutex_);
   queue.stopping = true;
-  changed_.notify_all();
+  queue.ready.notify_all();
   std::erase_if(queues_, [&](const auto& each) { return each.get() == &queue; });
   if (queue.kind != StreamKind::kCommOnCaller) return;  // its thread drops the rest
-  changed_.wait(lock, [&] { return !queue.running; });
+  queue.ready.wait(lock, [&] { return !queue.running; });
   drop_pending(queue);
+}
+
+/// Wakes the threads that can continue now.
+void StreamScheduler::has_finished_items(StreamQueue& queue) {
+  for (Waiter* w = waiters_; w; w = w->next)
+    if (&w->queue == &queue && w->is_done()) w->wake.notify_one();
+  for (const auto& each : queues_)
+    if (!each->empty() && each->front().after.get() == &queue) wake(*each);
+  if (queue.stopping) queue.ready.notify_all();
+}
+
+/// Wakes the threads that may run the front item of the queue, if it may run now.
+void StreamScheduler::wake(StreamQueue& queue) {
+  if (!queue.runnable()) return;
+  if (queue.kind != StreamKind::kCommOnCaller) return queue.ready.notify_one();
+  for (Waiter* w = waiters_; w; w = w->next) w->wake.notify_one();
 }
 
 StreamQueue* StreamScheduler::runnable_on_caller() {

@@ -38,11 +38,13 @@ struct StreamQueue {
   bool running = false;            // the front task is running
   bool failed = false;             // a task threw, so later ones are skipped
   bool stopping = false;
-  bool lost_thread = false;  // the thread ended inside a task, so no later task will run
+  bool lost_thread = false;       // the thread ended inside a task, so no later task will run
+  std::condition_variable ready;  // wakes the queue's thread
 };
 
 /// Orders the work of all streams and events of one host device, and keeps the first error. It has
-/// one mutex and one condition variable, because a task takes long compared with a wake-up.
+/// one mutex. A finished item wakes only the threads that it lets continue: those of streams whose
+/// next item waits for it, and the threads that synchronize with it.
 /// Threads: every function may be called from any thread.
 class StreamScheduler : public std::enable_shared_from_this<StreamScheduler> {
  public:
@@ -64,19 +66,33 @@ class StreamScheduler : public std::enable_shared_from_this<StreamScheduler> {
   friend class QueueStream;
   using Lock = std::unique_lock<std::mutex>;
 
+  /// A thread that waits until `queue` has finished `position` items.
+  struct Waiter {
+    Waiter(StreamScheduler& in, StreamQueue& for_queue, uint64_t for_position);
+    ~Waiter();
+    StreamScheduler& scheduler;
+    StreamQueue& queue;
+    const uint64_t position;
+    Waiter* next;
+    std::condition_variable wake;
+    bool is_done() const { return queue.finished >= position; }
+  };
+
   void enqueue(StreamQueue& queue, StreamQueue::Item item);
   void grow(StreamQueue& queue);
-  void wait_for_room(StreamQueue& queue, Lock& lock);
+  bool wait_until_finished(StreamQueue& queue, uint64_t position, Deadline deadline, Lock& lock);
+  StreamQueue* runnable_on_caller();
   void work(StreamQueue& queue);
   void finish_front(StreamQueue& queue, Lock& lock);
   void drop_pending(StreamQueue& queue);
   void retire(StreamQueue& queue);
-  StreamQueue* runnable_on_caller();
+  void has_finished_items(StreamQueue& queue);
+  void wake(StreamQueue& queue);
   void latch(Error error);
 
   mutable std::mutex mutex_;
-  std::condition_variable changed_;
   std::vector<std::shared_ptr<StreamQueue>> queues_;  // of existing streams, in order of creation
+  Waiter* waiters_ = nullptr;
   std::optional<Error> error_;
   int64_t growths_ = 0;
 };

@@ -25,6 +25,13 @@ class ModelledDevice final : public Device {
   /// Discards what was recorded so far: a step begins.
   void begin_step();
   RankRecording& recording() { return recording_; }
+  /// Sets the bytes that the ranks of a node use in a step, and those of owned matrices and
+  /// messages. The caches of the machine may hold them.
+  void set_footprint(double step, double owned) {
+    step_footprint_ = step;
+    owned_footprint_ = owned;
+  }
+  double footprint(bool owned) const { return owned ? owned_footprint_ : step_footprint_; }
 
   /// Appends an op to the stream. The host enqueues it after the time of one launch.
   RecordedOp& append(Stream& stream, OpKind kind);
@@ -52,6 +59,7 @@ class ModelledDevice final : public Device {
   const MachineProfile& profile_;
   std::unique_ptr<Ops> ops_;
   RankRecording recording_;
+  double step_footprint_ = 0, owned_footprint_ = 0;
   double host_seconds_ = 0;  // since the host has waited for event `host_after_`
   int64_t host_after_ = -1;
   int64_t next_address_ = int64_t{1} << 44;

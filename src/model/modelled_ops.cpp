@@ -38,41 +38,73 @@ int64_t gradients(std::span<const int32_t> list, const ParamView* params) {
   return out;
 }
 
+/// The kind of a commit of Muon; all parameters of a list round in the same way, or nearly all.
+PassKind commit_of(std::span<const ShardBlock> blocks, const ParamView* params) {
+  const bool stochastic =
+      !blocks.empty() && params[blocks.front().param].form == WeightForm::kStochastic;
+  return stochastic ? PassKind::kStochastic : PassKind::kCommit;
+}
+
 }  // namespace
 
-void ModelledOps::pass(Stream& stream, int64_t bytes, double ratio) {
+void ModelledOps::pass(Stream& stream, int64_t bytes, PassKind kind, bool owned) {
   RecordedOp& op = device_.append(stream, OpKind::kLocal);
   op.bytes = bytes;
-  op.seconds = profile_.pass_seconds + static_cast<double>(bytes) / (profile_.pass_bytes * ratio);
+  op.seconds = profile_.pass_seconds +
+               static_cast<double>(bytes) / profile_.pass_rate(kind, device_.footprint(owned));
+}
+
+void ModelledOps::move(Stream& stream, std::span<const MatrixBlock> blocks,
+                       std::span<const OwnedMatrix> owned, const MatrixBatch* matrices,
+                       DType message) {
+  RecordedOp& op = device_.append(stream, OpKind::kLocal);
+  op.seconds = profile_.pass_seconds;
+  for (const MatrixBlock& b : blocks) {
+    const int64_t bytes = b.rows * b.cols * (size_of(message) + size_of(matrices[b.matrix].dtype));
+    const bool transposed = owned[static_cast<size_t>(b.matrix)].transposed();
+    const PassKind kind = transposed                            ? PassKind::kTranspose
+                          : matrices[b.matrix].dtype != message ? PassKind::kPack
+                                                                : PassKind::kCopy;
+    op.bytes += bytes;
+    op.seconds += static_cast<double>(bytes) / profile_.pass_rate(kind, device_.footprint(true));
+  }
 }
 
 void ModelledOps::pack_direction(Stream& stream, std::span<const ShardBlock> blocks,
                                  const StepTables& tables, TypedBuffer message, Findings*) {
-  pass(stream, sum(blocks, [&](const ShardBlock& b) {
-         const ParamView& p = tables.params[b.param];
-         return grad(p) + momentum(p) + size_of(message.dtype);
-       }));
+  pass(stream,
+       sum(blocks,
+           [&](const ShardBlock& b) {
+             const ParamView& p = tables.params[b.param];
+             return grad(p) + momentum(p) + size_of(message.dtype);
+           }),
+       PassKind::kPack);
 }
 
 void ModelledOps::pack_partial_grad(Stream& stream, std::span<const ShardBlock> blocks,
                                     const ParamView* params, TypedBuffer message, Findings*) {
-  pass(stream, sum(blocks, [&](const ShardBlock& b) {
-         return grad(params[b.param]) + size_of(message.dtype);
-       }));
+  pass(stream,
+       sum(blocks,
+           [&](const ShardBlock& b) { return grad(params[b.param]) + size_of(message.dtype); }),
+       PassKind::kPack);
 }
 
 void ModelledOps::accumulate(Stream& stream, std::span<const ShardBlock> blocks, float*,
                              ConstTypedBuffer message, bool first) {
   pass(stream,
-       sum(blocks, [&](const ShardBlock&) { return size_of(message.dtype) + (first ? 4 : 8); }));
+       sum(blocks, [&](const ShardBlock&) { return size_of(message.dtype) + (first ? 4 : 8); }),
+       PassKind::kPack);
 }
 
 void ModelledOps::pack_adamw(Stream& stream, std::span<const ShardBlock> blocks,
                              const StepTables& tables, TypedBuffer message, Findings*) {
-  pass(stream, sum(blocks, [&](const ShardBlock& b) {
-         const ParamView& p = tables.params[b.param];
-         return grad(p) + 8 + weight(p) / 2 + size_of(message.dtype);
-       }));
+  pass(stream,
+       sum(blocks,
+           [&](const ShardBlock& b) {
+             const ParamView& p = tables.params[b.param];
+             return grad(p) + 8 + weight(p) / 2 + size_of(message.dtype);
+           }),
+       PassKind::kPack);
 }
 
 void ModelledOps::scan(Stream& stream, std::span<const int32_t> list, const ParamView* params,
@@ -89,24 +121,20 @@ void ModelledOps::check_masters(Stream& stream, std::span<const int32_t> list,
 }
 
 void ModelledOps::unpack(Stream& stream, std::span<const MatrixBlock> blocks,
-                         std::span<const OwnedMatrix>, const MatrixBatch* matrices,
+                         std::span<const OwnedMatrix> owned, const MatrixBatch* matrices,
                          ConstTypedBuffer message) {
-  pass(stream, sum(blocks, [&](const MatrixBlock& b) {
-         return size_of(message.dtype) + size_of(matrices[b.matrix].dtype);
-       }));
+  move(stream, blocks, owned, matrices, message.dtype);
 }
 
 void ModelledOps::pack(Stream& stream, std::span<const MatrixBlock> blocks,
-                       std::span<const OwnedMatrix>, const MatrixBatch* matrices,
+                       std::span<const OwnedMatrix> owned, const MatrixBatch* matrices,
                        TypedBuffer message, Findings*) {
-  pass(stream, sum(blocks, [&](const MatrixBlock& b) {
-         return size_of(message.dtype) + size_of(matrices[b.matrix].dtype);
-       }));
+  move(stream, blocks, owned, matrices, message.dtype);
 }
 
 void ModelledOps::normalize(Stream& stream, const MatrixBatch& in, const MatrixBatch& out,
                             const Normalization&, Findings*) {
-  pass(stream, 2 * bytes(in) + bytes(out), profile_.normalize_ratio);
+  pass(stream, 2 * bytes(in) + bytes(out), PassKind::kNormalize, true);
 }
 
 void ModelledOps::scale_rows(Stream& stream, const MatrixBatch& gram, const MatrixBatch& x,
@@ -117,7 +145,8 @@ void ModelledOps::scale_rows(Stream& stream, const MatrixBatch& gram, const Matr
 // Symmetric products that follow each other are one launch if the device mixes shapes; every other
 // batch is a launch.
 void ModelledOps::multiply(Stream& stream, std::span<const Product> products) {
-  const double left = world_ > 1 ? 1 - profile_.exchange_processors / profile_.processors : 1;
+  const bool leaves = world_ > 1 && !profile_.shares_cores();
+  const double left = leaves ? 1 - profile_.exchange_processors / profile_.processors : 1;
   RecordedOp* symmetric = nullptr;  // the last op, if it can take further products
   for (const Product& p : products) {
     if (p.alpha == 0) {
@@ -142,34 +171,46 @@ void ModelledOps::multiply(Stream& stream, std::span<const Product> products) {
 void ModelledOps::commit_muon(Stream& stream, std::span<const ShardBlock> blocks,
                               const StepTables& tables, ConstTypedBuffer message,
                               const CommitCondition&) {
-  pass(stream, sum(blocks, [&](const ShardBlock& b) {
-         const ParamView& p = tables.params[b.param];
-         return grad(p) + 2 * momentum(p) + size_of(message.dtype) + weight(p);
-       }));
+  pass(stream,
+       sum(blocks,
+           [&](const ShardBlock& b) {
+             const ParamView& p = tables.params[b.param];
+             return grad(p) + 2 * momentum(p) + size_of(message.dtype) + weight(p);
+           }),
+       commit_of(blocks, tables.params));
 }
 
 void ModelledOps::commit_update(Stream& stream, std::span<const ShardBlock> blocks,
                                 const StepTables& tables, ConstTypedBuffer message,
                                 const CommitCondition&) {
-  pass(stream, sum(blocks, [&](const ShardBlock& b) {
-         return size_of(message.dtype) + weight(tables.params[b.param]);
-       }));
+  pass(stream,
+       sum(blocks,
+           [&](const ShardBlock& b) {
+             return size_of(message.dtype) + weight(tables.params[b.param]);
+           }),
+       commit_of(blocks, tables.params));
 }
 
 void ModelledOps::commit_momentum(Stream& stream, std::span<const ShardBlock> blocks,
                                   const StepTables& tables, const CommitCondition&) {
-  pass(stream, sum(blocks, [&](const ShardBlock& b) {
-         const ParamView& p = tables.params[b.param];
-         return grad(p) + 2 * momentum(p);
-       }));
+  pass(stream,
+       sum(blocks,
+           [&](const ShardBlock& b) {
+             const ParamView& p = tables.params[b.param];
+             return grad(p) + 2 * momentum(p);
+           }),
+       PassKind::kCommit);
 }
 
 void ModelledOps::commit_values(Stream& stream, std::span<const ShardBlock> blocks,
                                 const ParamView* params, ConstTypedBuffer message,
                                 const CommitCondition&) {
-  pass(stream, sum(blocks, [&](const ShardBlock& b) {
-         return size_of(message.dtype) + weight(params[b.param]) / 2;
-       }));
+  pass(stream,
+       sum(blocks,
+           [&](const ShardBlock& b) {
+             return size_of(message.dtype) + weight(params[b.param]) / 2;
+           }),
+       PassKind::kCommit);
 }
 
 void ModelledOps::commit_adamw(Stream& stream, std::span<const int32_t> list,
@@ -177,7 +218,7 @@ void ModelledOps::commit_adamw(Stream& stream, std::span<const int32_t> list,
                                const CommitCondition&) {
   int64_t bytes = sum(blocks, [&](const ShardBlock& b) { return adamw(tables.params[b.param]); });
   for (const int32_t i : list) bytes += tables.params[i].numel * adamw(tables.params[i]);
-  pass(stream, bytes);
+  pass(stream, bytes, PassKind::kAdamW);
 }
 
 void ModelledOps::normuon(Stream& stream, const MatrixBatch& matrices,

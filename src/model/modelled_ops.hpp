@@ -80,8 +80,11 @@ class ModelledOps final : public Ops {
   }
 
  private:
-  /// Appends a pass over memory. @param ratio  of its rate to that of other passes.
-  void pass(Stream& stream, int64_t bytes, double ratio = 1);
+  /// Appends a pass over memory. @param owned  of owned matrices, not of shards.
+  void pass(Stream& stream, int64_t bytes, PassKind kind = PassKind::kCopy, bool owned = false);
+  /// Appends a pass between messages and matrices, some of which are stored transposed.
+  void move(Stream& stream, std::span<const MatrixBlock> blocks, std::span<const OwnedMatrix> owned,
+            const MatrixBatch* matrices, DType message);
 
   ModelledDevice& device_;
   const MachineProfile& profile_;

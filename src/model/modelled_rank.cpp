@@ -1,5 +1,6 @@
 #include "model/modelled_rank.hpp"
 
+#include <algorithm>
 #include <map>
 #include <numeric>
 
@@ -31,11 +32,23 @@ ModelledRank::ModelledRank(const Planning& planning, const std::vector<NewtonSch
   config.health = false;
   config.poison = false;
   pipeline_ = std::make_unique<Pipeline>(context, rank, std::move(chunks), std::move(config));
+  set_footprint(planning, profile, rank);
   device_.begin_step();
   StepInputs inputs;
   inputs.committed = committed();
   pipeline_->enqueue(inputs);
   number_exchanges();
+}
+
+/// All ranks of a node share its caches.
+void ModelledRank::set_footprint(const Planning& planning, const MachineProfile& profile,
+                                 int32_t rank) {
+  const PlanReport& report = planning.reports().full;
+  const auto r = static_cast<size_t>(rank);
+  const double ranks = std::min(profile.node_ranks, static_cast<double>(comm_.size()));
+  device_.set_footprint(ranks * static_cast<double>(total_bytes(report, r)),
+                        ranks * static_cast<double>(report.scratch[r] +
+                                                    report.traffic.ranks[r].memory.message_bytes));
 }
 
 /// Returns the number of steps before one in which no chunk rests.

@@ -24,6 +24,7 @@ class ModelledRank {
   const Pipeline& pipeline() const { return *pipeline_; }
 
  private:
+  void set_footprint(const Planning& planning, const MachineProfile& profile, int32_t rank);
   int64_t committed() const;
   void number_exchanges();
 

@@ -15,6 +15,7 @@ struct NumberField {
   const char* name;
   double MachineProfile::*member;
   double low, high;
+  bool optional = false;
 };
 
 constexpr double kMaxRate = 1e24, kMaxSeconds = 1e3;
@@ -26,6 +27,8 @@ constexpr NumberField kFields[] = {
     {"normalize_ratio", &MachineProfile::normalize_ratio, 1e-3, 1e3},
     {"pass_seconds", &MachineProfile::pass_seconds, 0, kMaxSeconds},
     {"launch_seconds", &MachineProfile::launch_seconds, 0, kMaxSeconds},
+    {"handover_seconds", &MachineProfile::handover_seconds, 0, kMaxSeconds, true},
+    {"busy_handover_seconds", &MachineProfile::busy_handover_seconds, 0, kMaxSeconds, true},
     {"processors", &MachineProfile::processors, 1, 1e6},
     {"exchange_processors", &MachineProfile::exchange_processors, 0, 1e6},
     {"node_ranks", &MachineProfile::node_ranks, 1, 1e6},
@@ -43,6 +46,7 @@ class Reader {
                    " is not an object; write {\"field\": ...}");
   }
 
+  bool has(const char* name) const { return value_.find(name); }
   const JsonValue& at(const char* name) {
     known_.insert(name);
     const JsonValue* const found = value_.find(name);
@@ -82,38 +86,79 @@ class Reader {
   std::set<std::string, std::less<>> known_;
 };
 
-std::vector<ProductRate> read_products(Reader products) {
-  products.text("source");
-  const auto* const rates = products.at("rates").as<JsonValue::List>();
-  MUONRT_REQUIRE(
-      rates && !rates->empty(), Status::kInvalidArgument, products.where(),
-      ": rates is not a list with at least one entry; add {\"size\", \"symmetric\", \"general\"}");
-  std::vector<ProductRate> out;
+/// Reads a table of rates. @param key  of a row, ascending.
+/// Returns, for each row, its key and the values of `columns`.
+template <class Columns>
+std::vector<std::vector<double>> read_rates(Reader table, const char* key, const Columns& columns) {
+  table.text("source");
+  const auto* const rates = table.at("rates").as<JsonValue::List>();
+  MUONRT_REQUIRE(rates && !rates->empty(), Status::kInvalidArgument, table.where(),
+                 ": rates is not a list with at least one entry; add {\"", key, "\", \"",
+                 *std::begin(columns), "\", ...}");
+  std::vector<std::vector<double>> out;
   for (const JsonValue& one : *rates) {
-    Reader row(one, cat(products.where(), ": rates[", out.size(), "]"));
-    const double size = row.number("size", 1, 1e9);
-    MUONRT_REQUIRE(out.empty() || size > out.back().size, Status::kInvalidArgument, row.where(),
-                   ": size is ", size, ", but must be larger than the one before; sort the list");
-    out.push_back({size, row.number("symmetric", 1, kMaxRate), row.number("general", 1, kMaxRate)});
+    Reader row(one, cat(table.where(), ": rates[", out.size(), "]"));
+    const double at = row.number(key, 1, 1e18);
+    MUONRT_REQUIRE(out.empty() || at > out.back().front(), Status::kInvalidArgument, row.where(),
+                   ": ", key, " is ", at,
+                   ", but must be larger than the one before; sort the list");
+    out.push_back({at});
+    for (const char* column : columns) out.back().push_back(row.number(column, 1, kMaxRate));
     row.finish();
   }
-  products.finish();
+  table.finish();
   return out;
+}
+
+/// Interpolates linearly in the logarithm of the key. @param key, rate  of a row.
+template <class Row, class Key, class Rate>
+double interpolated(const std::vector<Row>& rows, double at, const Key& key, const Rate& rate) {
+  const auto above =
+      std::find_if(rows.begin(), rows.end(), [&](const Row& r) { return key(r) >= at; });
+  if (above == rows.begin()) return rate(*above);
+  if (above == rows.end()) return rate(rows.back());
+  const Row& below = *(above - 1);
+  const double part = std::log(at / key(below)) / std::log(key(*above) / key(below));
+  return rate(below) + part * (rate(*above) - rate(below));
 }
 
 }  // namespace
 
 double MachineProfile::product_rate(int64_t smallest_dimension, bool symmetric, DType dtype) const {
-  const auto size = static_cast<double>(smallest_dimension);
-  const auto rate = [&](const ProductRate& r) { return symmetric ? r.symmetric : r.general; };
-  const double ratio = dtype == DType::kF32 ? f32_ratio : 1;
-  const auto above = std::find_if(products.begin(), products.end(),
-                                  [&](const ProductRate& r) { return r.size >= size; });
-  if (above == products.begin()) return rate(*above) * ratio;
-  if (above == products.end()) return rate(products.back()) * ratio;
-  const ProductRate& below = *(above - 1);
-  const double part = std::log(size / below.size) / std::log(above->size / below.size);
-  return (rate(below) + part * (rate(*above) - rate(below))) * ratio;
+  return (dtype == DType::kF32 ? f32_ratio : 1) *
+         interpolated(
+             products, static_cast<double>(smallest_dimension),
+             [](const ProductRate& r) { return r.size; },
+             [&](const ProductRate& r) { return symmetric ? r.symmetric : r.general; });
+}
+
+double MachineProfile::pass_rate(PassKind kind, double footprint) const {
+  if (passes.empty()) return pass_bytes * (kind == PassKind::kNormalize ? normalize_ratio : 1);
+  return interpolated(
+      passes, std::max(footprint, 1.0), [](const PassRate& r) { return r.footprint; },
+      [&](const PassRate& r) { return r.rates[static_cast<size_t>(kind)]; });
+}
+
+double MachineProfile::threads() const {
+  if (gpu) return 1;
+  return rank_threads > 0 ? rank_threads : std::max(1.0, std::floor(processors / node_ranks));
+}
+
+MachineProfile MachineProfile::with_ranks(int ranks, int threads) const {
+  MachineProfile out = *this;
+  if (gpu) return out;
+  out.node_ranks = ranks;
+  out.rank_threads = threads;
+  out.memory_bytes *= node_ranks / ranks;
+  const double ratio = out.threads() / this->threads();
+  out.pass_bytes *= ratio;
+  for (ProductRate& r : out.products) {
+    r.symmetric *= ratio;
+    r.general *= ratio;
+  }
+  for (PassRate& r : out.passes)
+    for (double& rate : r.rates) rate *= ratio;
+  return out;
 }
 
 MachineProfile parse_profile(std::string_view text, const std::string& what) {
@@ -127,6 +172,7 @@ MachineProfile parse_profile(std::string_view text, const std::string& what) {
                  ": device is '", device, "', but must be host or cuda");
   out.gpu = device == "cuda";
   for (const NumberField& field : kFields) {
+    if (field.optional && !all.has(field.name)) continue;
     Reader one = all.object(field.name);
     out.*field.member = one.number("value", field.low, field.high);
     one.text("source");
@@ -134,10 +180,18 @@ MachineProfile parse_profile(std::string_view text, const std::string& what) {
   }
   MUONRT_REQUIRE(out.node_ranks == std::floor(out.node_ranks), Status::kInvalidArgument, what,
                  ": node_ranks is ", out.node_ranks, ", but must be a whole number");
-  MUONRT_REQUIRE(out.exchange_processors < out.processors, Status::kInvalidArgument, what,
-                 ": exchange_processors is ", out.exchange_processors,
+  MUONRT_REQUIRE(out.exchange_processors < out.processors || !out.gpu, Status::kInvalidArgument,
+                 what, ": exchange_processors is ", out.exchange_processors,
                  ", but must be less than processors, which is ", out.processors);
-  out.products = read_products(all.object("products"));
+  const std::array<const char*, 2> forms = {"symmetric", "general"};
+  for (const auto& row : read_rates(all.object("products"), "size", forms))
+    out.products.push_back({row[0], row[1], row[2]});
+  if (all.has("passes")) {
+    for (const auto& row : read_rates(all.object("passes"), "footprint", kPassNames)) {
+      PassRate& to = out.passes.emplace_back(PassRate{row[0], {}});
+      std::copy(row.begin() + 1, row.end(), to.rates.begin());
+    }
+  }
   all.finish();
   return out;
 }

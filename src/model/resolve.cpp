@@ -1,9 +1,10 @@
 #include "model/resolve.hpp"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
+#include <limits>
 #include <map>
+#include <set>
 
 #include "base/error.hpp"
 
@@ -13,95 +14,39 @@ namespace {
 
 constexpr double kUnknown = -1;
 
-/// The messages of a rank over one link in one direction, which share it fairly.
-class LinkLoad {
- public:
-  void add(int64_t bytes) { sizes_.push_back(static_cast<double>(bytes)); }
-  void finish() {
-    std::sort(sizes_.begin(), sizes_.end());
-    double sum = 0;
-    for (const double size : sizes_) sums_.push_back(sum += size);
-  }
-  /// Returns the bytes that the link has moved when a message of this size is complete: no other
-  /// message has moved more than this one.
-  double bytes_until(double size) const {
-    const auto larger = std::upper_bound(sizes_.begin(), sizes_.end(), size);
-    const auto smaller = static_cast<size_t>(larger - sizes_.begin());
-    return (smaller > 0 ? sums_[smaller - 1] : 0) +
-           size * static_cast<double>(sizes_.size() - smaller);
-  }
-  double bytes() const { return sums_.empty() ? 0 : sums_.back(); }
-
- private:
-  std::vector<double> sizes_, sums_;
+/// What a stream does until its next operation begins.
+enum class StreamState {
+  kReady,    // the next operation can begin
+  kSleeps,   // until a time
+  kWorks,    // on its processors; the end depends on how many work
+  kBlocked,  // until other ranks take part in its exchange
 };
-
-/// A rank in an exchange: when its messages can begin, and how they share its links.
-struct RankLoad {
-  double ready = 0, copied = 0;  // its message to itself has been copied
-  LinkLoad out[2], in[2];        // inside the node, between nodes
+/// What ends with a sleep or with work.
+enum class StreamPhase {
+  kLaunch,    // the host has enqueued the next operation
+  kHandover,  // the stream has noticed an event
+  kOp,        // a pass or products
+  kOwn,       // the copy of a rank's message to itself
+  kLatency,   // a message can be copied
+  kMessage,   // the copy of a message
+  kExchange,  // an exchange or a reduction
 };
-
-/// Returns 0 if both ranks are in one node, 1 otherwise.
-size_t link_of(const MachineProfile& profile, int32_t a, int32_t b) {
-  const auto in_node = static_cast<int32_t>(profile.node_ranks);
-  return a / in_node == b / in_node ? 0 : 1;
-}
-
-double rate_of(const MachineProfile& profile, size_t link) {
-  return link == 0 ? profile.node_bytes : profile.network_bytes;
-}
-
-RankLoad load_of(const MachineProfile& profile, const ExchangeMember& m) {
-  RankLoad out;
-  double own = 0;
-  const auto add = [&](const std::vector<PeerBytes>& messages, LinkLoad* links) {
-    int64_t others = 0;
-    for (const auto& [peer, bytes] : messages) {
-      if (peer == m.rank) {
-        own = static_cast<double>(bytes);
-        continue;
-      }
-      ++others;
-      links[link_of(profile, m.rank, peer)].add(bytes);
-    }
-    for (size_t link : {0, 1}) links[link].finish();
-    return others;
-  };
-  const int64_t sends = add(m.exchange->sends, out.out);
-  const auto messages = static_cast<double>(std::max(sends, add(m.exchange->receives, out.in)));
-  out.ready = m.begin + messages * profile.message_seconds +
-              (messages > 0 ? profile.exchange_seconds : profile.pass_seconds);
-  out.copied = out.ready + 2 * own / profile.pass_bytes;
-  return out;
-}
-
-/// A tree over the ranks, up and down.
-double reduce_seconds(const MachineProfile& profile, int64_t bytes, int world) {
-  if (world == 1) return 0;
-  const double levels = std::bit_width(static_cast<unsigned>(world - 1));
-  const double rate = world > profile.node_ranks ? profile.network_bytes : profile.node_bytes;
-  return profile.exchange_seconds + 2 * levels * profile.message_seconds +
-         2 * static_cast<double>(bytes) / rate;
-}
-
-/// Errors: INTERNAL unless `messages` has one of these bytes with `rank`.
-void require_message(const std::vector<PeerBytes>& messages, int32_t rank, int32_t peer,
-                     int64_t bytes) {
-  const auto same = std::find_if(messages.begin(), messages.end(), [&](const PeerBytes& m) {
-    return m.peer == rank && m.bytes == bytes;
-  });
-  MUONRT_CHECK_INTERNAL(same != messages.end(), "ranks ", rank, " and ", peer,
-                        " disagree about a message of ", bytes, " bytes");
-}
 
 /// One stream: what has run, and its clock.
 struct StreamClock {
   const std::vector<RecordedOp>* ops;
   bool computes;
   size_t next = 0;
-  double now = 0;
-  bool joined = false;  // the next op is an exchange or a reduction that has begun
+  double now = 0;  // end of the last operation
+  StreamState state = StreamState::kReady;
+  StreamPhase phase = StreamPhase::kOp;
+  double end = 0, rate = 1;  // of a sleep or of work
+  // In an exchange whose messages are copies on the cores of a node:
+  const RecordedExchange* exchange = nullptr;
+  double offered = kUnknown;        // other ranks can copy its messages
+  size_t copying = 0;               // index in exchange->receives
+  std::vector<bool> received = {};  // by receive
+  int64_t missing = 0;              // messages to and from other ranks
 };
 
 class Resolver {
@@ -115,15 +60,26 @@ class Resolver {
       streams_.push_back({&ranks[r]->compute, true});
       streams_.push_back({&ranks[r]->exchange, false});
       events_.emplace_back(static_cast<size_t>(ranks[r]->events), kUnknown);
+      ++nodes_[node_of(r)].simulated;
       for (const RecordedExchange& x : ranks[r]->exchanges) ++expected_[x.key];
     }
+    if (!profile.shares_cores()) return;
+    for (const RankRecording* r : ranks)
+      for (const RecordedExchange& x : r->exchanges)
+        for (const auto* list : {&x.sends, &x.receives})
+          for (const PeerBytes& m : *list)
+            if (!index_.contains(m.peer) || link_of(profile, r->rank, m.peer) != 0)
+              linked_.insert(x.key);
   }
 
   std::vector<RankTimes> run() {
-    for (bool progress = true; progress;) {
-      progress = false;
-      for (size_t i = 0; i < streams_.size(); ++i) progress = advance(i) || progress;
-    }
+    do {
+      for (bool progress = true; progress;) {
+        progress = false;
+        for (size_t i = 0; i < streams_.size(); ++i)
+          while (begin(i)) progress = true;
+      }
+    } while (advance());
     for (size_t i = 0; i < streams_.size(); ++i) {
       MUONRT_CHECK_INTERNAL(streams_[i].next == streams_[i].ops->size(), "rank ", out_[i / 2].rank,
                             " waits forever in the model, at operation ", streams_[i].next, " of ",
@@ -139,24 +95,62 @@ class Resolver {
   }
 
  private:
-  /// Runs a stream until it must wait for another one. Returns whether anything has run.
-  bool advance(size_t i) {
-    const size_t first = streams_[i].next;
-    while (streams_[i].next < streams_[i].ops->size() && step(i)) continue;
-    return streams_[i].next != first;
+  /// The ranks of a node that are simulated, and the demand of their streams for its cores.
+  struct Node {
+    double simulated = 0;
+    double products = 0, others = 0;  // threads
+  };
+
+  int32_t node_of(size_t r) const {
+    return ranks_[r]->rank / static_cast<int32_t>(profile_.node_ranks);
+  }
+  double event(size_t r, int64_t number) const { return events_[r][static_cast<size_t>(number)]; }
+  size_t rank_of(const StreamClock& s) const {
+    return static_cast<size_t>(&s - streams_.data()) / 2;
+  }
+  StreamClock& exchange_stream(int32_t rank) { return streams_[2 * index_.at(rank) + 1]; }
+
+  void sleep(StreamClock& s, double until, StreamPhase phase) {
+    s.state = StreamState::kSleeps;
+    s.phase = phase;
+    s.end = until;
+  }
+  void work(StreamClock& s, double seconds, StreamPhase phase) {
+    s.state = StreamState::kWorks;
+    s.phase = phase;
+    s.rate = 1;
+    s.end = (phase == StreamPhase::kOp ? s.now : now_) + seconds;
+  }
+  /// Advances a clock; the compute stream notes the reason.
+  void move_to(StreamClock& s, size_t r, double to, double RankTimes::*reason) {
+    if (to <= s.now) return;
+    if (s.computes) out_[r].*reason += to - s.now;
+    s.now = to;
   }
 
-  bool step(size_t i) {
+  /// Begins the next operation of a stream. Returns whether the stream has changed.
+  bool begin(size_t i) {
     StreamClock& s = streams_[i];
+    if (s.state != StreamState::kReady || s.next == s.ops->size()) return false;
     const size_t r = i / 2;
     const RecordedOp& op = (*s.ops)[s.next];
-    if (s.joined) return false;  // `finish` continues
     const double host = op.after < 0 ? 0 : event(r, op.after);
     if (host == kUnknown) return false;
     if (op.kind == OpKind::kWait && event(r, op.index) == kUnknown) return false;
+    if (host + op.enqueued > now_) {
+      sleep(s, host + op.enqueued, StreamPhase::kLaunch);
+      return true;
+    }
     move_to(s, r, host + op.enqueued, &RankTimes::launch);
     switch (op.kind) {
       case OpKind::kWait:
+        if (event(r, op.index) > s.now) {
+          const double latency = wake_seconds(r, profile_.handover_seconds);
+          if (latency > 0) {
+            sleep(s, event(r, op.index) + latency, StreamPhase::kHandover);
+            return true;
+          }
+        }
         move_to(s, r, event(r, op.index), &RankTimes::exposed);
         break;
       case OpKind::kRecord:
@@ -167,130 +161,234 @@ class Resolver {
         break;
       case OpKind::kProducts:
       case OpKind::kLocal:
-        s.now += op.seconds;
-        (!s.computes                    ? out_[r].exchange
-         : op.kind == OpKind::kProducts ? out_[r].products
-                                        : out_[r].local) += op.seconds;
-        break;
+        work(s, op.seconds, StreamPhase::kOp);
+        return true;
       case OpKind::kExchange:
       case OpKind::kReduce:
-        return join(i, op);
+        join(i, op);
+        return true;
     }
     ++s.next;
     return true;
   }
 
-  double event(size_t r, int64_t number) const { return events_[r][static_cast<size_t>(number)]; }
-
-  /// Advances a clock; the compute stream notes the reason.
-  void move_to(StreamClock& s, size_t r, double to, double RankTimes::*reason) {
-    if (to <= s.now) return;
-    if (s.computes) out_[r].*reason += to - s.now;
-    s.now = to;
+  /// Advances the clock to the next end of a sleep or of work. Returns false if there is none.
+  bool advance() {
+    if (profile_.shares_cores()) share_cores();
+    const auto waits = [](const auto& s) { return works(s) || s.state == StreamState::kSleeps; };
+    double next = std::numeric_limits<double>::infinity();
+    for (const StreamClock& s : streams_)
+      if (waits(s)) next = std::min(next, s.end);
+    if (std::isinf(next)) return false;
+    now_ = next;
+    for (size_t i = 0; i < streams_.size(); ++i)
+      if (waits(streams_[i]) && streams_[i].end <= now_) wake(i);
+    return true;
   }
 
-  /// Begins an exchange or a reduction, and ends it if this stream is the last one. Returns whether
-  /// it has ended.
-  bool join(size_t i, const RecordedOp& op) {
+  /// The cores of a node that the simulated ranks have.
+  double cores_of(int32_t node) const {
+    const double ranks =
+        std::min(profile_.node_ranks, world_ - static_cast<double>(node) * profile_.node_ranks);
+    return profile_.processors * nodes_.at(node).simulated / ranks;
+  }
+  static bool works(const StreamClock& s) { return s.state == StreamState::kWorks; }
+  static bool multiplies(const StreamClock& s) {
+    return s.phase == StreamPhase::kOp && (*s.ops)[s.next].kind == OpKind::kProducts;
+  }
+
+  /// Sets the rates of all streams that work. Passes and copies are shorter than the time slices of
+  /// a scheduler, so they run at once, and products get the cores that are left.
+  void share_cores() {
+    for (auto& [number, node] : nodes_) node = {.simulated = node.simulated};
+    for (size_t i = 0; i < streams_.size(); ++i) {
+      const StreamClock& s = streams_[i];
+      if (!works(s)) continue;
+      Node& node = nodes_[node_of(i / 2)];
+      (multiplies(s) ? node.products : node.others) += s.computes ? profile_.threads() : 1;
+    }
+    for (size_t i = 0; i < streams_.size(); ++i) {
+      StreamClock& s = streams_[i];
+      if (!works(s)) continue;
+      const Node& node = nodes_[node_of(i / 2)];
+      const double cores = cores_of(node_of(i / 2));
+      const double kept = node.products > 0 ? 0.001 * cores : 0;  // products never stop
+      const double fast = std::min(1.0, (cores - kept) / std::max(node.others, 1e-9));
+      const double left = cores - fast * node.others;
+      const double rate = multiplies(s) ? std::min(1.0, left / node.products) : fast;
+      if (rate == s.rate) continue;
+      s.end = now_ + (s.end - now_) * s.rate / rate;
+      s.rate = rate;
+    }
+  }
+
+  /// Seconds until a stream continues after a wait: longer if threads compute on all cores, because
+  /// the stream has to wait for the end of a time slice. @param idle  otherwise.
+  double wake_seconds(size_t r, double idle) const {
+    if (profile_.gpu || profile_.busy_handover_seconds <= idle) return idle;
+    double computing = 0;
+    for (size_t i = 0; i < streams_.size(); i += 2)
+      if (works(streams_[i]) && node_of(i / 2) == node_of(r)) computing += profile_.threads();
+    return computing < cores_of(node_of(r)) ? idle : profile_.busy_handover_seconds;
+  }
+
+  /// Ends a sleep or work of a stream.
+  void wake(size_t i) {
+    StreamClock& s = streams_[i];
     const size_t r = i / 2;
-    const RecordedExchange* exchange = op.kind == OpKind::kExchange
-                                           ? &ranks_[r]->exchanges[static_cast<size_t>(op.index)]
-                                           : nullptr;
+    s.state = StreamState::kReady;
+    switch (s.phase) {
+      case StreamPhase::kLaunch:
+        return move_to(s, r, s.end, &RankTimes::launch);
+      case StreamPhase::kHandover:
+        move_to(s, r, s.end, &RankTimes::exposed);
+        break;
+      case StreamPhase::kOp:
+        (!s.computes                                  ? out_[r].exchange
+         : (*s.ops)[s.next].kind == OpKind::kProducts ? out_[r].products
+                                                      : out_[r].local) += s.end - s.now;
+        s.now = s.end;
+        break;
+      case StreamPhase::kExchange:
+        finish_exchange(s, r);
+        break;
+      case StreamPhase::kOwn:
+        s.state = StreamState::kBlocked;
+        s.offered = now_;
+        if (s.missing == 0) return sleep(s, now_ + profile_.pass_seconds, StreamPhase::kExchange);
+        receive(s);
+        for (const PeerBytes& m : s.exchange->sends)
+          if (m.peer != out_[r].rank) receive(exchange_stream(m.peer));
+        return;
+      case StreamPhase::kLatency:
+        s.state = StreamState::kBlocked;
+        return receive(s);
+      case StreamPhase::kMessage:
+        s.state = StreamState::kBlocked;
+        s.received[s.copying] = true;
+        count_message(exchange_stream(s.exchange->receives[s.copying].peer),
+                      wake_seconds(r, profile_.handover_seconds));
+        count_message(s, 0);
+        return receive(s);
+    }
+    ++s.next;
+  }
+
+  /// Begins an exchange or a reduction, and computes its end if this stream is the last one.
+  void join(size_t i, const RecordedOp& op) {
+    const size_t r = i / 2;
+    StreamClock& s = streams_[i];
+    s.exchange = op.kind == OpKind::kExchange ? &ranks_[r]->exchanges[static_cast<size_t>(op.index)]
+                                              : nullptr;
+    s.state = StreamState::kBlocked;
+    if (s.exchange && profile_.shares_cores() && !linked_.contains(s.exchange->key))
+      return begin_copies(s, r);
     // Reductions of all ranks have negative keys, in the order in which a rank takes part in them.
-    const int64_t key = exchange ? exchange->key : -1 - reductions_[r]++;
+    const int64_t key = s.exchange ? s.exchange->key : -1 - reductions_[r]++;
     std::vector<ExchangeMember>& members = waiting_[key];
-    streams_[i].joined = true;
-    members.push_back({out_[r].rank, streams_[i].now, exchange});
-    if (members.size() < (exchange ? expected_[key] : ranks_.size())) return false;
+    members.push_back({out_[r].rank, s.now, s.exchange});
+    if (members.size() < (s.exchange ? expected_[key] : ranks_.size())) return;
     std::vector<double> ended;
     for (const ExchangeMember& m : members) ended.push_back(m.begin);
-    if (exchange) {
+    if (s.exchange) {
       exchange_(members, ended);
     } else {
       const double last = *std::max_element(ended.begin(), ended.end());
       std::fill(ended.begin(), ended.end(), last + reduce_seconds(profile_, op.bytes, world_));
     }
-    for (size_t k = 0; k < members.size(); ++k) end(members[k], ended[k]);
+    for (size_t k = 0; k < members.size(); ++k)
+      sleep(exchange_stream(members[k].rank), ended[k], StreamPhase::kExchange);
     waiting_.erase(key);
-    return true;
   }
 
-  void end(const ExchangeMember& member, double time) {
-    const size_t r = index_[member.rank];
-    StreamClock& s = streams_[2 * r + 1];
-    out_[r].exchange += time - member.begin;
-    s.now = time;
-    s.joined = false;
-    ++s.next;
-    if (!member.exchange) return;
-    for (const auto& [peer, bytes] : member.exchange->sends) {
-      if (peer == member.rank) continue;
+  /// The rank copies its message to itself. Then each receiver copies its messages one by one, as
+  /// soon as both ranks are ready.
+  void begin_copies(StreamClock& s, size_t r) {
+    const RecordedExchange& x = *s.exchange;
+    s.offered = kUnknown;
+    s.received.assign(x.receives.size(), false);
+    s.missing = 0;
+    for (const PeerBytes& m : x.sends) s.missing += m.peer != out_[r].rank;
+    for (size_t k = 0; k < x.receives.size(); ++k) {
+      s.received[k] = x.receives[k].peer == out_[r].rank;
+      s.missing += !s.received[k];
+    }
+    for (const PeerBytes& m : x.sends)
+      if (m.peer != out_[r].rank) require_exchanged(x.key, m.peer, out_[r].rank, m.bytes);
+    work(s, own_copy_seconds(profile_, out_[r].rank, x), StreamPhase::kOwn);
+  }
+
+  /// Errors: INTERNAL unless the peer's exchange has the message.
+  void require_exchanged(int64_t key, int32_t peer, int32_t rank, int64_t bytes) const {
+    const auto& all = ranks_[index_.at(peer)]->exchanges;
+    const auto same = std::find_if(all.begin(), all.end(),
+                                   [&](const RecordedExchange& x) { return x.key == key; });
+    MUONRT_CHECK_INTERNAL(same != all.end(), "rank ", peer, " has no exchange ", key);
+    require_message(same->receives, rank, peer, bytes);
+  }
+
+  /// Begins to copy a message of a rank that is ready, if there is one.
+  void receive(StreamClock& s) {
+    if (s.state != StreamState::kBlocked || s.offered == kUnknown) return;
+    const RecordedExchange& x = *s.exchange;
+    double first = std::numeric_limits<double>::infinity();
+    const double busy = wake_seconds(rank_of(s), profile_.exchange_seconds);
+    for (size_t k = 0; k < x.receives.size(); ++k) {
+      if (s.received[k]) continue;
+      const StreamClock& from = exchange_stream(x.receives[k].peer);
+      const bool joined = from.exchange && from.exchange->key == x.key;
+      if (!joined || from.offered == kUnknown) continue;
+      // A rank that waits for another one sleeps.
+      const double at =
+          from.offered > s.offered ? from.offered + busy : s.offered + profile_.exchange_seconds;
+      if (at >= first) continue;
+      first = at;
+      s.copying = k;
+    }
+    if (std::isinf(first)) return;
+    if (first > now_) return sleep(s, first, StreamPhase::kLatency);
+    work(s,
+         profile_.message_seconds +
+             static_cast<double>(x.receives[s.copying].bytes) / profile_.node_bytes,
+         StreamPhase::kMessage);
+  }
+
+  /// One more message of a rank has moved. @param latency  until the rank notices it.
+  void count_message(StreamClock& s, double latency) {
+    if (--s.missing == 0) sleep(s, now_ + latency, StreamPhase::kExchange);
+  }
+
+  void finish_exchange(StreamClock& s, size_t r) {
+    out_[r].exchange += s.end - s.now;
+    s.now = s.end;
+    if (!s.exchange) return;
+    for (const auto& [peer, bytes] : s.exchange->sends) {
+      if (peer == out_[r].rank) continue;
       out_[r].sent_bytes += bytes;
       ++out_[r].messages;
     }
-    for (const auto& [peer, bytes] : member.exchange->receives)
-      if (peer != member.rank) out_[r].received_bytes += bytes;
+    for (const auto& [peer, bytes] : s.exchange->receives)
+      if (peer != out_[r].rank) out_[r].received_bytes += bytes;
+    s.exchange = nullptr;
   }
 
   std::span<const RankRecording* const> ranks_;
   const MachineProfile& profile_;
   int world_;
   const ExchangeModel& exchange_;
+  double now_ = 0;
   std::vector<RankTimes> out_;
   std::vector<StreamClock> streams_;         // compute and exchange of each rank
   std::vector<std::vector<double>> events_;  // by rank and number
   std::map<int32_t, size_t> index_;          // by rank
-  std::map<int64_t, size_t> expected_;       // by key: simulated ranks of the exchange
+  std::map<int32_t, Node> nodes_;
+  std::map<int64_t, size_t> expected_;  // by key: simulated ranks of the exchange
+  std::set<int64_t> linked_;  // exchanges with messages that simulated ranks of a node do not copy
   std::map<int64_t, std::vector<ExchangeMember>> waiting_;
   std::map<size_t, int64_t> reductions_;  // by rank
 };
 
 }  // namespace
-
-ExchangeModel exchange_by_rank(const MachineProfile& profile) {
-  return [&profile](std::span<const ExchangeMember> members, std::span<double> ended) {
-    std::map<int32_t, size_t> at;
-    std::vector<RankLoad> loads;
-    double last = 0;
-    for (const ExchangeMember& m : members) {
-      at[m.rank] = loads.size();
-      const RankLoad& load = loads.emplace_back(load_of(profile, m));
-      ended[at[m.rank]] = load.copied;
-      for (size_t link : {0, 1})
-        last = std::max(last, load.ready + std::max(load.out[link].bytes(), load.in[link].bytes()) /
-                                               rate_of(profile, link));
-    }
-    for (size_t k = 0; k < members.size(); ++k) {
-      const ExchangeMember& m = members[k];
-      const RankLoad& from = loads[k];
-      for (const auto& [peer, bytes] : m.exchange->sends) {
-        if (peer == m.rank) continue;
-        const auto to = at.find(peer);
-        if (to == at.end()) {
-          ended[k] = std::max(ended[k], last);
-          continue;
-        }
-        require_message(members[to->second].exchange->receives, m.rank, peer, bytes);
-        const size_t link = link_of(profile, m.rank, peer);
-        const auto size = static_cast<double>(bytes);
-        const double end = std::max(from.ready, loads[to->second].ready) +
-                           std::max(from.out[link].bytes_until(size),
-                                    loads[to->second].in[link].bytes_until(size)) /
-                               rate_of(profile, link);
-        ended[k] = std::max(ended[k], end);
-        ended[to->second] = std::max(ended[to->second], end);
-      }
-      for (const auto& [peer, bytes] : m.exchange->receives) {
-        const auto sender = at.find(peer);
-        if (sender == at.end()) {
-          ended[k] = std::max(ended[k], last);
-        } else {
-          require_message(members[sender->second].exchange->sends, m.rank, peer, bytes);
-        }
-      }
-    }
-  };
-}
 
 std::vector<RankTimes> resolve(std::span<const RankRecording* const> ranks,
                                const MachineProfile& profile, int world,

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <map>
 #include <memory>
-#include <set>
 
 #include "base/error.hpp"
 #include "model/modelled_rank.hpp"
@@ -28,7 +27,19 @@ int32_t largest_owner(const Plan& plan, const ChunkSpec& chunk, const Of& of) {
   return most == sums.end() ? 0 : most->first;
 }
 
-std::set<int32_t> choose_ranks(const Planning& planning, int max_ranks) {
+std::string join_traces(const std::vector<std::unique_ptr<ModelledRank>>& ranks) {
+  std::string out;
+  for (const auto& rank : ranks) {
+    const std::string trace = chrome_trace(rank->pipeline(), rank->recording().rank, 1, 0);
+    const size_t begin = trace.find('[') + 1;
+    out += (out.empty() ? "[" : ",\n") + trace.substr(begin, trace.rfind(']') - begin);
+  }
+  return out + "]\n";
+}
+
+}  // namespace
+
+std::set<int32_t> simulated_ranks(const Planning& planning, int max_ranks) {
   const Plan& plan = planning.plan();
   const int world = plan.problem().options.world;
   std::set<int32_t> out;
@@ -62,18 +73,6 @@ std::set<int32_t> choose_ranks(const Planning& planning, int max_ranks) {
   return out;
 }
 
-std::string join_traces(const std::vector<std::unique_ptr<ModelledRank>>& ranks) {
-  std::string out;
-  for (const auto& rank : ranks) {
-    const std::string trace = chrome_trace(rank->pipeline(), rank->recording().rank, 1, 0);
-    const size_t begin = trace.find('[') + 1;
-    out += (out.empty() ? "[" : ",\n") + trace.substr(begin, trace.rfind(']') - begin);
-  }
-  return out + "]\n";
-}
-
-}  // namespace
-
 Simulation simulate(const Planning& planning, const MachineProfile& profile,
                     const SimulationOptions& options) {
   MUONRT_REQUIRE(options.max_ranks >= 8, Status::kInvalidArgument, "simulation: max_ranks is ",
@@ -89,18 +88,21 @@ Simulation simulate(const Planning& planning, const MachineProfile& profile,
   const std::vector<NewtonSchulz> methods = make_newton_schulz(planning.settings());
   std::vector<std::unique_ptr<ModelledRank>> ranks;
   std::vector<const RankRecording*> recordings;
-  for (const int32_t rank : choose_ranks(planning, options.max_ranks)) {
+  for (const int32_t rank : simulated_ranks(planning, options.max_ranks)) {
     ranks.push_back(std::make_unique<ModelledRank>(planning, methods, profile, rank));
     recordings.push_back(&ranks.back()->recording());
   }
   Simulation out;
   out.ranks = resolve(recordings, profile, planning.plan().problem().options.world,
                       exchange_by_rank(profile));
-  for (const RankTimes& r : out.ranks) {
-    out.seconds = std::max(out.seconds, r.seconds);
-    if (r.products + r.local > out.critical.products + out.critical.local || &r == &out.ranks[0])
-      out.critical = r;
+  size_t critical = 0;
+  const auto work = [&](size_t r) { return out.ranks[r].products + out.ranks[r].local; };
+  for (size_t r = 0; r < out.ranks.size(); ++r) {
+    out.seconds = std::max(out.seconds, out.ranks[r].seconds);
+    if (work(r) > work(critical)) critical = r;
   }
+  out.critical = out.ranks[critical];
+  out.spans = ranks[critical]->pipeline().spans();
   if (options.trace) out.trace = join_traces(ranks);
   return out;
 }

@@ -1,11 +1,13 @@
 #pragma once
 
 #include <cstdint>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "model/profile.hpp"
 #include "optimizer/planning.hpp"
+#include "pipeline/span.hpp"
 
 namespace muonrt {
 
@@ -25,6 +27,7 @@ struct RankTimes {
 struct Simulation {
   double seconds = 0;            // until the last rank has finished
   RankTimes critical;            // of the rank with the most products and local work
+  std::vector<Span> spans;       // those of `critical`
   std::vector<RankTimes> ranks;  // the simulated ones, ascending
   std::string trace;             // chrome_trace() of all of them, on one clock; "": not wanted
 };
@@ -42,5 +45,8 @@ struct SimulationOptions {
 /// functions exchange the messages, because their time is unknown.
 Simulation simulate(const Planning& planning, const MachineProfile& profile,
                     const SimulationOptions& options = {});
+
+/// Returns the ranks that simulate() chooses, at most `max_ranks`.
+std::set<int32_t> simulated_ranks(const Planning& planning, int max_ranks);
 
 }  // namespace muonrt

@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "backend/weight_bits.hpp"
+#include "optimizer/agreement.hpp"
 
 namespace muonrt {
 

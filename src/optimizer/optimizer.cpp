@@ -51,6 +51,7 @@ std::unique_ptr<Optimizer> Optimizer::create(Comm& comm,
   self.commit_state_.agree_on_identity(*self.comm_);
   run_collectively(*self.comm_,
                    [&] { self.allocate_memory(), self.pipelines_.warm_up(*self.device_); });
+  run_or_abort(*self.comm_, [&] { self.pipelines_.connect(*self.device_); });
   log(LogLevel::kInfo, [&] {
     const Plan& plan = self.plan();
     return cat("rank ", comm.rank(), ": optimizer created (", comm.size(), " ranks, ",

@@ -42,6 +42,11 @@ void StepPipelines::warm_up(const Device& device) {
   if (block_.pipeline) block_.pipeline->warm_up();
 }
 
+// Both pipelines have the same communicator, to which both have named their peers.
+void StepPipelines::connect(const Device& device) {
+  if (device.needs_warm_up()) full_.pipeline->connect();
+}
+
 size_t StepPipelines::max_health_matrices() const {
   size_t largest = 0;
   for (const PlannedPipeline* kind : {&full_, &block_})

@@ -47,6 +47,8 @@ class StepPipelines {
   /// Warms up the pipelines if the device needs it. All parameters must be inactive. Does not read
   /// the caller's memory.
   void warm_up(const Device& device);
+  /// Connects the ranks, after all of them have warmed up. Collective.
+  void connect(const Device& device);
 
   const Plan& full_plan() const { return *full_.plan; }
   const Pipeline& full_pipeline() const { return *full_.pipeline; }

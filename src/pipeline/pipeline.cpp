@@ -7,6 +7,7 @@
 
 #include "backend/local_stream.hpp"
 #include "base/checked.hpp"
+#include "pipeline/own_messages.hpp"
 #include "plan/buffers.hpp"
 
 namespace muonrt {
@@ -92,7 +93,7 @@ void Pipeline::make_chunks() {
   RankBuffers sizes(options);
   int64_t scratch = 0, total = 6 * kMemoryAlignment;
   for (const RankChunk& s : rank_chunks_) {
-    sizes.add(s.index, bytes_of(s));
+    sizes.add(s.index, bytes_of(s, rank_));
     scratch = std::max(scratch, Chunk::scratch_bytes(context_, config_.chunks, s));
     if (atomic) total += aligned(s.return_receive_bytes) + aligned(s.sum_bytes);
     owned_ += static_cast<int64_t>(s.owned.size());
@@ -128,11 +129,13 @@ void Pipeline::make_chunks() {
   }
   chunks_.resize(context_.plan->chunks().size());
   std::vector<const Chunk*> last(window, nullptr);
-  for (const RankChunk& s : rank_chunks_) {
+  for (RankChunk& s : rank_chunks_) {
     const size_t turn = static_cast<size_t>(s.index) % window;
     void* receive = atomic ? take(s.return_receive_bytes) : return_receives[turn];
     MessageBuffers buffers = message_buffers_[turn];
     if (atomic) buffers.sums = static_cast<float*>(take(s.sum_bytes));
+    keep_own_messages_in_place(s, rank_, {buffers.gather_send, buffers.gather_receive},
+                               {buffers.return_send, receive});
     auto chunk = std::make_unique<Chunk>(context_, config_.chunks, s, buffers, receive, scratch_);
     chunk->set_previous_user(last[turn]);
     last[turn] = chunk.get();
@@ -267,24 +270,6 @@ void Pipeline::enqueue(const StepInputs& inputs) {
   context_.ops().copy(*compute_, &readback_->findings, context_.results.findings, sizeof(Findings));
   clipping_->report();
   context_.device->record(*finished_, *compute_);
-}
-
-// If the device captures graphs, the second run captures Newton-Schulz. Only the first run collects
-// statistics, because runs that collect statistics are not captured.
-void Pipeline::warm_up() {
-  context_.warming_up = true;
-  context_.ops().fill(*compute_, workspace_.data(), 0, workspace_.bytes());
-  const int times = graph_capture_of(*context_.device) ? 2 : 1;
-  for (int i = 0; i < times; ++i) {
-    StepInputs inputs;
-    inputs.local_ok = false;
-    inputs.collect_health = health_ && i == 0;
-    enqueue(inputs);
-    wait();
-  }
-  context_.warming_up = false;
-  clear_times();  // no step has run yet
-  resident_peak_ = 0;
 }
 
 // The wait for the step has no timeout, because exchanges end with the timeout of the communicator,

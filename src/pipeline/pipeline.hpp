@@ -72,6 +72,9 @@ class Pipeline {
   /// would do so in the first real step, and the other ranks would have to wait. All parameters
   /// must be inactive in the tables. Blocks until the warm-up is complete.
   void warm_up();
+  /// Connects the ranks after the warm-up. Collective; blocks, at most for the timeout of the
+  /// communicator. Errors: those of the communicator.
+  void connect();
   /// Enqueues a whole step. After a fixed number of launches it blocks until the work on the
   /// caller's stream has ended, because a GPU queues a limited number of launches and a full queue
   /// would block without a timeout. `inputs` and the tables must not change until `wait` returns.

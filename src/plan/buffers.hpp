@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "base/checked.hpp"
 #include "plan/problem.hpp"
 #include "plan/rank_chunk.hpp"
 
@@ -26,11 +27,23 @@ struct ChunkBytes : std::array<int64_t, kChunkBuffers> {
   ChunkBytes() : std::array<int64_t, kChunkBuffers>{} {}
 };
 
-inline ChunkBytes bytes_of(const RankChunk& chunk) {
+/// Bytes of a message in its buffer, with the padding.
+inline int64_t stored_bytes(const Region& message) {
+  return round_up(message.bytes, kMessageAlignment);
+}
+
+/// The buffers of a chunk on `rank`. A message of the rank to itself is stored in the receive
+/// buffer only.
+inline ChunkBytes bytes_of(const RankChunk& chunk, int32_t rank) {
+  const auto own = [&](const std::vector<Region>& sends) {
+    int64_t bytes = 0;
+    for (const Region& r : sends) bytes += r.peer == rank ? stored_bytes(r) : 0;
+    return bytes;
+  };
   ChunkBytes out;
-  out[kGatherSend] = chunk.gather_send_bytes;
+  out[kGatherSend] = chunk.gather_send_bytes - own(chunk.gather_sends);
   out[kGatherReceive] = chunk.gather_receive_bytes;
-  out[kReturnSend] = chunk.return_send_bytes;
+  out[kReturnSend] = chunk.return_send_bytes - own(chunk.return_sends);
   out[kReturnReceive] = chunk.return_receive_bytes;
   out[kSums] = chunk.sum_bytes;
   out[kDirectionBytes] = chunk.direction_bytes;

@@ -12,9 +12,6 @@
 
 namespace muonrt {
 
-/// Each message starts at a multiple of this many bytes in its buffer.
-constexpr int64_t kMessageAlignment = 64;
-
 /// Assigns places in a buffer to messages, one after the other.
 class MessageCursor {
  public:

@@ -33,6 +33,9 @@ struct MatrixBlock {
   int64_t packed_offset;
 };
 
+/// Each message starts at a multiple of this many bytes in its buffer.
+constexpr int64_t kMessageAlignment = 64;
+
 /// Contiguous bytes of a message buffer to or from one peer. The rank itself may be the peer.
 struct Region {
   int32_t peer;

@@ -1,5 +1,5 @@
-/* C99 and C++17. A program with headers in which every growable struct lacks its last field (OLDER)
- * or has one field more (NEWER) than in the library; see `ages`. */
+/* A program in C99 and C++17 for headers whose growable structs lack the last field (OLDER), or
+ * have one field more (NEWER), compared with those of the library; see `ages`. */
 #include <muonrt/muonrt.h>
 #include <stdio.h>
 #include <string.h>
@@ -17,7 +17,7 @@ static int failures;
     }                                                                                    \
   } while (0)
 
-/* Fills a struct with the macro `init`; the bytes after it must not change. */
+/* Fills a struct with the macro `init`, which must not change the bytes after the struct. */
 #define FILL(name, init)                                               \
   do {                                                                 \
     struct {                                                           \
@@ -33,7 +33,7 @@ static int failures;
   } while (0)
 
 static void fill_all(void) {
-#include "all_structs.h" /* written by `ages`: FILL(allocator, muonrt_allocator_init); and so on */
+#include "all_structs.h" /* `ages` writes lines such as FILL(allocator, muonrt_allocator_init); */
 }
 
 int main(void) {

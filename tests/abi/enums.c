@@ -1,5 +1,5 @@
-/* Values that an enum does not have, which only C can pass: each call returns INVALID_ARGUMENT, and
- * its message has the value. */
+/* Passes values that an enum does not have, which only C permits. Each call must return
+ * INVALID_ARGUMENT, with a message that contains the value. */
 #include <muonrt/dlpack.h>
 #include <muonrt/muonrt.h>
 #include <stdio.h>
@@ -15,7 +15,7 @@ static int failures;
     }                                                                                          \
   } while (0)
 
-/* The folder of a checkpoint is the argument. */
+/* The argument is the folder of a checkpoint. */
 int main(int argc, char** argv) {
   const int values[] = {5, 7, -1, 2147483647};
   const int64_t shape[2] = {2, 3};

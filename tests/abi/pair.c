@@ -1,4 +1,4 @@
-/* One of two ranks that connect in a shared folder, create an optimizer and print the result.
+/* Runs one of two ranks that connect in a shared folder, create an optimizer and print the result.
  * Usage: muonrt_c_pair RANK FOLDER RUN */
 #include <muonrt/muonrt.h>
 #include <stdio.h>

@@ -1,7 +1,7 @@
-// Checkpoints of a small model with every kind of state, for `state`.
+// Makes checkpoints of a small model with every kind of state, for `state`.
 // Usage: muonrt_checkpoints FOLDER RANKS STEPS [VOCABULARY [WITH_PARAMS [KEEP [FROM]]]]
-// Saves once after the last step; with KEEP > 1 after every step. FROM: a checkpoint to continue
-// from, which may be of a part.
+// Saves once after the last step or, if KEEP > 1, after every step. FROM is a checkpoint from which
+// the run continues. It may contain only a part of the state.
 
 #include <atomic>
 #include <cstdio>
@@ -15,7 +15,7 @@
 
 namespace {
 
-/// From -1 to 1, a multiple of 2^-7: the same in bf16.
+/// Returns a multiple of 2^-7 from -1 to 1, which bf16 can represent.
 float noise(int64_t i) {
   uint32_t x = static_cast<uint32_t>(i + 1) * 0x9e3779b1u;
   x ^= x >> 15;

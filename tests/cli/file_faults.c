@@ -1,6 +1,7 @@
-/* Loaded before the libraries of a program. Of its calls that change files for good, number KILL_AT
-   ends it, as SIGKILL does; a write that it is killed in has written a half. Number FAIL_AT fails.
-   From number FULL_AT on the disk is full: writes fail. */
+/* A library that is loaded before the libraries of a program, and counts the calls that change
+   files permanently. Call number KILL_AT ends the program like SIGKILL; if it is a write, half of
+   it has been done. Call number FAIL_AT fails. From call number FULL_AT on the disk is full, so
+   writes fail. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -30,7 +31,7 @@ static enum outcome outcome_of_call(int writes) {
   return FAILS;
 }
 
-/* Null if the call must fail. */
+/* Returns the function of the C library, or null if the call must fail. */
 static void* next_of(const char* name) {
   const enum outcome outcome = outcome_of_call(0);
   if (outcome == KILLS) kill(getpid(), SIGKILL);

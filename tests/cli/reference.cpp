@@ -1,10 +1,11 @@
-// The float64 reference of `muonrt step`, with tools/reference. It interprets opt.json itself, so
-// that a test detects a key that the command misreads. Usage: muonrt_reference < INPUT > OUTPUT,
-// both JSON. INPUT has `config`, `tensors` (by name, with `shape` and `values`) and `grads`, for
-// each step the values by name; OUTPUT has the values after all steps. `config` has the keys of
-// opt.json, and some in another form: `parts`, a list of {rows, cols: lists of indices, lr_factor,
-// normuon_axis}; `momentum`, a number or one for each step; `row_factors`, for each step a factor
-// for each row, applied after the step.
+// The float64 reference for `muonrt step`, which uses tools/reference. It interprets opt.json
+// itself, so that a test detects a key that the command misreads. Usage: muonrt_reference < INPUT >
+// OUTPUT, both JSON. INPUT has `config`, `tensors` (for each name `shape` and `values`) and `grads`
+// (for each step the values by name). OUTPUT has the values after all steps. `config` has the keys
+// of opt.json, of which some have another form: `parts` is a list of {rows, cols, lr_factor,
+// normuon_axis}, where rows and cols are lists of indices; `momentum` is a number, or a list with
+// one for each step; `row_factors` has a factor for each row in each step, which multiplies the row
+// after the step.
 
 #include "reference/reference.hpp"
 
@@ -32,7 +33,7 @@ using reference::Normalize;
 using reference::Scale;
 using Values = std::vector<double>;
 
-/// The value that belongs to a name in opt.json. Throws if the name is unknown.
+/// Returns the value that belongs to a name in opt.json. Throws if the name is unknown.
 template <class T>
 T choice(const Json& words, const char* key, const char* otherwise,
          const std::map<std::string, T>& known) {
@@ -71,7 +72,7 @@ void take_list(const Json& words, reference::Muon& how) {
   }
 }
 
-/// The rate of a step; `lr` is one for all steps, or a list.
+/// Returns the learning rate of a step. `lr` is one rate for all steps, or a list.
 double rate_of(const Json& words, int64_t step) {
   const Json& lr = words.at("lr");
   return (lr.is_array() ? lr.at(static_cast<size_t>(step)) : lr).get<double>() *
@@ -82,7 +83,8 @@ double rate_of(const Json& words, int64_t step) {
 class Param {
  public:
   virtual ~Param() = default;
-  /// @param step  from 0.
+  /// Updates the weights.
+  /// @param step  The number of the step, from 0.
   virtual void step(int64_t step, Values& weights, const Values& gradient) = 0;
 };
 
@@ -211,9 +213,9 @@ class Muon : public Param {
 
   const Json words_;
   reference::Muon how_;
-  Values momenta_;  // one, or one for each step
+  Values momenta_;  // one for all steps, or one for each step
   std::vector<Values> row_factors_;
-  int64_t rows_ = 1, cols_ = 1, period_ = 0;  // rows and columns as they are stored
+  int64_t rows_ = 1, cols_ = 1, period_ = 0;  // numbers of stored rows and columns
   bool transposed_ = false, corrected_ = false;
   std::vector<int64_t> grid_;
   double block_factor_ = 1;
@@ -222,7 +224,8 @@ class Muon : public Param {
   std::vector<std::vector<Values>> moments_;
 };
 
-/// The keys of the first rule that matches, over those of `defaults`; null: a key that is absent.
+/// Returns the keys of the first rule that matches, which replace those of `defaults`. If a key is
+/// null, it is removed.
 Json words_of(const Json& config, const std::string& name) {
   Json out = config.value("defaults", Json::object());
   for (const Json& rule : config.at("rules")) {

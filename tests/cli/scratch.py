@@ -1,4 +1,5 @@
-"""What the scripts share: folders of their own, removed when a script ends, however it does; its problems."""
+"""Code that the scripts share: temporary folders, which are removed however a script ends, and a list of
+problems."""
 import atexit
 import os
 import shutil
@@ -10,14 +11,15 @@ problems = []
 
 
 def folder(name):
-    """An empty folder with `name` in its own."""
+    """Returns a new empty folder whose name contains `name`."""
     path = Path(tempfile.mkdtemp(prefix=f"muonrt-{name}-"))
     atexit.register(shutil.rmtree, path, ignore_errors=True)
     return path
 
 
 def processes(program, mark):
-    """{process: environment} of those that run `program` with NAME=VALUE in their environment."""
+    """Returns {process: environment} for the processes that run `program` with `mark` (NAME=VALUE) in their
+    environment."""
     found = {}
     for process in Path("/proc").glob("[0-9]*"):
         try:

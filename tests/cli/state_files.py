@@ -1,5 +1,5 @@
-"""Checkpoints of muonrt in plain Python, by src/state/README.md: read, and written again with
-checksums that fit."""
+"""Reads checkpoints of muonrt in Python, as src/state/README.md describes them, and writes them again with
+correct checksums."""
 import itertools
 import json
 import math
@@ -30,7 +30,7 @@ def crc32c(data):
 
 
 def scrambled(x):
-    """SplitMix64 of the state x."""
+    """Returns SplitMix64 of the state x."""
     mask = (1 << 64) - 1
     x = (x + 0x9E3779B97F4A7C15) & mask
     x = ((x ^ x >> 30) * 0xBF58476D1CE4E5B9) & mask
@@ -39,7 +39,7 @@ def scrambled(x):
 
 
 class Tensors:
-    """A safetensors file: entries {name: (dtype, shape, begin, end)}, metadata, data."""
+    """A safetensors file: its entries {name: (dtype, shape, begin, end)}, its metadata and its data."""
 
     def __init__(self, path):
         content = Path(path).read_bytes()
@@ -56,8 +56,9 @@ class Tensors:
         return bytes(self.data[begin:end])
 
     def write(self, path):
-        """Without a change of sizes; checksums of a checkpoint's file are computed again.
-        @return (bytes, CRC-32C of the header)."""
+        """Writes the file. Sizes must not have changed. The checksums of a checkpoint's file are computed
+        again.
+        @return (bytes, CRC-32C of the header)"""
         if "crc32c" in self.metadata:
             self.metadata["crc32c"] = "".join(f"{crc32c(self.data[at:at + BLOCK]):08x}"
                                               for at in range(0, len(self.data), BLOCK))
@@ -72,7 +73,7 @@ class Tensors:
 
 
 def write_tensors(path, tensors, metadata=None):
-    """{name: (dtype, shape, bytes)} as a safetensors file."""
+    """Writes {name: (dtype, shape, bytes)} as a safetensors file."""
     header, data = {"__metadata__": metadata} if metadata else {}, b""
     for name, (dtype, shape, values) in tensors.items():
         header[name] = {"dtype": dtype, "shape": shape,
@@ -94,7 +95,7 @@ class Checkpoint:
         return b'{"crc32c": "%08x",\n' % crc32c(rest)
 
     def places(self):
-        """Of each element of each tensor: (kind, param, element, file, byte of the file)."""
+        """Yields (kind, param, element, file, byte of the file) for each element of each tensor."""
         for file, tensors in self.files.items():
             pieces = json.loads(tensors.metadata["pieces"])
             for name, (dtype, _, begin, _) in tensors.entries.items():
@@ -110,7 +111,7 @@ class Checkpoint:
                     at += SIZES[dtype]
 
     def whole(self):
-        """{(param, kind): bytes of the whole tensor}; each element must be there once."""
+        """Returns {(param, kind): bytes of the whole tensor}. Each element must occur once."""
         out, seen = {}, set()
         dtypes = {(p["name"], kind): dtype for p in self.manifest["params"]
                   for kind, dtype in p["state"].items()}
@@ -128,7 +129,8 @@ class Checkpoint:
         return out
 
     def model(self):
-        """{param: (dtype, shape, bytes)}; bf16 ones may be saved only as master weights, to be rounded to even."""
+        """Returns {param: (dtype, shape, bytes)}. bf16 parameters may be saved only as master weights, which
+        are then rounded to even."""
         out, tensors = {}, self.whole()
         for p in self.manifest["params"]:
             data, dtype = tensors.get((p["name"], "param"), b""), {"f32": "F32", "bf16": "BF16"}[p["dtype"]]
@@ -139,7 +141,7 @@ class Checkpoint:
         return out
 
     def write(self):
-        """Manifest and files, with checksums that fit."""
+        """Writes the manifest and the files, with correct checksums."""
         for record in self.manifest["files"]:
             name = record["name"]
             record["bytes"], crc = self.files[name].write(self.path.parent / name)

@@ -1,4 +1,4 @@
-"""Runs of `muonrt state` on checkpoints that muonrt_checkpoints makes, for its tests."""
+"""Runs `muonrt state` on checkpoints that muonrt_checkpoints makes, for the tests of `state`."""
 import json
 import resource
 import subprocess
@@ -18,7 +18,8 @@ def make(name, *arguments):
 
 
 def state(*words, code=0, seconds=600, bytes_of_memory=None):
-    """What the command prints; its exit code must be `code`. Under these limits, if given."""
+    """Returns the output of the command, whose exit code must be `code`. Limits its time and, if given, its
+    memory."""
     def limit():
         if bytes_of_memory:
             resource.setrlimit(resource.RLIMIT_AS, (bytes_of_memory, bytes_of_memory))

@@ -1,4 +1,4 @@
-"""Safetensors files in plain Python: {name: (dtype, shape, values)}, values a flat list."""
+"""Reads and writes safetensors files in Python: {name: (dtype, shape, values)}, where values is a flat list."""
 import json
 import math
 import struct
@@ -18,7 +18,7 @@ def f32_of(bits):
 
 
 def bf16_bits(value):
-    """To nearest, ties to even."""
+    """Rounds to nearest, ties to even."""
     bits = f32_bits(value)
     return (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
 
@@ -54,14 +54,14 @@ def write_raw(path, header, data, length=None):
 
 
 def read(path):
-    """The tensors in the order of their data, and the metadata."""
+    """Returns the tensors in the order of their data, and the metadata."""
     file = Tensors(path)
     entries = sorted(file.entries.items(), key=lambda item: item[1][2])
     return {name: (dtype, shape, decode(dtype, file.bytes(name))) for name, (dtype, shape, *_) in entries}, file.metadata
 
 
 def read_model(folder):
-    """The tensors of a folder with an index, which is to name every file and tensor."""
+    """Returns the tensors of a folder whose index must name every file and tensor."""
     index = json.loads((Path(folder) / "model.safetensors.index.json").read_text())
     out, placed = {}, {}
     for file in sorted(set(index["weight_map"].values())):

@@ -1,5 +1,5 @@
-"""Runs `muonrt step` on small files, and muonrt_reference on the same values; for the scripts whose
-names begin with step.
+"""Runs `muonrt step` on small files, and muonrt_reference on the same values. The scripts whose names begin
+with step use it.
 
   SCRIPT MUONRT MUONRT_REFERENCE [LAUNCHER...]
 """
@@ -31,7 +31,7 @@ def worst(wanted, got):
 
 
 def part(rows, cols, lr_factor=1.0, **axis):
-    """A part of a matrix, to the reference."""
+    """Returns a part of a matrix in the form that the reference reads."""
     return {"rows": list(rows), "cols": list(cols), "lr_factor": lr_factor, **axis}
 
 
@@ -39,7 +39,7 @@ class Case:
     """Parameters of given shapes and one gradient file for each step, in F32 or BF16."""
 
     def __init__(self, shapes, steps, dtype="F32", more=None):
-        """more: further tensors, which have no gradient."""
+        """`more` contains further tensors, which have no gradient."""
         self.shapes, self.steps, self.dtype = shapes, steps, dtype
         self.folder = folder("step")
         rounding = files.bf16 if dtype == "BF16" else files.f32
@@ -57,14 +57,14 @@ class Case:
                                          for key, flat in tensors.items()} | (more or {}), metadata)
 
     def write_partial_grads(self):
-        """Files p0, p1, ...: two partial gradients for every gradient."""
+        """Writes the files p0, p1, ... with two partial gradients for every gradient."""
         for i, grads in enumerate(self.grads):
             other = {name: values(f"{name} {i} other", len(flat)) for name, flat in grads.items()}
             self.write(f"p{i}", {f"{name}@0": flat for name, flat in other.items()} | {
                 f"{name}@1": [files.f32(a - b) for a, b in zip(grads[name], flat)] for name, flat in other.items()})
 
     def run(self, config, *more, mesh=None, grads="g", params="in", out="out", steps=None, launcher=()):
-        """Digest of the output; an error that begins with the exit code, if the run fails."""
+        """Returns the digest of the output or, if the run fails, an error that begins with the exit code."""
         (self.folder / "opt.json").write_text(json.dumps(config))
         command = [*launcher, MUONRT, "step", "--params", self.folder / params, "--config",
                    self.folder / "opt.json", "--out", self.folder / out, *more]
@@ -88,8 +88,8 @@ class Case:
         check(done.returncode == 0, f"{what}: the state differs: {done.stdout}{done.stderr}")
 
     def resumed(self, what, config, wanted, meshes, more=lambda i: (), grads="g", **how):
-        """Steps one by one, in place, each on the next mesh from the last one's checkpoint, end with
-        the digest `wanted` and with the state that `out` has."""
+        """Runs the steps one by one, in place, each on the next mesh from the checkpoint of the previous one.
+        Checks that the last one gives the digest `wanted` and the state of `out`."""
         params, state = "in", []
         for i in range(self.steps):
             mesh = meshes[i % len(meshes)]
@@ -100,8 +100,8 @@ class Case:
         self.same_state(f"{what}: resumed", "part", "out")
 
     def reference(self, config, rules=None):
-        """Every tensor after all steps in float64. `rules`: by a rule's name, the words of the reference
-        that replace those of opt.json; None removes a key."""
+        """Returns every tensor after all steps in float64. `rules` has, for names of rules, the words that
+        replace those of opt.json for the reference; None removes a key."""
         config = copy.deepcopy(config)
         for rule in config["rules"]:
             rule.update((rules or {}).get(rule["name"], {}))
@@ -114,7 +114,8 @@ class Case:
         return json.loads(subprocess.run([REFERENCE], input=text, check=True, capture_output=True, text=True).stdout)
 
     def compare(self, what, wanted, tolerance=2e-5):
-        """The default tolerance is that of f32: a few roundings, each grown by at most the slopes of a list."""
+        """Compares the output with `wanted`. The default tolerance allows a few f32 roundings, each amplified
+        at most by the slopes of a list."""
         found = self.found()
         check(found.keys() == wanted.keys(), f"{what}: tensors {found.keys() ^ wanted.keys()}")
         for name in wanted.keys() & found.keys():

@@ -1,5 +1,5 @@
-// `verify` without the rest of the command, which takes a minute to compile: for the build with a
-// sanitizer, and for emulated processors.
+// Runs `verify` without the rest of the command, which takes a minute to compile. The build with a
+// sanitizer and emulated processors use it.
 
 #include <CLI/CLI.hpp>
 #include <cstdio>

@@ -1,4 +1,5 @@
-// Cases that need an emulated GPU: work that is held back, failures, and counts of what has run.
+// Tests that need an emulated GPU: work that is held back, failures, and counts of the work that
+// has run.
 
 #include <bit>
 #include <catch2/catch.hpp>
@@ -77,9 +78,9 @@ TEST_CASE("emulated cuda: the error of a kernel is latched and reported", "[emul
   CHECK_NOTHROW(machine.finish());
 }
 
-/// Parts of a gradient for one thread block: the largest mantissas, more of them than a lane adds
-/// before it must flush; magnitudes that change from part to part; every exponent, infinities and
-/// NaN; zeros.
+/// Returns parts of a gradient for one thread block. They have the largest mantissas (more than a
+/// lane can add before it must flush its sum), magnitudes that change from part to part, every
+/// exponent, infinities and NaN, or zeros.
 std::vector<float> gradient_of_sizes() {
   std::mt19937 random(3);
   const auto parts = [](size_t n) { return n * 8192; };
@@ -114,7 +115,7 @@ TEST_CASE("emulated cuda: the sum of squares of one thread block is exact for al
   }
   Machine machine(make_device());
   auto* list = machine.put_one(int32_t{0});
-  for (const int64_t offset : {0, 4}) {  // in bytes
+  for (const int64_t offset : {0, 4}) {  // offset in bytes
     view.grad = machine.put(grad, offset);
     auto* sums = machine.put(std::vector<int64_t>(kNormWords));
     cuda::sum_squares(list, 1, machine.put_one(view), sums, 1, cuda::handle_of(machine.on()));
@@ -126,7 +127,8 @@ TEST_CASE("emulated cuda: the sum of squares of one thread block is exact for al
 TEST_CASE("emulated cuda: tallies of magnitudes near the end of a limb are exact", "[emulated]") {
   std::mt19937 random(4);
   constexpr int64_t kRows = 70, kCols = 200;
-  for (const uint32_t exponent : {0u, 17u, 113u, 241u}) {  // the first or the last ones of a limb
+  // These are the first or the last exponents of a limb.
+  for (const uint32_t exponent : {0u, 17u, 113u, 241u}) {
     CAPTURE(exponent);
     std::vector<float> x(kRows * kCols);
     Tally expected;
@@ -178,7 +180,7 @@ TEST_CASE(
 TEST_CASE("emulated cuda: the device that is current before a call is current after it",
           "[emulated]") {
   cudaSetDevice(1);
-  Machine machine(make_device());  // device 0
+  Machine machine(make_device());  // uses device 0
   machine.finish();
   int current = -1;
   cudaGetDevice(&current);

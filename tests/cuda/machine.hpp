@@ -8,9 +8,10 @@ namespace cuda_test {
 
 using namespace machines;
 
-/// A device with muonrt's own symmetric products; all other products are naive if it is emulated.
-/// @param reserved_sms  number of SMs that persistent grids leave free.
-/// @param tuning  for kSm90.
+/// Creates a device with muonrt's own symmetric products. On an emulated device, all other products
+/// are naive.
+/// @param reserved_sms  The number of SMs that persistent grids leave free.
+/// @param tuning  Tuning for kSm90.
 std::unique_ptr<muonrt::Device> make_device(muonrt::SymmetricProvider symmetric,
                                             int reserved_sms = 0,
                                             const muonrt::Sm90Tuning& tuning = {});
@@ -19,8 +20,8 @@ bool is_emulated();
 /// Reports that a case is skipped on this machine. A run in which no case asserts anything is
 /// reported as skipped.
 void leave_out(const char* why);
-/// Number of runtime calls so far that wait, allocate or create an object; 0 on a GPU, which does
-/// not count them.
+/// Returns the number of runtime calls so far that wait, allocate or create an object. Returns 0 on
+/// a GPU, which does not count them.
 int64_t slow_calls();
 
 }  // namespace cuda_test

@@ -16,7 +16,7 @@ struct CountsCases : Catch::TestEventListenerBase {
     ++cases;
     std::cerr << "case: " << info.name << std::endl;
   }
-  /// The case was skipped, or all its loops were empty.
+  /// A case without assertions was skipped, or all its loops were empty.
   void testCaseEnded(const Catch::TestCaseStats& stats) override {
     without_assertions += stats.totals.assertions.total() == 0;
   }
@@ -33,7 +33,7 @@ void leave_out(const char* why) { WARN("left out: " << why); }
 
 }  // namespace cuda_test
 
-// CTest shows this exit status as a test that was skipped.
+// If a test returns this exit status, CTest reports it as skipped.
 constexpr int kSkipped = 77;
 
 int main(int argc, char** argv) {
@@ -41,8 +41,8 @@ int main(int argc, char** argv) {
   const int refused = take_arguments(session, argc, argv);
   if (refused != 0) return refused;
   const auto& asked = session.configData();
-  if (asked.listTests || asked.listTags) {  // needs no GPU
-    session.run();                          // returns their number
+  if (asked.listTests || asked.listTags) {  // listing needs no GPU
+    session.run();                          // returns the number of cases
     return 0;
   }
   if (muonrt::cuda_device_count() == 0) {

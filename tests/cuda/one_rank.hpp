@@ -10,7 +10,7 @@
 
 namespace cuda_test {
 
-/// The only rank of a case, whose steps wait for a caller's stream.
+/// The only rank of a case. Its steps wait for a caller's stream.
 struct OneRank {
   OneRank(const world::Case& c, const MakeComm& make_comm)
       : group(1),

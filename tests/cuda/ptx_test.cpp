@@ -1,5 +1,5 @@
-// The reader of PTX and its check of the order of accesses to shared memory, with small texts whose
-// results follow from the manual (PTX ISA 9.0, section 9.7).
+// Tests the reader of PTX and its check of the order of accesses to shared memory. It uses small
+// texts whose results follow from the manual (PTX ISA 9.0, section 9.7).
 
 #include <array>
 #include <bit>
@@ -38,7 +38,8 @@ void run_threads(unsigned threads, size_t shared_bytes, const std::function<void
   emulator::run_cluster(thread, {{uint3{}}, dim3(1), dim3(threads), shared_bytes});
 }
 
-/// Runs the module's last function on each thread; its argument is the address of `memory`.
+/// Runs the module's last function on each thread. The argument of the function is the address of
+/// `memory`.
 void run_kernel(const std::string& text, unsigned threads, void* memory, size_t shared_bytes = 0) {
   const Functions functions = translated(text);
   const emulator::ptx::Function& f = *functions.back();
@@ -54,7 +55,7 @@ void run_kernel(const std::string& text, unsigned threads, void* memory, size_t 
   });
 }
 
-/// The value of %r1 of one thread at the end.
+/// Returns the value of %r1 of one thread at the end.
 uint32_t word_of(const std::string& body) {
   uint32_t word = 0;
   run_kernel(kernel(body + "\tst.u32 \t[%rd0], %r1;\n"), 1, &word);
@@ -63,7 +64,7 @@ uint32_t word_of(const std::string& body) {
 bool predicate_of(const std::string& body) {
   return word_of(body + "\tselp.u32 \t%r1, 1, 0, %p1;\n") != 0;
 }
-/// The value of %rd1 of one thread at the end.
+/// Returns the value of %rd1 of one thread at the end.
 uint64_t long_of(const std::string& body) {
   uint64_t word = 0;
   run_kernel(kernel(body + "\tst.u64 \t[%rd0], %rd1;\n"), 1, &word);
@@ -104,8 +105,8 @@ TEST_CASE("ptx: whole numbers wrap around, and shifts past the width leave nothi
 
 TEST_CASE("ptx: bytes are permuted, words packed and taken apart, lowest part first",
           "[emulated]") {
-  // Bytes 0 to 3 belong to the first operand, 4 to 7 to the second; 8 | k replicates the sign of
-  // byte k.
+  // Bytes 0 to 3 belong to the first operand, and 4 to 7 to the second. 8 | k replicates the sign
+  // of byte k.
   CHECK(word_of(
             "mov.u32 %r2, 0x33221100; mov.u32 %r3, 0x77665584; prmt.b32 %r1, %r2, %r3, 0x0527;") ==
         0x00552277u);
@@ -116,8 +117,8 @@ TEST_CASE("ptx: bytes are permuted, words packed and taken apart, lowest part fi
   CHECK(long_of("mov.u32 %r1, 3; mov.u32 %r2, 4; mov.b64 %rd1, {%r1, %r2};") == 0x400000003ull);
   CHECK(word_of("mov.u64 %rd1, 0x500000006; { .reg .b32 %temp; mov.b64 {%temp, %r1}, %rd1; }") ==
         5);
-  // The first float becomes the upper half; 3.0078125 is between two bf16, and the even one is
-  // chosen.
+  // The first float becomes the upper half. 3.0078125 is in the middle between two bf16 values, and
+  // the even one is chosen.
   CHECK(word_of(
             "mov.f32 %f1, 0f3F800000; mov.f32 %f2, 0f40408000; cvt.rn.bf16x2.f32 %r1, %f1, %f2;") ==
         0x3f804040u);
@@ -134,12 +135,12 @@ TEST_CASE("ptx: floats are rounded one operation at a time, and NaN is unordered
   CHECK(predicate_of(nan + "setp.neu.f32 %p1, %f1, %f2;"));
   CHECK(predicate_of(nan + "setp.leu.f32 %p1, %f1, %f2;"));
   CHECK_FALSE(predicate_of(nan + "setp.num.f32 %p1, %f1, %f2;"));
-  // (1 + 2^-23)^2 - (1 + 2^-22) is 2^-46 unless the product is rounded first.
+  // (1 + 2^-23)^2 - (1 + 2^-22) is 2^-46, unless the product is rounded first.
   const std::string square = "mov.f32 %f2, 0f3F800001; mov.f32 %f3, 0fBF800002; ";
   CHECK(float_of(square + "fma.rn.f32 %f1, %f2, %f2, %f3;") == 0x1p-46f);
   CHECK(float_of(square + "mul.rn.f32 %f1, %f2, %f2; add.rn.f32 %f1, %f1, %f3;") == 0.0f);
   CHECK(float_of("mov.f32 %f1, 0f00000001; add.rn.f32 %f1, %f1, %f1;") == 0x1p-148f);
-  CHECK(std::isnan(float_of("add.rn.f32 %f1, %f5, %f5;")));  // has no value
+  CHECK(std::isnan(float_of("add.rn.f32 %f1, %f5, %f5;")));  // this register has no value yet
   CHECK(float_of("cvt.rn.f32.u16 %f1, 65535;") == 65535.0f);
   CHECK(float_of("mov.u16 %rs1, 0x3555; cvt.f32.f16 %f1, %rs1;") == 0x1.554p-2f);
 }
@@ -201,7 +202,8 @@ TEST_CASE("ptx: unordered accesses of threads to a word are found in any schedul
   CHECK_THROWS_WITH(run("mov.u32 %r1, 0; st.shared.u32 [%r1], %r1;"),
                     Contains("unordered with another"));
   CHECK_NOTHROW(run("mov.u32 %r1, 0; atom.shared.add.u32 %r2, [%r1], 1;"));
-  // Atomic operations of both warps, then a read that is ordered with only one of them.
+  // Both warps execute an atomic operation, and then one thread reads. The read must be ordered
+  // after both operations, not only after that of its own warp.
   const std::string both = "mov.u32 %r1, 0; atom.shared.add.u32 %r2, [%r1], 1;\n";
   const std::string of_last =
       "mov.u32 %r4, %tid.x; setp.eq.s32 %p1, %r4, 63;\n"
@@ -214,7 +216,7 @@ TEST_CASE("ptx: unordered accesses of threads to a word are found in any schedul
 
 TEST_CASE("ptx: unordered accesses of thread blocks to a word are found, except atomic ones",
           "[emulated]") {
-  if (!std::getenv("MUONRT_EMULATED_RACES")) return;  // full.ptx and ptx.ptx set it
+  if (!std::getenv("MUONRT_EMULATED_RACES")) return;  // full.ptx and ptx.ptx set this variable
   std::array<uint32_t, 4> words = {};
   const auto run = [&](const std::string& body) {
     order::next_launch();

@@ -1,5 +1,5 @@
-// Manifests and shard files of checkpoints with right checksums: they are consistent, or parsing
-// throws an error.
+// Fuzzes manifests and shard files of checkpoints whose checksums are right. Either they are
+// consistent, or parsing throws an error.
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -16,12 +16,13 @@ void require(bool good) {
   if (!good) __builtin_trap();
 }
 
-/// @param rest  the text after the line with the checksum.
+/// Parses a manifest.
+/// @param rest  The text after the line with the checksum.
 void try_manifest(const std::string& rest) {
   const std::string sum = digits_of(crc32c(rest.data(), rest.size()), 8);
   const std::string text = cat("{\"crc32c\": \"", sum, "\",\n", rest);
   const std::string again = to_text(parse_manifest(text, "manifest"));
-  // An accepted manifest is written back unchanged.
+  // Writing a manifest that was accepted gives the same text again.
   require(to_text(parse_manifest(again, "manifest")) == again);
 }
 
@@ -40,7 +41,8 @@ class MemoryFile {
   int file_;
 };
 
-/// @param data  number of zero bytes after the header.
+/// Reads all tensors of a shard file.
+/// @param data  The number of zero bytes after the header.
 void try_shards(const std::string& header, size_t data) {
   std::string front(8, '\0');
   for (size_t i = 0; i < 8; ++i) front[i] = static_cast<char>(header.size() >> (8 * i));
@@ -70,7 +72,7 @@ void try_shards(const std::string& header, size_t data) {
                    require(first >= 0 && first == element && element < numel && !bytes.empty());
                    for (const unsigned char byte : bytes) taken += byte == 0;
                  });
-    // Each element must have been read once, as zeros.
+    // Each element must have been read exactly once, as a zero.
     require(taken >= numel / 2 && taken <= static_cast<int64_t>(data));
   }
 }

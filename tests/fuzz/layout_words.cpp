@@ -1,5 +1,5 @@
-// Layouts as text, one field per line: shape, mesh, placements, reading, cuts, row bounds, owner,
-// flat.
+// Fuzzes layouts in text form, with one field per line: shape, mesh, placements, reading, cuts, row
+// bounds, owner, flat.
 #include <algorithm>
 #include <string>
 

@@ -1,4 +1,4 @@
-// opt.json: any bytes give a configuration or an error.
+// Fuzzes opt.json: any bytes must give a configuration or an error.
 #include <stdexcept>
 
 #include "command/step/parts.hpp"

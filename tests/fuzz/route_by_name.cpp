@@ -1,4 +1,5 @@
-// muonrt_routing_resolve and muonrt_routing_explain for a target that does not link the library.
+// Defines muonrt_routing_resolve and muonrt_routing_explain for a target that does not link the
+// library.
 #include <cstring>
 
 #include "base/error.hpp"

@@ -2,6 +2,6 @@
 
 #include <cstddef>
 
-/// The function that libFuzzer or `mutate.cpp` calls. Returns 0. A fault is a crash, a trap, or an
-/// exception that is not the parser's own.
+/// Runs one input; libFuzzer or `mutate.cpp` calls it. Returns 0. A crash, a trap, or an exception
+/// that the parser does not throw on purpose is a fault.
 extern "C" int LLVMFuzzerTestOneInput(const unsigned char* data, size_t size);

@@ -1,4 +1,4 @@
-// The scripts that every transport must pass, and tests of the transport over MPI.
+// Runs the scripts that every transport must pass, and tests the transport over MPI.
 #include <catch2/catch.hpp>
 #include <thread>
 #include <vector>
@@ -36,7 +36,8 @@ std::string unless_contains(const std::string& text, const std::string& part) {
   return cat("'", text, "' does not contain '", part, "'");
 }
 
-/// Returns the problems of a new transport, which a failed one must not affect.
+/// Returns the problems of a new transport, on which an earlier failed transport must have no
+/// effect.
 std::string problems_of_fresh_start() {
   const auto t = connect();
   std::string problems;
@@ -45,7 +46,7 @@ std::string problems_of_fresh_start() {
   return on_all(problems + thrown);
 }
 
-/// Runs a script on all ranks.
+/// Runs a script on all ranks and returns the problems.
 std::string problems_of(const Script& script, int64_t fragment_bytes) {
   const auto t = connect(kLong, fragment_bytes);
   barrier();
@@ -190,8 +191,8 @@ TEST_CASE("mpi faults: buffers may be reused after a timeout in the middle of lo
         auto out = std::make_unique<std::vector<char>>(static_cast<size_t>(bytes), 'o');
         auto in = std::make_unique<std::vector<char>>(static_cast<size_t>(2 * bytes), 'i');
         const int peer = 1 - rank();
-        // Ranks 0 and 1 also expect a message that rank 2 never sends. With two ranks, rank 1 sends
-        // nothing.
+        // Ranks 0 and 1 also expect a message that rank 2 never sends. If there are only two ranks,
+        // rank 1 sends nothing.
         std::vector<ReceiveFrom> receives{{peer, in->data(), bytes}};
         if (size() > 2) receives.push_back({2, in->data() + bytes, bytes});
         const SendTo send{peer, out->data(), bytes};
@@ -239,7 +240,7 @@ TEST_CASE("mpi nccl: an error on one rank ends the others' waits in NCCL, at any
     });
   });
   const std::string words = cat(size() > 1 ? cat("rank ", size() - 1, ": ") : "", "no way in");
-  // The bootstrap is usable afterwards.
+  // The bootstrap can still be used.
   char mine = 0;
   std::vector<char> all(static_cast<size_t>(size()));
   problem += attempt([&] { bootstrap->allgather(&mine, all.data(), 1); });
@@ -254,7 +255,7 @@ TEST_CASE("mpi harness: all ranks learn the problem of one rank", "[mpi]") {
   REQUIRE(on_all(rank() == last ? "odd" : "") == expected);
 }
 
-// CTest checks that this case fails, and its output.
+// CTest checks that this case fails, and checks its output.
 TEST_CASE("mpi harness: a planted failure of rank 1", "[.planted]") {
   INFO("what only rank 1 knows");
   REQUIRE(rank() != 1);

@@ -94,8 +94,8 @@ void open(int* argc, char*** argv, int wanted_level) {
   MPI_Comm_dup(MPI_COMM_WORLD, &state.world);
   MPI_Comm_rank(state.harness, &state.rank);
   MPI_Comm_size(state.harness, &state.size);
-  // Only under MPICH (include/muonrt/mpi.h gives the reason), so that no test under another MPI
-  // relies on this handler.
+  // Sets this handler only under MPICH (include/muonrt/mpi.h gives the reason), so that tests under
+  // another MPI cannot rely on it.
   char library[MPI_MAX_LIBRARY_VERSION_STRING] = "";
   int length = 0;
   MPI_Get_library_version(library, &length);

@@ -11,28 +11,30 @@
 // Functions for tests under mpirun. Every test case runs on all ranks, in the same order.
 namespace mpi_test {
 
-/// The MPI communicator for tests. The harness uses another duplicate.
+/// Returns the MPI communicator for tests. The harness itself uses another duplicate of
+/// MPI_COMM_WORLD.
 MPI_Comm world();
 int rank();
 int size();
-/// The thread level that MPI provides.
+/// Returns the thread level that MPI provides.
 int thread_level();
 
-/// Returns the problems of all ranks, the same text on each; "" if there are none. Collective.
-/// Compare it with "" in a REQUIRE, so that the test case fails on all ranks or on none.
+/// Returns the problems of all ranks as the same text on each rank, or "" if there are none.
+/// Collective. Compare the text with "" in a REQUIRE, so that the test case fails on all ranks or
+/// on none.
 std::string on_all(const std::string& problem);
 
-/// Returns "", or the status and the message of the error that `body` throws.
+/// Returns the status and the message of the error that `body` throws, or "" if it throws none.
 std::string attempt(const std::function<void()>& body);
 
-/// Waits until all ranks have called it. Collective.
+/// Waits until all ranks have called this function. Collective.
 void barrier();
 
 /// Creates a transport over world() with this timeout. Collective.
 std::unique_ptr<muonrt::Transport> connect(int64_t timeout_ms = 30'000,
                                            int64_t fragment_bytes = int64_t{256} << 20);
 
-/// The error of creating a transport before MPI_Init.
+/// Returns the error that creating a transport before MPI_Init gave.
 const std::string& before_init();
 
 }  // namespace mpi_test

@@ -1,5 +1,6 @@
-// Catch2 under mpirun. Rank 0 prints its output. The other ranks keep theirs, and it is printed if
-// a test fails. All ranks return the same exit code, because mpirun ends the job if one rank fails.
+// Runs Catch2 under mpirun. Rank 0 prints its output immediately, and the output of the other ranks
+// is printed only if a test fails. All ranks return the same exit code, because mpirun ends the job
+// if one rank fails.
 #define CATCH_CONFIG_RUNNER
 #include <algorithm>
 #include <cstdlib>
@@ -16,7 +17,7 @@
 namespace {
 bool quiet = false;
 /// Stops the job if the ranks are not in the same test case. Prints a failure at once, because a
-/// job that hangs afterwards does not print the output that was kept.
+/// job that hangs afterwards would not print the output that was kept.
 class Agreement : public Catch::TestEventListenerBase {
  public:
   using TestEventListenerBase::TestEventListenerBase;
@@ -26,7 +27,7 @@ class Agreement : public Catch::TestEventListenerBase {
     name_ = info.name;
     agree("start");
   }
-  // Version 3 of Catch2 has another return type.
+  // In version 3 of Catch2, the function has another return type.
   using Result = decltype(std::declval<TestEventListenerBase>().assertionEnded(
       std::declval<const Catch::AssertionStats&>()));
   Result assertionEnded(const Catch::AssertionStats& stats) override {
@@ -95,7 +96,7 @@ int main(int argc, char** argv) {
     std::cerr << mpi_test::gather_texts(
         quiet ? "---- rank " + std::to_string(mpi_test::rank()) + " ----\n" + mine : "", false);
   }
-  // If mpirun belongs to another MPI, it starts several jobs of one rank.
+  // An mpirun from another MPI implementation would start several single-rank jobs.
   const char* const ranks = std::getenv("MUONRT_TEST_RANKS");
   if (ranks && std::atoi(ranks) != mpi_test::size()) {
     std::cerr << "MUONRT_TEST_RANKS is " << ranks << ", but MPI has " << mpi_test::size()

@@ -1,5 +1,5 @@
-// Each allocation of muonrt in two steps fails in turn, under mpirun. Allocations of MPI do not
-// fail.
+// Tests two steps under mpirun in which each allocation of muonrt fails in turn. Allocations of MPI
+// do not fail.
 #include <catch2/catch.hpp>
 
 #include "comm/host_comm.hpp"
@@ -27,7 +27,7 @@ world::Case small_case(int ranks) {
   return c;
 }
 
-/// Runs two steps, each repeated until it is committed. Returns "" or a problem.
+/// Runs two steps, each of which is repeated until it is committed. Returns the problem, or "".
 std::string run(const world::Case& c, const world::Tensors& expected, int faulty, int64_t nth) {
   HostComm comm(connect());
   world::Rank rank(c, comm);

@@ -19,7 +19,8 @@ namespace {
 
 constexpr int kSteps = 5;
 
-// Runs the steps of a case and compares the shards of this rank with the reference.
+// Runs the steps of a case and compares the shards of this rank with the reference. Returns the
+// problem, or "".
 std::string run_and_compare(const world::Case& c, const world::Tensors& reference) {
   HostComm comm(connect(60'000));
   world::Rank rank(c, comm);
@@ -28,13 +29,14 @@ std::string run_and_compare(const world::Case& c, const world::Tensors& referenc
     rank.step(step, report);
     if (report.orthogonalized != report.planned) return "orthogonalized is not as planned";
   }
-  // tensors() writes this rank's shards over the reference, so a byte that differs is in a shard.
+  // tensors() writes this rank's shards over the reference, so only bytes of these shards can
+  // differ.
   return rank.tensors(reference) == reference
              ? ""
              : cat("rank ", comm.rank(), " differs; ", c.describe());
 }
 
-/// Runs half of a pairwise cover in f32, or the other half in bf16.
+/// Runs one half of a pairwise covering array in f32, or the other half in bf16.
 std::string run_meshes(bool half) {
   const auto reference = bits::reference_ops(half, kSteps);
   std::vector<size_t> meshes;
@@ -67,7 +69,7 @@ TEST_CASE("same bits: parameters and state under mpirun equal those of one rank"
 
 namespace {
 
-/// A folder that rank 0 creates. All ranks know its path. It is deleted when all ranks have
+/// A folder that rank 0 creates, and whose path all ranks have. It is deleted when all ranks have
 /// destroyed the object.
 class SharedFolder {
  public:

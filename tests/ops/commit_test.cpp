@@ -3,7 +3,7 @@
 
 #include "ops/fixture.hpp"
 
-// The commits of a step, and the vote.
+// Tests the commit ops that end a step, and the vote that they read.
 
 using namespace muonrt;
 using namespace ops_test;
@@ -12,9 +12,9 @@ namespace {
 
 constexpr DType kDTypes[] = {DType::kF32, DType::kBF16};
 
-/// kHalves: commits momentum and update one after the other. kUpdate: views without momentum.
-/// kMomentum: views without weights. kAdamW: every second parameter as a whole, the others by
-/// blocks.
+/// The op that commits: kHalves calls the ops for momentum and for the update one after the other.
+/// kUpdate uses views without momentum, and kMomentum views without weights. kAdamW commits every
+/// second parameter as a whole and the others block by block.
 enum class Verb { kMuon, kHalves, kUpdate, kMomentum, kAdamW, kValues };
 constexpr Verb kVerbs[] = {Verb::kMuon,     Verb::kHalves, Verb::kUpdate,
                            Verb::kMomentum, Verb::kAdamW,  Verb::kValues};
@@ -40,7 +40,7 @@ void commit_adamw(Machine& machine, const OnMachine& on, const StepTables& table
   machine.finish();
 }
 
-/// Returns all arrays of the parameters after a commit, and the findings.
+/// Returns all arrays of the parameters after a commit, and the Findings.
 Results committed(Machine& machine, const Fixture& fixture, Verb verb, DType wire,
                   const Vote& sum) {
   OnMachine on(machine, fixture);
@@ -83,7 +83,7 @@ TEST_CASE("commit: weights of all forms and state have the bits of the formulas"
     for (const Verb verb : kVerbs) {
       const Fixture fixture = fixture_for(verb, forms, 4);
       for (const DType wire : kDTypes) {
-        if (verb == Verb::kAdamW && wire != DType::kF32) continue;  // it has no message
+        if (verb == Verb::kAdamW && wire != DType::kF32) continue;  // AdamW has no message
         CAPTURE(forms, static_cast<int>(verb), name_of(wire));
         const Run run = [&](Machine& machine) {
           return committed(machine, fixture, verb, wire, consent());
@@ -121,7 +121,7 @@ TEST_CASE("commit: Muon's momentum and weights are within four roundings of floa
       const double w = old * (1 - static_cast<double>(s.decay) * block.decay_scale) -
                        static_cast<double>(s.rate) * block.update_scale *
                            value_in(update, DType::kBF16, block.packed_offset + i);
-      const double bound = 4 * 0x1p-24;  // of values below 2
+      const double bound = 4 * 0x1p-24;  // 4 roundings of values below 2
       wrong += !(std::fabs(value_in(array(got, p, kMomentum), DType::kF32, at) - m) <= bound);
       const float kept = value_in(array(got, p, kParam), param.dtype, at);
       if (param.master) {
@@ -194,7 +194,7 @@ TEST_CASE("commit: momentum and AdamW's weights are the packed ones", "[ops]") {
 }
 
 TEST_CASE("commit: AdamW updates every element of a long list once", "[ops]") {
-  // With these numbers a step adds 1 to every weight.
+  // With these numbers, a step adds 1 to every weight.
   constexpr int64_t kCount = 700, kLongest = 9000;
   const auto numel = [](int64_t i) { return i % 100 == 3 ? kLongest : i % 5; };
   int64_t total = 0;

@@ -4,7 +4,7 @@
 
 #include "ops/fixture.hpp"
 
-// Commits note values that are not finite, for every commit op on every backend.
+// Tests on every backend that each commit op reports values that are not finite.
 
 using namespace muonrt;
 using namespace ops_test;
@@ -18,11 +18,11 @@ struct Written {
   WeightForm form;
   DType dtype;
   float value;
-  bool finite;  // as stored
+  bool finite;  // whether the stored value is finite
 };
 
-/// Values at the limit of what is finite as stored. bf16 rounds to infinity from half-way between
-/// its largest value and 2^128 on; stochastic rounding does not.
+/// Returns values around the largest finite value of each stored form. bf16 rounds to infinity from
+/// the middle between its largest value and 2^128 on; stochastic rounding does not.
 std::vector<Written> ends() {
   const float largest = std::numeric_limits<float>::max();
   const float half = 0x1.ffp127f, below = std::nextafter(half, 0.0f);
@@ -48,13 +48,14 @@ enum class Verb { kMuon, kUpdate, kValues, kAdamW, kAdamWPieces };
 
 bool is_adamw(Verb verb) { return verb == Verb::kAdamW || verb == Verb::kAdamWPieces; }
 
-/// Returns what the op notes if it writes `w.value` as element `at` of `n`, and zeros elsewhere.
+/// Returns the number of nonfinite values that the op reports if it writes `w.value` as element
+/// `at` of `n`, and zeros elsewhere.
 int64_t noted(Machine& machine, Verb verb, const Written& w, int64_t n, int64_t at) {
   const std::vector<float> zeros(static_cast<size_t>(n));
   std::vector<float> grad = zeros, values = zeros;
   AdamScalars adam;
   MuonScalars muon;
-  if (is_adamw(verb)) {  // an update of size 1 against the sign of the gradient
+  if (is_adamw(verb)) {  // the update has size 1 and the opposite sign of the gradient
     adam.beta1 = adam.beta2 = adam.eps = 0.0f;
     adam.rate = std::fabs(w.value);
     grad[static_cast<size_t>(at)] = std::signbit(w.value) ? 1.0f : -1.0f;
@@ -110,7 +111,8 @@ TEST_CASE("commit: every commit op notes a weight that is not finite as stored",
         CAPTURE(subject.name, static_cast<int>(verb), static_cast<int>(w.form), name_of(w.dtype),
                 w.value);
         Machine machine(subject.make());
-        // Sizes for vectors of 8 and for single elements; the first, a middle and the last element.
+        // The sizes let the op use vectors of 8 and single elements; `at` is the first, a middle or
+        // the last element.
         for (const auto& [n, at] : {std::pair<int64_t, int64_t>{1, 0},
                                     {1040, 0},
                                     {1040, 517},

@@ -6,7 +6,8 @@ using namespace muonrt;
 
 namespace {
 
-/// Cuts a parameter into blocks at the given rows and columns, each after a gap in the message.
+/// Cuts a parameter into blocks at the given rows and columns. In the message, a gap precedes each
+/// block.
 void add_blocks(Fixture& fixture, int32_t param, const std::vector<int64_t>& rows,
                 const std::vector<int64_t>& cols, int64_t gap) {
   const int64_t ld = fixture.params[static_cast<size_t>(param)].cols;
@@ -22,7 +23,8 @@ void add_blocks(Fixture& fixture, int32_t param, const std::vector<int64_t>& row
       block.decay_scale = 0.5f + 0.25f * static_cast<float>(fixture.blocks.size() % 3);
       block.tensor_ld = ld + 5;
       block.tensor_index = (rows[r] + 3) * block.tensor_ld + cols[c] + 2;
-      if (param % 8 == 0) block.tensor_index += int64_t{1} << 33;  // no row of these has a factor
+      // These parameters have no row factors.
+      if (param % 8 == 0) block.tensor_index += int64_t{1} << 33;
       block.update_scale = 0.2f + 0.1f * static_cast<float>(fixture.blocks.size() % 7);
       fixture.blocks.push_back(block);
       fixture.message_elements += gap + block.rows * block.cols;
@@ -30,7 +32,7 @@ void add_blocks(Fixture& fixture, int32_t param, const std::vector<int64_t>& row
   }
 }
 
-/// Fills groups, scalars and arrays from the seed.
+/// Fills the groups, the scalars and the arrays with values that depend on the seed.
 void fill(Fixture& fixture, uint64_t seed) {
   for (int i = 0; i < 4; ++i) {
     MuonScalars s;
@@ -84,12 +86,12 @@ Fixture make_fixture(uint64_t seed) {
                     {5, 9000, f, h, false, true, 1},
                     {1, 1, f, f, true, true, 2},
                     {96, 136, h, h, true, true, 3, 8},
-                    // One array at an unaligned address, or with an unaligned row stride.
+                    // Exactly one array has an unaligned address or an unaligned row stride.
                     {8, 32, f, f, false, true, 0, 0, 1},
                     {10, 12, f, h, false, true, 1},
                     {10, 12, h, f, true, true, 2},
-                    // Contiguous rows with a length that is no multiple of a vector, so a vector
-                    // spans two rows.
+                    // The rows are contiguous, but their length is not a multiple of the vector
+                    // length, so a vector spans two rows.
                     {10, 12, h, f, false, true, 1},
                     {10, 12, h, h, false, true, 2},
                     {10, 12, h, f, true, true, 3}};
@@ -170,7 +172,8 @@ OnMachine::OnMachine(Machine& machine_in, const Fixture& fixture_in)
     view.momentum_dtype = param.momentum_dtype;
     view.seed = 0x123456789abcdef0;
     view.step = (uint64_t{1} << 40) + 17;
-    view.key = 0xfffffff0u + static_cast<uint32_t>(p);  // an index when it was saved
+    // The key may have any value. It need not be an index in this fixture.
+    view.key = 0xfffffff0u + static_cast<uint32_t>(p);
     if (view.form == WeightForm::kRemainder)
       view.remainder = reinterpret_cast<uint16_t*>(
           machine.put(fixture.remainder[p], (param.offset + param.remainder_offset) * 2));

@@ -71,7 +71,7 @@ TEST_CASE("tally: the sum of squares is exact for every dtype and magnitude", "[
     for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
       std::vector<reference::Matrix> of(2, reference::Matrix(7, 41));
       for (int64_t i = 0; i < 7 * 41; ++i) {
-        // Sums of squared integers are exact in float64.
+        // Squares of these integers, and their sums, are exact in float64.
         of[0].v[static_cast<size_t>(i)] = static_cast<double>(i % 128) - 64;
         of[1].v[static_cast<size_t>(i)] = std::ldexp(static_cast<double>(i % 2 + 1), -12);
       }
@@ -89,7 +89,7 @@ TEST_CASE("tally: the sum of squares is exact for every dtype and magnitude", "[
       CHECK(std::bit_cast<float>(static_cast<uint32_t>(tallies[0].largest)) == 64.0f);
       CHECK(std::bit_cast<float>(static_cast<uint32_t>(tallies[1].largest)) == 0x1p-11f);
       CHECK(tallies[0].nonfinite == 0);
-      // A tally adds to its previous value.
+      // The op adds to the previous value of a tally.
       b.ops->tally(*b.stream, x.batch, nullptr, tallies);
       b.wait();
       CHECK(sum_of_squares(tallies[0].limbs) == 2 * sums[0]);
@@ -99,7 +99,8 @@ TEST_CASE("tally: the sum of squares is exact for every dtype and magnitude", "[
 
 TEST_CASE("tally: the smallest and the largest floats of all exponents are summed exactly",
           "[ops][health]") {
-  // 2^e and its adjacent values, one at a time, because float64 holds the square of one value.
+  // Tests 2^e and its adjacent values one by one, because float64 can hold the square of one such
+  // value but not their sum.
   for (int e = -149; e < 128; ++e) {
     const auto power = std::ldexp(1.0f, e);
     for (const float x : {power, -std::nextafter(power, HUGE_VALF)}) {
@@ -251,8 +252,8 @@ TEST_CASE("lanczos: bits do not depend on the batch", "[ops][health]") {
 
 namespace {
 
-/// Returns tallies, hashes and tridiagonal matrices of three matrices. Tallies also cover values
-/// that are not finite, and remainders.
+/// Returns the tallies, hashes and tridiagonal matrices of three matrices. The tallies also cover
+/// remainders and values that are not finite.
 ops_test::Results health_of(ops_test::Machine& machine, DType dtype, int64_t m, int64_t n) {
   using namespace ops_test;
   constexpr int64_t kCount = 3;
@@ -293,7 +294,7 @@ TEST_CASE("health: tallies, hashes and tridiagonal matrices have the same bits o
           "[ops][health]") {
   for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
     for (const auto& [m, n] : {std::pair<int64_t, int64_t>{1, 1}, {3, 40}, {33, 70}, {300, 301}}) {
-      if (m > 100 && dtype != DType::kBF16) continue;  // slow on an emulated GPU
+      if (m > 100 && dtype != DType::kBF16) continue;  // this is slow on an emulated GPU
       CAPTURE(name_of(dtype), m, n);
       const ops_test::Run run = [&, m = m, n = n](ops_test::Machine& machine) {
         return health_of(machine, dtype, m, n);

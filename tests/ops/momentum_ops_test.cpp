@@ -8,17 +8,17 @@
 #include "reference/reference.hpp"
 #include "support/backends.hpp"
 
-// The decay of momentum and moments on every backend: they reach exactly zero without gradients,
+// Tests on every backend how momentum and moments decay: without gradients they reach exactly zero,
 // and bf16 storage has no bias.
 
 using namespace muonrt;
 
 namespace {
 
-constexpr float kLeastNormal = std::numeric_limits<float>::min();  // 2^-126, of f32 and of bf16
+constexpr float kLeastNormal = std::numeric_limits<float>::min();  // 2^-126, in f32 and in bf16
 constexpr int64_t kFingerprint = 5;
 
-/// A matrix of rows x cols in two blocks, whose rows are not contiguous in a wider tensor.
+/// A matrix of two blocks that is part of a wider tensor, so its rows are not contiguous there.
 class Param {
  public:
   static constexpr int64_t kRows = 3, kCols = 37, kApart = 5, kN = kRows * kCols;
@@ -47,7 +47,7 @@ class Param {
     }
   }
 
-  /// Index in the tensor of local element i.
+  /// Returns the index in the tensor of local element i.
   static int64_t element_of(int64_t i) {
     return (int64_t{1} << 33) + i / kCols * (kCols + kApart) + i % kCols;
   }
@@ -81,7 +81,8 @@ class Param {
     backend_.wait();
     ++t_->view.step;
   }
-  /// @param by_blocks  true: pass blocks; false: pass the parameter in the list.
+  /// Commits a step of AdamW.
+  /// @param by_blocks  If true, passes the blocks; otherwise passes the parameter in the list.
   void commit_adamw(bool by_blocks) {
     const std::vector<int32_t> all = {0};
     const std::span<const int32_t> list(all.data(), by_blocks ? 0 : 1);
@@ -132,7 +133,7 @@ void for_each_kind(backends::Backend& backend, const Check& check) {
   }
 }
 
-/// Sets gradients of +0 and -0, and momentum with various signs and magnitudes.
+/// Sets the gradients to +0 and -0, and the momentum to values of various signs and magnitudes.
 void start_small(Param& param) {
   for (int64_t i = 0; i < Param::kN; ++i) {
     param.set_momentum(
@@ -142,7 +143,7 @@ void start_small(Param& param) {
 }
 
 /// Returns the number of steps after which an element below 2^-119 is below 2^-126, if each step
-/// multiplies it by `rate` and rounds up by at most `up`.
+/// multiplies it by `rate` and rounds it up by at most `up`.
 int steps_to_rest(double rate, double up) {
   return static_cast<int>(std::ceil(7 * std::log(2.0) / -std::log(rate * (1 + up))));
 }
@@ -177,7 +178,7 @@ void momentum_comes_to_rest(backends::Backend& backend) {
   });
 }
 
-/// Subnormal momentum is not set to zero while there is a gradient.
+/// Checks that subnormal momentum is not set to zero while there is a gradient.
 void small_gradients_move(backends::Backend& backend) {
   for (const float g : {1e-36f, 1e-40f, -1e-40f, 0x1p-149f}) {
     for_each_kind(backend, [&](Param& param, DType dtype) {
@@ -194,7 +195,7 @@ void small_gradients_move(backends::Backend& backend) {
         }
         param.commit_momentum();
         for (int64_t i = 0; i < Param::kN; ++i) {
-          // Each step may be off by one bf16 value.
+          // In bf16, each step may be off by one representable value.
           const float off =
               dtype == DType::kF32 ? 0.0f : 4 * std::max(0x1p-133f, std::fabs(m) / 128);
           REQUIRE(std::fabs(param.momentum(i) - m) <= off);
@@ -243,8 +244,9 @@ void moments_come_to_rest(backends::Backend& backend) {
   }
 }
 
-/// The stored value is the f32 value, rounded with bits that depend on the seed, the step, the
-/// parameter's key and the index in the tensor, and that differ from the bits for weights.
+/// Checks that the stored value is the f32 value, rounded with random bits. These depend on the
+/// seed, the step, the parameter's key and the index in the tensor, and they differ from the bits
+/// with which weights are rounded.
 void momentum_is_rounded_by_place(backends::Backend& backend) {
   for_each_kind(backend, [&](Param& param, DType dtype) {
     if (dtype == DType::kF32) return;
@@ -274,10 +276,11 @@ void momentum_is_rounded_by_place(backends::Backend& backend) {
   });
 }
 
-/// Momentum starts at 1, the limit for gradients of 1, and then gets gradients of -1. The exact
-/// value after k steps is 2 mu^k - 1. A rounding error is less than 2^-8 (a step of bf16 below 1),
-/// has mean zero and a variance of at most a quarter of 2^-16, and decays by mu. So the mean over n
-/// elements has a standard deviation below 2^-9 / sqrt((1 - mu^2) n).
+/// Checks the mean of momentum that starts at 1, the limit for gradients of 1, and then gets
+/// gradients of -1. The exact value after k steps is 2 mu^k - 1. A rounding error is less than 2^-8
+/// (the distance of adjacent bf16 values below 1), has mean zero and a variance of at most a
+/// quarter of 2^-16, and decays by mu. So the mean over n elements has a standard deviation below
+/// 2^-9 / sqrt((1 - mu^2) n).
 void turning_momentum_has_no_bias(backends::Backend& backend) {
   for (const float mu : {0.99f, 0.998f}) {
     INFO(backend.name << ", momentum " << mu);

@@ -20,9 +20,9 @@ double at(const Bytes& bytes, const MatrixBatch& m, int64_t matrix, int64_t row,
   return static_cast<double>(value_in(bytes, m.dtype, matrix * m.stride + row * m.ld + col));
 }
 
-/// Operands on a machine, with the leading dimension of the backend. A product with a symmetric
-/// result is A A^T, with a symmetric D. Memory that must not be read is NaN: padding, A and B if
-/// alpha is 0, and D if beta is 0.
+/// The operands of a product on a machine, with the leading dimension that its backend prefers. A
+/// product whose result is symmetric is A A^T, and its D is symmetric. Memory that the op must not
+/// read is NaN: the padding, A and B if alpha is 0, and D if beta is 0.
 struct Operands {
   Operands(Machine& machine, const Case& c, DType dtype, DType result) : machine_(machine), c_(c) {
     p.a = make(c.m, c.k, dtype, 1, in_a, c.alpha != 0.0f);
@@ -34,7 +34,7 @@ struct Operands {
                  c.alpha != 0.0f);
     }
     p.c = make(c.m, c.n, result, 3, in_c, true);
-    // D has a larger leading dimension and stride than C.
+    // D has a larger leading dimension and a larger stride than C.
     if (c.with_d) p.d = make(c.m, c.n, dtype, 4, in_d, c.beta != 0.0f, 128);
     p.transpose_b = c.transpose_b;
     p.symmetric = c.symmetric;
@@ -71,9 +71,9 @@ struct Operands {
     return machine_.get(static_cast<const unsigned char*>(p.c.data), std::ssize(in_c));
   }
 
-  /// Returns the number of wrong elements: those whose error exceeds the rounding of the sum and
-  /// one final rounding (only the final one if alpha is 0), padding that changed, and elements of a
-  /// symmetric result that differ from their mirror image.
+  /// Returns the number of wrong elements. An element is wrong if its error exceeds the rounding of
+  /// the sum and one final rounding (if alpha is 0, only the final one). Padding is wrong if it has
+  /// changed, and an element of a symmetric result is wrong if it differs from its mirror image.
   int64_t wrong(const Bytes& got) const {
     int64_t count = 0;
     for (int64_t i = 0; i < c_.count; ++i) {
@@ -213,7 +213,7 @@ TEST_CASE("multiply: the bits of a matrix do not depend on the batch or the numb
 
 TEST_CASE("multiply: after reserve a product allocates nothing", "[ops]") {
   for (const Subject& subject : product_subjects()) {
-    if (!is_host(subject)) continue;  // optimizer_test counts those of CUDA
+    if (!is_host(subject)) continue;  // optimizer_test counts the allocations of CUDA
     INFO(subject.name);
     Machine machine(subject.make());
     std::vector<Case> sizes;
@@ -230,7 +230,7 @@ TEST_CASE("multiply: after reserve a product allocates nothing", "[ops]") {
       const Operands o(machine, c, DType::kF32, DType::kF32);
       const int64_t calls = machine.device->allocations();
       CHECK(calls > 0);
-      machine.ops().reserve(c.m, c.n, c.k, DType::kF32);  // allocates nothing again
+      machine.ops().reserve(c.m, c.n, c.k, DType::kF32);  // must not allocate again
       machine.ops().multiply(machine.on(), o.p);
       machine.finish();
       CHECK(machine.device->allocations() == calls);

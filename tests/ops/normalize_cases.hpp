@@ -6,7 +6,7 @@
 #include "ops/subjects.hpp"
 #include "support/tolerances.hpp"
 
-// Helpers of the tests of `normalize`.
+// Functions that the tests of `normalize` share.
 namespace normalize_cases {
 
 using namespace muonrt;
@@ -18,7 +18,7 @@ inline constexpr DType kIterates[] = {DType::kF32, DType::kBF16, DType::kF16};
 struct Case {
   int64_t rows, cols, count = 1, pad = 0;
   float size = 1.0f;
-  int64_t offset = 0;  // of the input, in elements
+  int64_t offset = 0;  // offset of the input, in elements
 
   int64_t ld() const { return cols + pad; }
   int64_t elements() const { return count * rows * ld(); }
@@ -28,7 +28,7 @@ inline Bytes content_of(const Case& c, DType dtype) {
   return values(static_cast<uint64_t>(c.rows * 1000 + c.cols), dtype, c.elements(), c.size);
 }
 
-/// Returns the output with its padding, and the findings.
+/// Returns the output with its padding, and the Findings.
 inline Results normalized(Machine& machine, const Case& c, DType from, DType to,
                           const Bytes& content, const Normalization& how) {
   auto* in = machine.put(content, c.offset * size_of(from));
@@ -46,9 +46,9 @@ inline double smallest_half(DType dtype) {
   return dtype == DType::kF32 ? 0x1p-150 : dtype == DType::kBF16 ? 0x1p-134 : 0x1p-25;
 }
 
-/// Returns the number of elements whose distance to float64 exceeds the sum of: half the rounding
-/// of the sum of squares (at most 21 roundings), the root, the product with safety, the division,
-/// and one rounding to `to`.
+/// Returns the number of elements whose distance to the float64 result is too large. It may be half
+/// the rounding of the sum of squares (at most 21 roundings), and one rounding each for the root,
+/// the product with safety, the division, and the conversion to `to`.
 inline int64_t wrong_elements(const Case& c, DType from, DType to, const Bytes& in,
                               const Bytes& out, const Normalization& how) {
   int64_t wrong = 0;
@@ -76,8 +76,9 @@ inline int64_t wrong_elements(const Case& c, DType from, DType to, const Bytes& 
   return wrong;
 }
 
-/// Checks for every pair of dtypes that all backends have the bits of the host and that these are
-/// right, for the content `make(dtype)`. Returns the number of zero matrices found.
+/// Checks for every pair of dtypes that the results of all backends are right and bitwise identical
+/// to those of the host, if the input is `make(dtype)`. Returns the number of zero matrices that
+/// were found.
 template <class Make>
 void check(const Case& c, const Make& make) {
   const Normalization ways[] = {{1.02f}, {1.0f, 1e-7f}, {1.0f, 0.0f, 1e-7f}};

@@ -6,7 +6,8 @@
 
 #include "ops/normalize_cases.hpp"
 
-// Values whose squares are scaled before the sum, and values around the bounds of that range.
+// Tests `normalize` with values whose squares are scaled before they are added, and with values
+// around the bounds of that range.
 
 using namespace muonrt;
 using namespace ops_test;
@@ -19,8 +20,8 @@ float below(DType dtype, float x) {
   return std::bit_cast<float>(std::bit_cast<uint32_t>(x) - (dtype == DType::kF32 ? 1u : 0x10000u));
 }
 
-/// Returns magnitudes whose exponents range from one value's to the other's (both occur), in an
-/// order that depends on the seed, with some zeros.
+/// Fills `bytes` with magnitudes from `least` to `largest` (both occur) and some zeros. Their order
+/// depends on the seed.
 void fill(Bytes& bytes, DType dtype, int64_t first, int64_t n, float least, float largest) {
   int low = 0, high = 0;
   const float least_digits = std::frexp(least, &low), largest_digits = std::frexp(largest, &high);
@@ -39,7 +40,8 @@ void fill(Bytes& bytes, DType dtype, int64_t first, int64_t n, float least, floa
   set_value(bytes, dtype, first + n - 1, -least);
 }
 
-/// Ranges on both sides of each bound of sums_unscaled, some of them far away.
+/// Returns ranges of magnitudes on both sides of each bound of sums_unscaled(), some of them far
+/// away from it.
 std::vector<std::pair<float, float>> ranges(DType dtype) {
   const auto under = [&](float x) { return below(dtype, x); };
   return {{0x1p-63f, 1.5f},           {under(0x1p-63f), 1.5f},
@@ -121,9 +123,9 @@ TEST_CASE("normalize: a thread block that sums scaled squares computes several b
 }
 
 TEST_CASE("normalize: the roundings of subnormal scaled squares are kept", "[ops]") {
-  // One chain, smallest first. Each square is half of the last digit of the next one, so every
-  // later rounding depends on the last digits of the first square, which it loses when it is
-  // scaled.
+  // The sum is one chain of additions, smallest square first. Each square is half of the last digit
+  // of the next one, so every later rounding depends on the last digits of the first square.
+  // Scaling would make that square subnormal, and these digits would be lost.
   float first = 0.0f, squared = 0.0f, next = 0.0f;
   for (uint32_t bits = 0x3f800000u; first == 0.0f; ++bits) {
     const float x = std::bit_cast<float>(bits);

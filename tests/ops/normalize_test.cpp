@@ -20,7 +20,7 @@ float pairwise(const std::vector<float>& x, size_t first, size_t count) {
   return pairwise(x, first, half) + pairwise(x, first + half, count - half);
 }
 
-/// Adds the upper half to the lower half until one value is left.
+/// Adds the upper half to the lower half until one value is left, and returns it.
 float halved(const float* x, int count) {
   std::vector<float> left(x, x + count);
   for (int half = count / 2; half > 0; half /= 2)
@@ -29,8 +29,8 @@ float halved(const float* x, int count) {
   return left[0];
 }
 
-/// Returns the sum of the squares of a row: blocks of 2048 elements in 256 chains, which are added
-/// in groups of eight.
+/// Returns the sum of the squares of a row. Each block of 2048 elements is summed in 256 chains,
+/// which are then added in groups of eight.
 float squares_of_row(const float* x, int64_t n) {
   std::vector<float> blocks;
   for (int64_t begin = 0; begin < n; begin += 2048) {
@@ -43,7 +43,8 @@ float squares_of_row(const float* x, int64_t n) {
   return pairwise(blocks, 0, blocks.size());
 }
 
-/// Returns the norm of a matrix whose largest entry is in [1, 2), in the order of all backends.
+/// Returns the norm of a matrix whose largest entry is in [1, 2), adding the squares in the order
+/// that all backends use.
 float norm_by_tree(const std::vector<float>& x, int64_t rows, int64_t cols) {
   const int64_t of_band = (rows + 127) / 128;
   std::vector<float> bands;
@@ -60,8 +61,8 @@ float norm_by_tree(const std::vector<float>& x, int64_t rows, int64_t cols) {
 
 TEST_CASE("normalize: divides by the norm, rounded once, with the same bits on every backend",
           "[ops][tsan]") {
-  // Bands of one row and of many rows, and a batch. One round of the sum covers several rows, one
-  // row, or a part of a row; bands and rows may be longer than a round.
+  // The cases have bands of one row and of many rows, and a batch. One round of the sum covers
+  // several rows, one row, or a part of a row. Some bands and rows are longer than a round.
   for (const Case& c :
        {Case{1, 1}, Case{1, 37}, Case{7, 7, 3, 9}, Case{64, 1024}, Case{65, 1025}, Case{129, 33, 2},
         Case{200, 1031, 1, 5}, Case{300, 3000}, Case{700, 40}, Case{64, 64, 1, 0, 1e-40f},
@@ -85,7 +86,7 @@ TEST_CASE("normalize: the norm's bits are those of 256 chains in blocks of 2048,
       Bytes content = content_of(c, DType::kF32);
       std::vector<float> expected;
       for (int64_t k = 0; k < c.count; ++k) {
-        // The largest, so that nothing is scaled.
+        // With 1.5 as its largest entry, the matrix is not scaled.
         set_value(content, DType::kF32, k * c.rows * c.ld() + c.ld() * (c.rows / 2), 1.5f);
         std::vector<float> dense;
         for (int64_t i = 0; i < c.rows * c.cols; ++i)
@@ -114,7 +115,7 @@ TEST_CASE("normalize: the norm's bits are those of 256 chains in blocks of 2048,
 
 TEST_CASE("normalize: scaling the input by a power of two changes no bit of the output", "[ops]") {
   const Case c{31, 333};
-  // Magnitudes from 2^-23 to 1, which stay normal when scaled by 2^-103 to 2^127.
+  // The magnitudes are between 2^-23 and 1, so they stay normal when scaled by 2^-103 to 2^127.
   const auto scaled = [&](int k) {
     Bytes content = content_of(c, DType::kF32);
     for (int64_t i = 0; i < c.elements(); ++i) {
@@ -135,7 +136,7 @@ TEST_CASE("normalize: scaling the input by a power of two changes no bit of the 
 
 TEST_CASE("normalize: zero matrices are zero afterwards and counted, also of a large batch",
           "[ops][tsan]") {
-  // More matrices than one launch can process.
+  // The batch has more matrices than one launch can process.
   const Case c{2, 3, 2500, 1};
   Bytes content = content_of(c, DType::kF32);
   for (const int64_t zero : {0, 1023, 1024, 2499})
@@ -150,7 +151,7 @@ TEST_CASE("normalize: zero matrices are zero afterwards and counted, also of a l
   CHECK(found.nonfinite == 0);
   CHECK(wrong_elements(c, DType::kF32, DType::kBF16, content, expected[0], {1.02f}) == 0);
   check_everywhere(expected, run);
-  // Without elements there is no matrix to count.
+  // A matrix without elements is not counted.
   check_everywhere({bytes_of(std::vector<Findings>(1))}, [](Machine& machine) {
     auto* findings = machine.put_one(Findings{});
     const MatrixBatch empty{nullptr, DType::kF32, 0, 5, 5, 1, 0};
@@ -178,7 +179,7 @@ TEST_CASE("normalize: a value that is not finite makes its whole matrix NaN", "[
   }
 }
 
-// For tests/cuda/traffic, which counts the bytes that the passes read.
+// tests/cuda/traffic runs this case to count the bytes that the passes read.
 TEST_CASE("normalize: a matrix whose squares are summed scaled", "[.traffic]") {
   const Case c{128, 2048};
   Bytes content = content_of(c, DType::kBF16);

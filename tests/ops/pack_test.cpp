@@ -4,8 +4,8 @@
 
 #include "ops/fixture.hpp"
 
-// Messages with directions, partial gradients and AdamW's values, and the sums of partial
-// gradients.
+// Tests the ops that pack messages with directions, partial gradients or AdamW's values, and the op
+// that adds up partial gradients.
 
 using namespace muonrt;
 using namespace ops_test;
@@ -31,7 +31,7 @@ void pack(Machine& machine, OnMachine& on, Verb verb, TypedBuffer message, Findi
   machine.finish();
 }
 
-/// Returns the findings, the message including its gaps, and all input arrays.
+/// Returns the Findings, the message including its gaps, and all input arrays.
 Results packed(Machine& machine, const Fixture& fixture, Verb verb, DType wire, int64_t offset) {
   OnMachine on(machine, fixture);
   const int64_t bytes = fixture.message_elements * size_of(wire);
@@ -93,13 +93,13 @@ TEST_CASE("pack: a direction is within five roundings of float64", "[ops]") {
       worst = std::max(worst, std::fabs(got - expected));
     }
   }
-  CHECK(worst <= 5 * 0x1p-23);  // of values below 4
+  CHECK(worst <= 5 * 0x1p-23);  // 5 roundings of values below 4
 }
 
 TEST_CASE("pack: a value that is not finite is noted with its parameter, wherever it is", "[ops]") {
   struct Poisoned {
     Verb verb;
-    bool momentum;  // false: the gradient
+    bool momentum;  // otherwise the value is in the gradient
     float value;
   };
   const float nan = std::nanf("");
@@ -136,7 +136,7 @@ TEST_CASE("pack: a value that is not finite is noted with its parameter, whereve
       Machine reference(make_reference());
       const auto expected = noted(reference, param);
       for (int64_t i = 0; i < 35; ++i) {
-        const bool read = param == 2 || i % 7 != 0;  // column 0 of parameter 1 is in no block
+        const bool read = param == 2 || i % 7 != 0;  // no block contains column 0 of parameter 1
         CHECK(expected[static_cast<size_t>(i)].nonfinite == read);
         CHECK(expected[static_cast<size_t>(i)].first_param ==
               (read ? static_cast<int64_t>(param) : -1));

@@ -10,11 +10,11 @@ using namespace ops_test;
 
 namespace {
 
-/// A whole matrix, cut in four at (cut_row, cut_col).
+/// A whole matrix that is cut into four parts at (cut_row, cut_col).
 struct Shape {
-  int64_t rows, cols, pad;  // pad: elements between its stored rows
+  int64_t rows, cols, pad;  // pad: elements between two stored rows
   int64_t cut_row, cut_col;
-  int64_t gap;  // elements of the message before each part
+  int64_t gap;  // elements before each part in the message
 };
 
 struct Placing {
@@ -42,8 +42,8 @@ Placing placing(const std::vector<Shape>& shapes) {
   return out;
 }
 
-/// Wide, tall and square shapes with mostly unaligned addresses. Here and below a row contains
-/// rows, cols, pad, cut_row, cut_col, gap.
+/// Returns wide, tall and square shapes with mostly unaligned addresses. Here and below, each
+/// initializer lists rows, cols, pad, cut_row, cut_col and gap.
 std::vector<Shape> odd_shapes() {
   return {{70, 200, 0, 23, 200, 0},  {200, 70, 8, 66, 35, 1},   {64, 64, 0, 21, 64, 2},
           {131, 257, 7, 43, 128, 3}, {257, 131, 1, 85, 131, 0}, {1, 37, 0, 0, 18, 1},
@@ -51,8 +51,8 @@ std::vector<Shape> odd_shapes() {
           {2, 20000, 0, 0, 10000, 1}};
 }
 
-/// Tall shapes of whole tiles and of multiples of 8, then shapes with one slightly unaligned
-/// address.
+/// Returns tall shapes that consist of whole tiles, shapes whose sizes are multiples of 8, and then
+/// shapes in which one address is slightly unaligned.
 std::vector<Shape> tiled_shapes() {
   return {{192, 128, 0, 64, 64, 8}, {136, 72, 8, 128, 64, 8}, {144, 24, 0, 16, 8, 16},
           {104, 96, 64, 40, 56, 0}, {130, 64, 6, 64, 64, 0},  {128, 64, 4, 64, 64, 4},
@@ -61,7 +61,7 @@ std::vector<Shape> tiled_shapes() {
           {64, 192, 0, 32, 64, 8},  {72, 136, 8, 8, 128, 4},  {24, 9000, 3, 8, 4096, 1}};
 }
 
-/// Of the message, in elements: aligned, odd, and a multiple of 8 bytes alone.
+/// Offsets of the message in elements: aligned, odd, and a multiple of 8 but not of 16 bytes.
 const std::vector<int64_t> kOffsets =
     kSanitized ? std::vector<int64_t>{3} : std::vector<int64_t>{0, 3, 4};
 
@@ -86,11 +86,11 @@ Content contents(const Placing& p, DType stored, DType transport) {
 /// The direction and the dtypes of a pack or unpack.
 struct Move {
   DType stored, transport;
-  bool unpack;         // false: pack
-  int64_t offset = 0;  // of the memory, in elements
+  bool unpack;         // otherwise pack
+  int64_t offset = 0;  // offset in memory, in elements
 };
 
-/// Returns the findings, the message with its gaps, and every matrix with its padding.
+/// Returns the Findings, the message with its gaps, and every matrix with its padding.
 Results placed(Machine& machine, const Placing& p, const Content& content, const Move& move) {
   std::vector<MatrixBatch> matrices;
   for (size_t i = 0; i < p.owned.size(); ++i) {
@@ -127,8 +127,8 @@ int64_t different_values(const Bytes& a, const Bytes& b, DType dtype) {
   return count;
 }
 
-/// Checks that all backends write the same bytes, and the values of the reference. Returns whether
-/// a value that is not finite was noted: 0 or 1.
+/// Checks that all backends write the same bytes, and that their values are those of the reference.
+/// Returns 1 if a value that is not finite was reported, and otherwise 0.
 int64_t noted_everywhere(const Placing& p, const Content& content, const Move& move) {
   CAPTURE(name_of(move.stored), name_of(move.transport), move.unpack, move.offset);
   const Run run = [&](Machine& machine) { return placed(machine, p, content, move); };
@@ -139,13 +139,13 @@ int64_t noted_everywhere(const Placing& p, const Content& content, const Move& m
     CHECK(different_values(expected[i], values[i], move.stored) == 0);
   check_everywhere(expected, run);
   const auto found = value_of<Findings>(expected[0]);
-  CHECK(found.first_param == -1);  // only the holders of the parameter know its index
+  CHECK(found.first_param == -1);  // only ranks that hold the parameter know its index
   return found.nonfinite;
 }
 
 constexpr DType kAll[] = {DType::kF32, DType::kBF16, DType::kF16};
 
-/// Returns every pair of dtypes of a matrix and a message.
+/// Returns every pair of dtypes that a matrix and its message can have.
 std::vector<Move> packs() {
   std::vector<Move> out;
   for (const DType stored : kAll)
@@ -158,7 +158,8 @@ void set_bits(Bytes& bytes, DType dtype, int64_t i, uint32_t bits) {
   std::memcpy(bytes.data() + static_cast<size_t>(i) * size, &bits, size);
 }
 
-/// Returns the bits of values in `from` that are infinite or NaN in `to`, at the limits.
+/// Returns the bits of values in `from` that become infinite or NaN in `to`, including those
+/// closest to the limit.
 std::vector<uint32_t> not_finite_in(DType from, DType to) {
   if (from == DType::kBF16 && to == DType::kF16) return {0x4780, 0xff80, 0x7f81, 0xffff};
   if (from == DType::kF32 && to == DType::kF16)
@@ -217,7 +218,7 @@ TEST_CASE("pack matrices: a value that is not finite is noted at every position 
     };
     CHECK(noted_everywhere(tall, large, move) == 0);
     CHECK(noted_everywhere(wide, large, move) == 0);
-    // Each row and each column, first and last among them.
+    // The value is in each row and each column once, including the first and the last.
     for (int64_t i = 0; i < kSide; i += kSanitized ? 9 : 1)
       CHECK(noted_everywhere(tall, poisoned(i, kSide + (i * 5) % kSide), move) == 1);
     for (int64_t i = 0; i < kSide; i += kSanitized ? 21 : 3)
@@ -237,7 +238,7 @@ TEST_CASE("pack and unpack: all values of 16 bits and NaN of all kinds have the 
       Bytes& read = move.unpack ? content.message : content.matrices[0];
       for (int64_t i = 0; i < p.message_elements; ++i) {
         const auto bits =
-            static_cast<uint32_t>(i * 40503 & 0xffff);  // consecutive values differ in kind
+            static_cast<uint32_t>(i * 40503 & 0xffff);  // adjacent values are of different kinds
         set_bits(read, move.stored, i,
                  move.stored == DType::kF32 ? bits << 16 | static_cast<uint32_t>(i) >> 8 : bits);
       }

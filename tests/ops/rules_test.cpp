@@ -5,15 +5,15 @@
 #include "ops/fixture.hpp"
 #include "reference/reference.hpp"
 
-// NorMuon, clipping and QK-clip.
+// Tests the ops of NorMuon, gradient clipping and QK-clip.
 
 using namespace muonrt;
 using namespace ops_test;
 
 namespace {
 
-/// The layout of a batch, and the kind of each matrix: 'r': neurons are rows, 'c': columns, 'i':
-/// its parameter is inactive, '-': without moments.
+/// The layout of a batch, and one letter for each matrix: 'r' if its neurons are rows, 'c' if they
+/// are columns, 'i' if its parameter is inactive, '-' if it has no moments.
 struct NormedCase {
   int64_t rows, cols, ld;
   DType dtype;
@@ -33,7 +33,7 @@ NormuonState put_state(Machine& machine, uint64_t seed, int64_t neurons) {
   return state;
 }
 
-/// Returns the matrices, and factors, staged and committed moments of each.
+/// Returns the matrices and, for each of them, its factors, its staged and its committed moments.
 Results normed(Machine& machine, const NormedCase& c) {
   const int64_t count = std::ssize(c.kinds), stride = c.rows * c.ld;
   auto* data = machine.put(values(5, c.dtype, count * stride));
@@ -71,7 +71,7 @@ void check_normed(const NormedCase& c) {
   check_everywhere(of_host(run), run);
 }
 
-/// Returns the factor in every table, the exact sum of squares, the norm and the findings.
+/// Returns the factor in every table, the exact sum of squares, the norm and the Findings.
 Results clipped(Machine& machine, const Fixture& fixture, float found_inf, double limit) {
   OnMachine on(machine, fixture);
   auto* sums = machine.put(std::vector<int64_t>(kNormWords));
@@ -113,7 +113,8 @@ TEST_CASE("normuon: moments, factors and matrices have the same bits on every ba
       for (const char* const kinds : {"r", "c", "i", "r-cir"})
         check_normed({rows, cols, ld, dtype, kinds});
   }
-  // More neurons than a thread block processes at a time, and more matrices than one launch.
+  // These cases have more neurons than a thread block processes at a time, or more matrices than
+  // one launch.
   check_normed({2100, 8, 8, DType::kBF16, "r"});
   check_normed({4, 2100, 2104, DType::kBF16, "c"});
   check_normed({3, 16, 16, DType::kBF16, std::string(130, 'r')});
@@ -124,7 +125,8 @@ TEST_CASE("normuon: matrices and moments are float64's, up to the roundings of f
   const Results got = of_host([&](Machine& machine) { return normed(machine, c); });
   const int64_t stride = c.rows * c.ld;
   const Bytes content = values(5, c.dtype, std::ssize(c.kinds) * stride);
-  size_t array = 1;  // factors, staged and committed moments of each matrix that has moments
+  // Each matrix that has moments adds three arrays: factors, staged moments and committed moments.
+  size_t array = 1;
   for (int64_t k = 0; k < std::ssize(c.kinds); ++k) {
     const char kind = c.kinds[static_cast<size_t>(k)];
     reference::Matrix x(c.rows, c.cols);
@@ -198,7 +200,7 @@ TEST_CASE("clipping: the exact sum of squares and the factor in every table", "[
       const Results expected = of_host(run);
       CHECK(value_of<Findings>(expected[3]).nonfinite == found_inf);
       const double factor = static_cast<double>(value_of<float>(expected[0]));
-      // The multiplier of 3 applies to clipped gradients; the norm does not include it.
+      // The multiplier of 3 applies to clipped gradients, but the norm does not include it.
       CHECK(value_of<double>(expected[2]) == Approx(limit > 0 ? 0.125 * norm : 0.0));
       CHECK(factor == Approx(3 * (limit > 0 ? limit / norm : 0.125)));
       check_everywhere(expected, run);
@@ -239,13 +241,13 @@ TEST_CASE("qk-clip: row factors, and a logit that is not finite is noted", "[ops
       const bool well = bad == -HUGE_VALF;
       const Run run = [&](Machine& machine) {
         Results out = factors(machine, kind, bad);
-        if (!well) out.pop_back();  // the step is rejected
+        if (!well) out.pop_back();  // the step is rejected, so its factors are undefined
         return out;
       };
       const Results expected = of_host(run);
       const auto found = value_of<Findings>(expected[0]);
       CHECK(found.nonfinite == (well ? 0 : 1));
-      CHECK(found.first_param == -1);  // any parameter of the layer
+      CHECK(found.first_param == -1);  // the value may come from any parameter of the layer
       float least = well ? 1.0f : 0.0f;
       for (int64_t i = 0; well && 4 * i < std::ssize(expected[1]); ++i)
         least = std::min(least, value_in(expected[1], DType::kF32, i));

@@ -1,4 +1,4 @@
-// The neuron rules of the NorMuon op without moments: row equilibration and renormalization.
+// Tests the NorMuon op for neuron rules without moments: row equilibration and renormalization.
 
 #include <catch2/catch.hpp>
 #include <cmath>
@@ -19,7 +19,7 @@ namespace {
 Matrix expected(NeuronRule rule, double target, Matrix x) {
   const double norm = reference::frobenius(x);
   if (rule == NeuronRule::kNorm) return reference::scale(target / std::fmax(norm, 1e-6), x);
-  double nonzero = 0;  // rows that are not zero, which share the norm
+  double nonzero = 0;  // number of nonzero rows, among which the norm is divided
   std::vector<double> norms;
   for (int64_t i = 0; i < x.rows; ++i) {
     double squares = 0;
@@ -60,7 +60,7 @@ TEST_CASE(
             for (int64_t i = 0; i < m; ++i)
               for (int64_t j = 0; j < n; ++j) x(i, j) *= std::ldexp(0.02, static_cast<int>(i % 5));
             for (int64_t j = 0; m > 3 && j < n; ++j) x(3, j) = 0;
-            for (int64_t i = 0; k == 2 && i < m; ++i)  // a matrix of zeros
+            for (int64_t i = 0; k == 2 && i < m; ++i)  // this matrix is zero
               for (int64_t j = 0; j < n; ++j) x(i, j) = 0;
             in.push_back(reference::rounded(x, dtype));
             for (int64_t i = 0; i < m; ++i)
@@ -87,7 +87,7 @@ TEST_CASE(
                 const double got = static_cast<double>(
                     reference_ops::load(batch.data, dtype, k * stride + i * ld + j));
                 const double size = std::fabs(right(i, j));
-                // The distance between subnormal f16 values.
+                // The distance between adjacent subnormal f16 values.
                 const double unit = dtype == DType::kF16 && size < 0x1p-14 ? 0x1p-24 : 0;
                 worst = std::fmax(worst, (std::fabs(got - right(i, j)) - unit) / (size + 1e-4));
               }

@@ -13,7 +13,7 @@ namespace {
 constexpr int64_t kCount = 2;
 constexpr float kSafety = 1.02f;
 
-/// Matrices of a batch with NaN in the padding between rows and matrices.
+/// The matrices of a batch, with NaN in the padding between rows and between matrices.
 struct Stored {
   Stored(DType dtype, int64_t rows, int64_t cols)
       : batch{nullptr, dtype, rows, cols, cols + 3, kCount, rows * (cols + 3) + 5},
@@ -36,8 +36,9 @@ struct Stored {
   Bytes bytes;
 };
 
-/// Returns the number of elements that are not the original ones times 1 / (safety x the root of
-/// the Gram matrix's row sum).
+/// Returns the number of wrong elements. Each element must be the original one times the factor 1 /
+/// (safety * sqrt(row sum of the Gram matrix)) of its row, and in the Gram matrix also of its
+/// column.
 int64_t wrong_elements(const Stored& gram, const Stored& x, const Stored& new_gram,
                        const Stored& new_x) {
   int64_t wrong = 0;
@@ -51,7 +52,7 @@ int64_t wrong_elements(const Stored& gram, const Stored& x, const Stored& new_gr
       s.push_back(1 / (static_cast<double>(kSafety) * std::sqrt(std::fmax(sum, 1e-7))));
     }
     const auto near = [&](double got, double expected) {
-      // Subnormal f16 values have a distance of 2^-24.
+      // Adjacent subnormal f16 values differ by 2^-24.
       wrong += !(std::fabs(got - expected) <= unit * std::fabs(expected) + 0x1p-25);
     };
     for (int64_t i = 0; i < m; ++i) {

@@ -4,8 +4,8 @@
 
 #include "ops/subjects.hpp"
 
-// Scans of gradients that are in no message, the comparison of weights with their master weights,
-// copies and fills.
+// Tests scans of gradients that are in no message, the comparison of weights with their master
+// weights, copies and fills.
 
 using namespace muonrt;
 using namespace ops_test;
@@ -24,7 +24,8 @@ Findings scanned(Machine& machine, const std::vector<ParamView>& views,
 
 TEST_CASE("scan: finds values that are not finite in a list of many parameters of all sizes",
           "[ops]") {
-  // More parameters than a thread block has threads, some empty, some longer than a part.
+  // There are more parameters than a thread block has threads; some are empty, and some are longer
+  // than the part that a block scans at a time.
   constexpr int64_t kCount = 600, kLongest = 21000;
   for (const Subject& subject : subjects()) {
     INFO(subject.name);
@@ -41,7 +42,7 @@ TEST_CASE("scan: finds values that are not finite in a list of many parameters o
       view.active = i != 350;
       view.grad = (i % 2 ? half : full) + i % 5 * size_of(view.grad_dtype);
       views.push_back(view);
-      list.push_back(static_cast<int32_t>((i * 7) % kCount));  // out of order
+      list.push_back(static_cast<int32_t>((i * 7) % kCount));  // not in ascending order
     }
     const auto poisoned = [&](const std::vector<std::pair<int64_t, int64_t>>& places) {
       std::vector<ParamView> changed = views;
@@ -55,7 +56,7 @@ TEST_CASE("scan: finds values that are not finite in a list of many parameters o
     };
     CHECK(poisoned({}).nonfinite == 0);
     CHECK(poisoned({{350, 20349}}).nonfinite == 0);
-    // 592 and 584 come first among those of the list's second and third 256.
+    // In the list, parameters 592 and 584 come first in the second and in the third group of 256.
     for (const auto& [param, element] : {std::pair<int64_t, int64_t>(0, 0),
                                          {100, 20099},
                                          {550, 8192},
@@ -107,7 +108,7 @@ TEST_CASE("scan: checks scaled gradients, and their squares if there is a second
       return scanned(machine, {view}, {0}).nonfinite == 1;
     };
     CHECK_FALSE(found(1.0f, false));
-    CHECK(found(1.0f, true));  // 1e50
+    CHECK(found(1.0f, true));  // the square is 1e50
     CHECK(found(1e14f, false));
     CHECK_FALSE(found(1e-7f, true));
   }
@@ -117,12 +118,12 @@ TEST_CASE("check_masters: a weight must be its master weight rounded to nearest,
           "[ops]") {
   const uint32_t one = 0x3f800000, sign = 0x80000000;
   struct Case {
-    uint32_t master, weight;  // bits of f32; of a bf16 weight the upper half
-    bool nearest, by_caller;  // whether it is accepted
+    uint32_t master, weight;  // bits of an f32 value; a bf16 weight has its upper half
+    bool nearest, by_caller;  // whether the weight is accepted
   };
   const Case halves[] = {{one, one, true, true},
                          {one, one + 0x10000, false, false},
-                         {one + 0x8000, one, true, true},  // a tie: to even
+                         {one + 0x8000, one, true, true},  // a tie, rounded to even
                          {one + 0x8000, one + 0x10000, false, true},
                          {one + 0x18000, one + 0x20000, true, true},
                          {one + 0x18000, one + 0x10000, false, true},
@@ -140,13 +141,13 @@ TEST_CASE("check_masters: a weight must be its master weight rounded to nearest,
                        {one, one + 1, false, false},
                        {0, sign, false, false},
                        {one, 0x7fc00000, false, false}};
-  constexpr int64_t kNumel = 8201;  // more than a part
+  constexpr int64_t kNumel = 8201;  // longer than the part that a block checks at a time
   for (const Subject& subject : subjects()) {
     INFO(subject.name);
     Machine machine(subject.make());
     const auto check = [&](const Case& c, DType dtype, int64_t at, int64_t numel) {
-      // Parameters 1 and 3 have the pair at one element, and 3 comes first in the list; the others
-      // have it, too, but are inactive or have no master weights.
+      // Every parameter has the pair at one element. Only 1 and 3 are active and have master
+      // weights, and 3 comes first in the list.
       Bytes weights(static_cast<size_t>(numel * size_of(dtype)));
       std::vector<uint32_t> masters(static_cast<size_t>(numel));
       const uint32_t bits = dtype == DType::kF32 ? c.weight : c.weight >> 16;

@@ -6,7 +6,7 @@
 
 #include "support/machine.hpp"
 
-// The backends whose ops are tested, and how their results are compared.
+// The backends whose ops are tested, and functions that compare their results.
 namespace ops_test {
 
 using namespace machines;
@@ -19,19 +19,19 @@ struct Subject {
 /// Returns all available backends: the host with one thread and with three, and CUDA if there is a
 /// GPU.
 std::vector<Subject> subjects();
-/// As subjects(), with every implementation of products.
+/// Returns the backends of subjects() with every implementation of products.
 std::vector<Subject> product_subjects();
 
 using Results = std::vector<Bytes>;
 using Run = std::function<Results(Machine&)>;
 
-/// Returns the results of the reference implementation, whose bits all backends must have for
-/// elementwise ops.
+/// Returns the results of the reference implementation. For elementwise ops, all backends must
+/// match them bit for bit.
 Results of_reference(const Run& run);
-/// Returns the results of the host, whose bits all backends must have for sums (but not for
-/// products).
+/// Returns the results of the host. For sums (but not for products), all backends must match them
+/// bit for bit.
 Results of_host(const Run& run);
-/// Checks that the results of every backend are `expected`, byte by byte.
+/// Checks that the results of every backend equal `expected` byte for byte.
 void check_everywhere(const Results& expected, const Run& run);
 
 template <class T>
@@ -39,7 +39,7 @@ Bytes bytes_of(const std::vector<T>& values) {
   const auto* at = reinterpret_cast<const unsigned char*>(values.data());
   return Bytes(at, at + values.size() * sizeof(T));
 }
-/// Returns `count` values of the machine's memory.
+/// Returns the bytes of `count` values in the machine's memory.
 template <class T>
 Bytes bytes_of(Machine& machine, const T* from, int64_t count = 1) {
   return machine.get(reinterpret_cast<const unsigned char*>(from),

@@ -102,6 +102,22 @@ ssize_t sendmsg(int fd, const msghdr* message, int flags) {
   return network().send(fd, all.data(), all.size(), flags);
 }
 
+ssize_t recvmsg(int fd, msghdr* message, int flags) {
+  if (!Network::owns(fd)) return SIMULATION_REAL(recvmsg)(fd, message, flags);
+  size_t most = 0;
+  for (size_t i = 0; i < message->msg_iovlen; ++i) most += message->msg_iov[i].iov_len;
+  std::string all(most, '\0');
+  const ssize_t n = network().receive(fd, all.data(), most, flags);
+  auto left = static_cast<size_t>(std::max<ssize_t>(n, 0));
+  for (size_t i = 0; i < message->msg_iovlen; ++i) {
+    const size_t here = std::min(left, message->msg_iov[i].iov_len);
+    if (here > 0)
+      std::memcpy(message->msg_iov[i].iov_base, all.data() + static_cast<size_t>(n) - left, here);
+    left -= here;
+  }
+  return n;
+}
+
 ssize_t read(int fd, void* data, size_t bytes) {
   if (!Network::owns(fd)) return SIMULATION_REAL(read)(fd, data, bytes);
   return network().receive(fd, data, bytes, 0);

@@ -33,6 +33,7 @@ class ForwardingComm : public muonrt::Comm {
     inner_->prepare_exchange(messages);
   }
   void prepare_reduction(int64_t bytes) override { inner_->prepare_reduction(bytes); }
+  void connect(muonrt::Stream& stream) override { inner_->connect(stream); }
   void allgather(const void* mine, void* all, int64_t bytes) override {
     inner_->allgather(mine, all, bytes);
   }

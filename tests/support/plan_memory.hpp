@@ -13,7 +13,7 @@ inline MemoryPlan memory_of(const Plan& plan, int rank) {
   RankBuffers buffers(plan.problem().options);
   MemoryPlan out;
   for (const RankChunk& chunk : plan.rank_chunks(rank)) {
-    buffers.add(chunk.index, bytes_of(chunk));
+    buffers.add(chunk.index, bytes_of(chunk, rank));
     for (const OwnerState& owner_state : chunk.owner_state)
       out.state_bytes +=
           owner_state.numel * moment_bytes(params[static_cast<size_t>(owner_state.param)]);

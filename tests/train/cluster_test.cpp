@@ -15,7 +15,7 @@ TEST_CASE("train: losses are bitwise identical on any number of ranks and any me
   const Options options = tiny_options();
   for (const std::string optimizer : {"muon", "adamw"}) {
     const RunResult one = train_on(1, "", options, optimizer, corpus);
-    // It guesses bytes at first, and learns.
+    // At first the model guesses bytes, and then it learns.
     CHECK(one.curve.points.front().val_loss == Approx(std::log(256.0)).margin(0.2));
     CHECK(one.curve.points.front().val_loss - one.val_loss > 0.5);
     for (const auto& [ranks, mesh] : {std::pair{4, "dp=2,fsdp=2"}, std::pair{4, "tp=2,fsdp=2"},
@@ -30,7 +30,8 @@ TEST_CASE("train: a run resumed on another mesh continues to the same losses", "
   const Corpus corpus = tiny_corpus();
   const test_support::Folder folder;
   Options options = tiny_options();
-  options.warmup = 0.0;  // With one rate for all steps a shorter run is the beginning of a longer.
+  // If the learning rate is constant, a shorter run is the beginning of a longer one.
+  options.warmup = 0.0;
   options.final_lr = 1.0;
   const RunResult whole = train_on(1, "", options, "muon", corpus);
   Options first = options;

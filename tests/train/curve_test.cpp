@@ -47,8 +47,8 @@ TEST_CASE("train curve: table and picture hold every point, and nothing where no
 TEST_CASE("timeline: boxes lie where the spans of a trace say", "[unit][train]") {
   using muonrt::tool::Timeline;
   const std::string args = "\"args\":{\"step\":3,\"chunk\":1";
-  // Two ranks, 8 ms from the first to the last span: 90 pixels for each millisecond. Step 2 is not
-  // the last one.
+  // The trace has two ranks and 8 ms from the first to the last span, so a millisecond is 90 pixels
+  // wide. Only the last step is drawn, and step 2 is not the last one.
   const std::string trace =
       "[{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":0,\"args\":{\"name\":\"rank 0\"}},"
       "{\"ph\":\"X\",\"name\":\"vote\",\"pid\":0,\"tid\":1,\"ts\":10,\"dur\":5,\"args\":{\"step\":"
@@ -68,7 +68,7 @@ TEST_CASE("timeline: boxes lie where the spans of a trace say", "[unit][train]")
   CHECK(timeline.spans[2].work == Timeline::Work::kProducts);
   CHECK(timeline.shares() == "step 8 ms: products 25%, local passes 10%, waiting 65%");
   const std::string svg = timeline.svg();
-  // Lanes are 18 pixels high, passes 9.
+  // Lanes are 18 pixels high, and boxes of local passes are 9 pixels high.
   const auto number = [&](size_t box, const std::string& name) {
     size_t at = 0;
     for (size_t i = 0; i <= box; ++i) at = svg.find("<rect x=", at) + 1;
@@ -96,7 +96,8 @@ TEST_CASE("timeline: boxes lie where the spans of a trace say", "[unit][train]")
 
 TEST_CASE("trace: barriers bound the offset of a clock, and a shared clock has none",
           "[unit][train]") {
-  // The clock of the other rank is 5000 us ahead, and it passes each barrier up to 20 us later.
+  // The clock of the other rank is 5000 us ahead, and this rank passes each barrier up to 20 us
+  // later.
   ClockReadings root, rank;
   for (size_t i = 0; i < ClockReadings::kBarriers; ++i) {
     const double at = 1000.0 * static_cast<double>(i), late = 20.0 - 2.0 * static_cast<double>(i);

@@ -31,9 +31,9 @@ Direction random_direction(size_t size, std::mt19937& random) {
   return unit(direction);
 }
 
-/// The derivative of the reference's loss along `direction` in parameter p, by central differences.
-/// The loss is about 1e3 and loses some 2e-13 of that to rounding, which over 2 h leaves 1e-8; the
-/// cubic term h^2 f''' / 6 is below that.
+/// Returns the derivative of the reference's loss along `direction` in parameter p, by central
+/// differences. The loss is about 1e3, and rounding changes it by about 2e-13 of that. Divided by 2
+/// h, this is an error of 1e-8. The cubic term h^2 f''' / 6 is smaller.
 double derivative(const Config& config, Tensors<double>& params, size_t p,
                   const Direction& direction, const std::vector<uint8_t>& tokens) {
   constexpr double kStep = 1e-5;
@@ -74,10 +74,11 @@ TEST_CASE("train gradients: every parameter's gradient has the derivatives of th
       INFO("parameter " << gpt.params()[p].name << " of d_model " << config.d_model);
       const Direction gradient(grads.values[p].begin(), grads.values[p].end());
       const double size = std::sqrt(dot(gradient, gradient));
-      // A gradient passes about 30 roundings of 6e-8 in a row.
+      // The rounding errors of about 30 operations of 6e-8 each accumulate in a gradient.
       const double tolerance = 1e-5 * size + 1e-7;
       CHECK(size > 0.0);
-      // The gradient's own direction shows an error of its scale, a random one any other.
+      // The direction of the gradient itself shows an error of its length, and a random direction
+      // shows any other error.
       const double own = derivative(config, exact, p, unit(gradient), tokens);
       CHECK(std::fabs(size - own) < tolerance);
       CHECK(std::fabs(1.0001 * size - own) > tolerance);

@@ -9,7 +9,7 @@ using muonrt::train::Layers;
 
 TEST_CASE("train layers: a softmax in float is within 5e-7 of the exponential", "[unit][train]") {
   for (double x = -87.0; x <= 0.0; x += 0.00137) {
-    std::vector<float> scores = {0.0f, 0.0f, static_cast<float>(x), 0.0f};  // 2 x 2
+    std::vector<float> scores = {0.0f, 0.0f, static_cast<float>(x), 0.0f};  // a 2 x 2 matrix
     const double exact = std::exp(static_cast<double>(scores[2]));
     Layers::causal_softmax(2, 1.0f, scores.data());
     REQUIRE(double(scores[2]) / double(scores[3]) == Approx(exact).epsilon(5e-7));

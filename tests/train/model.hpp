@@ -11,7 +11,7 @@
 
 namespace muonrt::train::test {
 
-/// Full tensors of every parameter and the pointers that the model takes.
+/// The full tensors of all parameters, and the pointers that the model takes.
 template <class T>
 struct Tensors {
   explicit Tensors(const Config& config) {
@@ -34,8 +34,8 @@ struct Tensors {
   std::vector<std::vector<T>> values;
 };
 
-/// Parameters that make every part of the model matter: matrices that keep the size of what they
-/// multiply (so attention is far from uniform), gains that differ from 1.
+/// Returns parameters with which every part of the model matters. Matrices preserve the size of the
+/// vectors that they multiply, so attention is far from uniform, and gains differ from 1.
 inline Tensors<float> lively_params(const Config& config, unsigned seed) {
   Tensors<float> params(config);
   const auto specs = param_specs(config);
@@ -60,7 +60,8 @@ inline Tensors<double> widened(const Config& config, const Tensors<float>& from)
   return to;
 }
 
-/// `sequences` windows of context + 1 bytes, a few different ones, so that some repeat.
+/// Returns `sequences` windows of context + 1 bytes. There are only a few different bytes, so that
+/// some repeat.
 inline std::vector<uint8_t> some_tokens(const Config& config, int64_t sequences, unsigned seed) {
   std::mt19937 random(seed);
   const auto kinds = static_cast<unsigned>(std::min<int64_t>(config.vocab, 40));

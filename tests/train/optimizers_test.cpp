@@ -48,12 +48,12 @@ TEST_CASE("train optimizers: QK-clip holds the attention logits, bitwise identic
   const RunResult free = train_on(1, "", options, "muon", corpus);
   options.qk_clip = 1.0;
   const RunResult held = train_on(1, "", options, "muon", corpus);
-  // Before the first step both have the same weights, whose logits exceed the threshold.
+  // Before the first step both models have the same weights, whose logits exceed the threshold.
   CHECK(held.max_logits[0] == free.max_logits[0]);
   CHECK(held.max_logits[0] > 1.0f);
   CHECK(free.clipped_heads == 0);
   CHECK(held.clipped_heads > 0);
-  // A head may exceed the threshold by what one step and another batch add to it, not by more.
+  // A logit may exceed the threshold only by what one step and another batch can add to it.
   CHECK(*std::max_element(held.max_logits.begin() + 1, held.max_logits.end()) < 1.5f);
   CHECK(*std::max_element(free.max_logits.begin(), free.max_logits.end()) > 1.6f);
   CHECK(held.curve.points.front().val_loss - held.val_loss > 0.15);
@@ -103,7 +103,8 @@ TEST_CASE("train optimizers: a file is an optimizer; unsupported keys are reject
   CHECK_NOTHROW(TrainOptimizer(
       written(rules(R"("lr_schedule": {"kind": "linear", "total_steps": 5, "min_factor": 0.1})")),
       model, 0, 6));
-  // Without a role, names decide: embeddings, the head and gains are AdamW's.
+  // Parameters without a role get one by their names, so embeddings, the head and gains belong to
+  // AdamW.
   const TrainOptimizer named(written(R"({"rules": [{"name": "*", "lr": 0.01}]})"), model, 0, 6);
   REQUIRE(named.groups(0).size() == 2);
   for (int64_t i = 0; i < std::ssize(param_specs(model)); ++i) {

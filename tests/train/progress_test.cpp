@@ -1,15 +1,21 @@
 #include "train/progress.hpp"
 
 #include <catch2/catch.hpp>
+#include <chrono>
 #include <cmath>
+#include <thread>
 
+#include "command/progress.hpp"
+#include "show/fit.hpp"
+#include "show/status_line.hpp"
 #include "show/table.hpp"
 
 using namespace muonrt::train;
 
 namespace {
 
-/// What 100 steps of 0.1 s each, from `first` on, write to a terminal or log file.
+/// Returns the text that `count` steps of 0.1 s each, after step `first`, write to a terminal or a
+/// log file.
 std::string written(bool terminal, int64_t first, int64_t later_steps, int64_t count = 100) {
   std::FILE* const file = std::tmpfile();
   REQUIRE(file != nullptr);
@@ -31,12 +37,14 @@ std::string written(bool terminal, int64_t first, int64_t later_steps, int64_t c
 
 TEST_CASE("train progress: a log file gets whole lines, seldom, and the last step",
           "[unit][train]") {
-  // At 0.1 s, then each 5 s: steps 1 and 51; then the end. 2048 tokens in 0.1 s.
+  // Lines are written after 0.1 s and then every 5 s, which is after steps 1 and 51, and at the
+  // end. A step processes 2048 tokens.
   CHECK(written(false, 0, 0) ==
         "muon  step 1/100  loss 30.500  val 31.250  0:00:10 left  20480 tokens/s\n"
         "muon  step 51/100  loss 3.250  val 31.250  0:00:05 left  20480 tokens/s\n"
         "muon  step 100/100  loss 3.250  val 31.250  0:00:00 left  20480 tokens/s\n");
-  // The speed is that of the run's own steps; the time left is that of all runs.
+  // The speed is that of the steps of this run, and the time left is that of this run and all later
+  // ones.
   CHECK(written(false, 90, 200, 10) ==
         "muon  step 91/100  loss 30.500  val 31.250  0:00:21 left  20480 tokens/s\n"
         "muon  step 100/100  loss 3.250  val 31.250  0:00:20 left  20480 tokens/s\n");
@@ -57,7 +65,7 @@ TEST_CASE("table: wide and combining characters have the columns that a terminal
   CHECK(columns_of("plain") == 5);
   CHECK(columns_of("\xe5\xb1\x82.0") == 4);  // a CJK ideograph has two columns
   CHECK(columns_of("e\xcc\x81tat") == 4);    // an accent over the letter before it has none
-  CHECK(columns_of("\xff.0") == 3);          // not UTF-8
+  CHECK(columns_of("\xff.0") == 3);          // this is not UTF-8
 }
 
 TEST_CASE("table: on a narrow terminal long names continue on the next line", "[unit][train]") {
@@ -76,6 +84,103 @@ TEST_CASE("table: on a narrow terminal long names continue on the next line", "[
         "model.layers.0.          64\n"
         "self_attn.q_proj\n"
         "norm                      8\n");
-  // Never narrower than 12 columns.
+  // The table is never narrower than 12 columns.
   CHECK(table.text(5) == table.text(22));
+}
+
+TEST_CASE("table: columns that do not fit follow below, after the first one again",
+          "[unit][train]") {
+  using namespace muonrt::tool;
+  Table table({{"rank", "rank"}, {"a", "sent bytes"}, {"b", "received"}, {"c", "state"}});
+  table.add({cell::count(0), cell::count(123456), cell::count(7), cell::count(1234567)});
+  CHECK(table.text(37) ==
+        "rank  sent bytes  received    state\n"
+        "   0      123456         7  1234567\n");
+  // The head of a number continues on the next line first.
+  CHECK(table.text(31) ==
+        "rank    sent  received    state\n"
+        "       bytes\n"
+        "   0  123456         7  1234567\n");
+  CHECK(table.text(22) ==
+        "rank    sent  received\n"
+        "       bytes\n"
+        "   0  123456         7\n"
+        "\n"
+        "rank    state\n"
+        "   0  1234567\n");
+}
+
+TEST_CASE("fitted: sentences and tables of a text have the columns of the terminal",
+          "[unit][train]") {
+  using muonrt::tool::fitted;
+  const std::string text =
+      "mesh        fsdp=4\n"
+      "method      by shape: gram if it is long, otherwise standard\n"
+      "\n"
+      "parameter       n\n"
+      "\xe5\xb1\x82.weight   128\n"
+      "... 3 more\n"
+      "\n"
+      "warning: two words fit no longer here\n";
+  CHECK(fitted(text, 0) == text);
+  CHECK(fitted(text, 80) == text);
+  CHECK(fitted(text, 32) ==
+        "mesh    fsdp=4\n"
+        "method  by shape: gram if it is\n"
+        "        long, otherwise standard\n"
+        "\n"
+        "parameter       n\n"
+        "\xe5\xb1\x82.weight   128\n"
+        "... 3 more\n"
+        "\n"
+        "warning: two words fit no longer\n"
+        "here\n");
+}
+
+TEST_CASE("fitted: the description of an option continues below its beginning", "[unit][train]") {
+  using muonrt::tool::fitted_help;
+  const std::string text =
+      "Options:\n"
+      "  --rows INT=20               rows of each table, of all that there are\n";
+  CHECK(fitted_help(text, 80) == text);
+  CHECK(fitted_help(text, 40) ==
+        "Options:\n"
+        "  --rows INT=20\n"
+        "      rows of each table, of all that\n"
+        "      there are\n");
+}
+
+TEST_CASE("status line: a terminal gets no more columns than it has", "[unit][train]") {
+  std::FILE* const file = std::tmpfile();
+  REQUIRE(file != nullptr);
+  muonrt::tool::StatusLine line(file, {true, 6});
+  line.show("\xe5\xb1\x82\xe5\xb1\x82\xe5\xb1\x82");  // three times two columns
+  line.show("a");
+  line.clear();
+  std::string out;
+  std::rewind(file);
+  for (int c; (c = std::fgetc(file)) != EOF;) out += static_cast<char>(c);
+  std::fclose(file);
+  CHECK(out == "\r\xe5\xb1\x82\xe5\xb1\x82\ra   \r \r");
+}
+
+TEST_CASE("long work: a terminal shows the part of the work, and nothing at its end",
+          "[unit][train]") {
+  using muonrt::tool::LongWork;
+  for (const bool terminal : {true, false}) {
+    std::FILE* const file = std::tmpfile();
+    REQUIRE(file != nullptr);
+    {
+      LongWork work(true, file, {terminal, 60}, std::chrono::milliseconds(0));
+      work.show("plan");
+      for (int i = 0; i < (terminal ? 600 : 6) && std::ftell(file) == 0; ++i)
+        std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    }
+    std::string out;
+    std::rewind(file);
+    for (int c; (c = std::fgetc(file)) != EOF;) out += static_cast<char>(c);
+    std::fclose(file);
+    CHECK(out.substr(0, 7) == (terminal ? "\rplan (" : ""));
+    CHECK((out.empty() || out.back() == '\r'));
+  }
 }

@@ -17,7 +17,7 @@ Vec norm(const Vec& x, const Vec& gain) {
   return y;
 }
 
-// w is (out, in) row-major.
+// Returns w x. The matrix w is (out, in) in row-major order.
 Vec times(const Vec& w, const Vec& x) {
   Vec y(w.size() / x.size(), 0.0);
   for (size_t o = 0; o < y.size(); ++o) {
@@ -34,7 +34,8 @@ double gelu(double x) {
   return 0.5 * x * (1.0 + std::tanh(std::sqrt(2.0 / M_PI) * (x + 0.044715 * x * x * x)));
 }
 
-// What position t takes from positions 0..t, all heads; `most`: one for each head, or null.
+// Returns the output of attention at position t over positions 0..t, for all heads.
+// @param most  The largest input of the softmax for each head, which is updated, or null.
 Vec attend(int64_t heads, size_t t, const std::vector<Vec>& q, const std::vector<Vec>& k,
            const std::vector<Vec>& v, double* most) {
   const size_t d = q[t].size();

@@ -10,8 +10,9 @@ using namespace muonrt::train::test;
 
 namespace {
 
-// A model whose next byte depends only on the last one: with the layers' outputs at zero the
-// residual stream is the embedding. One-hot embeddings make the head a table of logits.
+// A model whose next byte depends only on the last one. The outputs of the layers are zero, so the
+// residual stream is the embedding. Embeddings are one-hot vectors, so the head is a table of
+// logits.
 struct Table {
   Table() : config{1, 256, 1, 8}, gpt(config), params(config), ws(config, 1) {
     for (size_t v = 0; v < 256; ++v) params.values[ParamIndex::kWte][v * 256 + v] = 1.0f;
@@ -20,7 +21,7 @@ struct Table {
       if (spec.role == Role::kVector) std::fill(tensor.begin(), tensor.end(), 1.0f);
     }
   }
-  // Logit of `next` after `last`. The norm turns the one-hot vector into 16 times itself.
+  // Sets the logit of `next` after `last`. The norm multiplies the one-hot vector by 16.
   void set(unsigned char last, unsigned char next, double logit) {
     auto& head = params.values[size_t(ParamIndex::head(config))];
     head[size_t(next) * 256 + last] = float(logit / 16.0);
@@ -44,14 +45,16 @@ TEST_CASE("train sample: temperature 0 follows the likeliest bytes, until it is 
   table.set('a', 'b', 20.0);
   table.set('b', 'c', 20.0);
   table.set('c', 'a', 20.0);
-  CHECK(table.sample({21, 0.0, 1}) == "bcabcabcabcabcabcabca");  // longer than the context
+  // The text is longer than the context.
+  CHECK(table.sample({21, 0.0, 1}) == "bcabcabcabcabcabcabca");
   int asked = 0;
   CHECK(table.sample({1000, 0.0, 1, [&] { return ++asked > 3; }}) == "bca");
 }
 
 TEST_CASE("train sample: frequencies are those of the softmax", "[unit][train]") {
   Table table;
-  // After each byte: 'a' three times as likely as 'b' at temperature 1, nine times at 0.5.
+  // After each byte, 'a' is three times as likely as 'b' at temperature 1, and nine times as likely
+  // at temperature 0.5.
   for (const unsigned char last : {'\n', 'a', 'b'}) {
     table.set(last, 'a', 40.0 + std::log(3.0));
     table.set(last, 'b', 40.0);

@@ -12,7 +12,8 @@ using namespace muonrt::train;
 
 namespace {
 
-// Position i holds bits of i, so that the content of a window shows its position.
+// Returns a text in which position i holds bits of i, so that the content of a window shows its
+// position.
 Text numbered(int64_t size) {
   Text text{"numbers", {}};
   for (int64_t i = 0; i < size; ++i) {

@@ -6,8 +6,9 @@
 
 #include "support/catch_session.hpp"
 
-// One number fixes every random draw, rapidcheck's and those made from Catch::rngSeed(). It is new
-// in each run and printed; MUONRT_TEST_SEED repeats a run. RC_PARAMS still wins for rapidcheck.
+// Runs the tests. One number determines every random draw, that of rapidcheck and those that use
+// Catch::rngSeed(). It is new in each run and printed, and MUONRT_TEST_SEED repeats a run. For
+// rapidcheck, RC_PARAMS takes precedence.
 int main(int argc, char** argv) {
   Catch::Session session;
   const int refused = take_arguments(session, argc, argv);

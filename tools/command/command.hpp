@@ -14,6 +14,7 @@ using Work = std::function<int()>;
 // Each function adds its subcommand to `app`. Parsing the subcommand sets `work`.
 void add_bench(CLI::App& app, Work& work);
 void add_bench_elementwise(CLI::App& bench, Work& work);
+void add_bench_calibrate(CLI::App& bench, Work& work);
 void add_bench_exchange(CLI::App& bench, Work& work);
 void add_bench_gemm(CLI::App& bench, Work& work);
 void add_bench_ns(CLI::App& bench, Work& work);

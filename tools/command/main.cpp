@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <exception>
 #include <iostream>
@@ -12,6 +13,7 @@
 #include "command/unknown_words.hpp"
 #include "command/validators.hpp"
 #include "opt_json/output_file.hpp"
+#include "show/fit.hpp"
 
 namespace {
 
@@ -30,12 +32,13 @@ bool runs_on_rank_0_only(const CLI::App& app) {
   return top->get_name() != "bench" && at->get_option_no_throw("--ranks") == nullptr;
 }
 
-/// Makes all options --...-bytes accept units, such as 256MiB. Rejects whole numbers beyond 64
-/// bits, which CLI11 would replace with the largest or smallest number.
+/// Reads the sizes of --sample and of all options --...-bytes with units, such as 256MiB. Rejects
+/// whole numbers beyond 64 bits, which CLI11 replaces by the largest or smallest one.
 void complete_numbers(CLI::App& app) {
   for (CLI::Option* option : app.get_options()) {
     if (option->get_type_name().rfind("INT", 0) == 0) option->check(muonrt::tool::in_64_bits());
-    const bool is_size = option->get_name().ends_with("-bytes");
+    const std::string name = option->get_name();
+    const bool is_size = name.ends_with("-bytes") || name == "--sample";
     if (is_size) option->transform(muonrt::tool::size_with_unit());
   }
   for (CLI::App* command : app.get_subcommands({})) complete_numbers(*command);
@@ -63,9 +66,16 @@ int main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
+    // CLI11 knows --version only before a subcommand.
+    const bool version = std::find(argv, argv + argc, std::string("--version")) != argv + argc;
+    const bool wrong = e.get_exit_code() != 0 && !version;
     // Every rank has the same arguments, so only rank 0 prints the error.
-    if (muonrt::tool::launcher_rank() != 0) return e.get_exit_code() == 0 ? 0 : 2;
-    // CLI11 lists unknown words in reverse order, or reports only a missing argument.
+    if (muonrt::tool::launcher_rank() != 0) return wrong ? 2 : 0;
+    if (version) {
+      muonrt::tool::print_fitted(muonrt::tool::version_text() + "\n");
+      return printed(0);
+    }
+    // CLI11 lists unknown words in reverse order, or only reports what is missing.
     const auto code = static_cast<CLI::ExitCodes>(e.get_exit_code());
     const bool misses =
         code == CLI::ExitCodes::ExtrasError || code == CLI::ExitCodes::RequiredError;
@@ -74,7 +84,9 @@ int main(int argc, char** argv) {
       std::cerr << unknown << '\n';
       return 2;
     }
-    return printed(app.exit(e) == 0 ? 0 : 2);
+    if (wrong) return printed(app.exit(e) == 0 ? 0 : 2);
+    fmt::print("{}", muonrt::tool::fitted_help(app.help(), muonrt::tool::output_width()));
+    return printed(0);
   }
   if (muonrt::tool::launcher_rank() != 0 && runs_on_rank_0_only(app)) {
     // The message is printed with one write, because the ranks share the terminal.

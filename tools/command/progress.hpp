@@ -1,7 +1,12 @@
 #pragma once
 
+#include <fmt/format.h>
+
 #include <chrono>
+#include <condition_variable>
+#include <mutex>
 #include <string>
+#include <thread>
 
 #include "show/status_line.hpp"
 
@@ -31,6 +36,61 @@ class Progress {
   bool on_;
   StatusLine line_;
   Clock::time_point last_ = Clock::now();
+};
+
+/// Shows on a terminal (stderr) what the command does, and for how many seconds, once it has taken
+/// more than one. Its thread does so while the caller's is busy. Threads: one.
+class LongWork {
+ public:
+  /// @param on  false: shows nothing (for all ranks except one).
+  explicit LongWork(bool on = true)
+      : LongWork(on, stderr, detect_screen(stderr), std::chrono::seconds(1)) {}
+  LongWork(bool on, std::FILE* out, Screen screen, std::chrono::milliseconds after)
+      : after_(after), line_(out, screen) {
+    if (on && screen.terminal) thread_ = std::thread([this] { run(); });
+  }
+  ~LongWork() {
+    {
+      const std::lock_guard lock(mutex_);
+      ends_ = true;
+    }
+    changed_.notify_one();
+    if (thread_.joinable()) thread_.join();
+    line_.clear();
+  }
+  /// Begins the next part of the work.
+  void show(std::string text) {
+    const std::lock_guard lock(mutex_);
+    text_ = std::move(text);
+  }
+  /// Removes the line until the next show(). Call it before something else is printed.
+  void clear() {
+    const std::lock_guard lock(mutex_);
+    text_.clear();
+    line_.clear();
+  }
+
+  LongWork(const LongWork&) = delete;
+  LongWork& operator=(const LongWork&) = delete;
+
+ private:
+  void run() {
+    const auto start = std::chrono::steady_clock::now();
+    std::unique_lock lock(mutex_);
+    while (!changed_.wait_for(lock, std::chrono::milliseconds(200), [this] { return ends_; })) {
+      const auto passed = std::chrono::steady_clock::now() - start;
+      const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(passed).count();
+      if (passed > after_ && !text_.empty()) line_.show(fmt::format("{} ({} s)", text_, seconds));
+    }
+  }
+
+  const std::chrono::milliseconds after_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::string text_;
+  bool ends_ = false;
+  StatusLine line_;
+  std::thread thread_;
 };
 
 }  // namespace muonrt::tool

@@ -274,6 +274,8 @@ ModelShapes read_hf_config(const nlohmann::json& config, const std::string& file
     whole.at("text_config").require_object();
     ModelShapes out = read_hf_config(config.at("text_config"), file + ": text_config");
     out.notes.push_back("only the language model of text_config is included");
+    if (config.contains("torch_dtype") && config.at("torch_dtype").is_string())
+      out.dtype = config.at("torch_dtype").get<std::string>();
     return out;
   }
   if (!whole.has("model_type")) whole.refuse("model_type is missing; use one of " + known_types());
@@ -296,6 +298,9 @@ ModelShapes read_hf_config(const nlohmann::json& config, const std::string& file
   const auto& tensors = whole.out.tensors;
   if (std::any_of(tensors.begin(), tensors.end(), [](const ModelShape& t) { return t.stack; }))
     whole.out.notes.push_back("the experts of a layer are counted as stacks");
+  for (const char* field : {"torch_dtype", "dtype"})
+    if (config.contains(field) && config.at(field).is_string())
+      whole.out.dtype = config.at(field).get<std::string>();
   return std::move(whole.out);
 }
 

@@ -3,8 +3,11 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
+
+#include "show/table.hpp"
 
 namespace muonrt::tool {
 
@@ -17,6 +20,8 @@ Screen detect_screen(std::FILE* out) {
   if (screen.terminal && ioctl(descriptor, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) {
     screen.width = size.ws_col;
   }
+  const char* columns = std::getenv("COLUMNS");
+  if (columns && std::atoi(columns) > 0) screen.width = std::atoi(columns);
   return screen;
 }
 
@@ -27,9 +32,11 @@ void StatusLine::write(const std::string& text) {
 
 void StatusLine::show(const std::string& text) {
   if (!screen_.terminal) return write(text + "\n");
-  const std::string blanks(shown_ > text.size() ? shown_ - text.size() : 0, ' ');
-  write("\r" + text + blanks);
-  shown_ = text.size();
+  // Some terminals wrap a line that fills their whole width.
+  const std::string line = first_columns(text, static_cast<size_t>(std::max(screen_.width - 1, 1)));
+  const size_t columns = columns_of(line);
+  write("\r" + line + std::string(shown_ > columns ? shown_ - columns : 0, ' '));
+  shown_ = columns;
 }
 
 void StatusLine::clear() {

@@ -9,36 +9,11 @@
 #include <cwchar>
 #include <nlohmann/json.hpp>
 
-#include "show/status_line.hpp"
+#include "show/fit.hpp"
 
 namespace muonrt::tool {
 
 namespace {
-
-/// The smallest width to which text() reduces a column.
-constexpr size_t kNarrowest = 12;
-
-/// Splits UTF-8 text into lines of at most `width` columns, if possible after one of " ,./_-".
-std::vector<std::string> wrapped(const std::string& text, size_t width) {
-  std::vector<std::string> lines(1);
-  for (size_t at = 0; at < text.size();) {
-    size_t end = at + 1;
-    while (end < text.size() && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80) ++end;
-    const std::string character = text.substr(at, end - at);
-    at = end;
-    std::string& line = lines.back();
-    if (line.empty() || columns_of(line + character) <= width) {
-      line += character;
-      continue;
-    }
-    const size_t separator = line.find_last_of(" ,./_-");
-    const size_t cut = separator == std::string::npos ? line.size() : separator + 1;
-    const std::string rest = line.substr(cut) + character;
-    line.resize(cut);
-    lines.push_back(rest);
-  }
-  return lines;
-}
 
 std::string aligned(const std::string& text, const Table::Column& column) {
   const std::string blanks(column.width - std::min(column.width, columns_of(text)), ' ');
@@ -115,40 +90,30 @@ std::string Table::row(size_t index) const {
   return line(columns_, [&](size_t c) { return rows_[index][c].text; });
 }
 
-std::string Table::text() const {
-  const Screen screen = detect_screen(stdout);
-  return text(screen.terminal ? static_cast<size_t>(screen.width) : 0);
-}
+std::string Table::text() const { return text(output_width()); }
 
 std::string Table::text(size_t width) const {
-  std::vector<Column> columns = columns_;
-  size_t total = 0;
-  for (const Column& column : columns) total += column.width + (total > 0 ? 2 : 0);
-  for (; width > 0 && total > width; --total) {
-    Column* widest = nullptr;
-    for (Column& column : columns) {
-      if (column.align == Align::kLeft && (!widest || column.width > widest->width))
-        widest = &column;
-    }
-    if (!widest || widest->width <= kNarrowest) break;
-    --widest->width;
+  Grid grid;
+  std::vector<std::string> heads;
+  for (const Column& column : columns_) {
+    grid.right.push_back(column.align == Align::kRight);
+    grid.width.push_back(column.width);
+    heads.push_back(column.head);
   }
-  const auto lines_of = [&](auto text_of) {
-    std::vector<std::vector<std::string>> cells;
-    size_t lines = 1;
-    for (size_t c = 0; c < columns.size(); ++c) {
-      cells.push_back(wrapped(text_of(c), columns[c].width));
-      lines = std::max(lines, cells.back().size());
-    }
-    std::string out;
-    for (size_t i = 0; i < lines; ++i)
-      out += line(columns,
-                  [&](size_t c) { return i < cells[c].size() ? cells[c][i] : std::string(); });
-    return out;
-  };
-  std::string out = lines_of([&](size_t c) { return columns_[c].head; });
-  for (const auto& row : rows_) out += lines_of([&](size_t c) { return row[c].text; });
-  return out;
+  grid.rows.push_back(heads);
+  for (const auto& row : rows_) {
+    std::vector<std::string> texts;
+    for (const Cell& cell : row) texts.push_back(cell.text);
+    grid.rows.push_back(texts);
+  }
+  return grid_text(grid, width);
+}
+
+bool Table::fits() const {
+  const size_t width = output_width();
+  size_t total = 0;
+  for (const Column& column : columns_) total += column.width + (total > 0 ? 2 : 0);
+  return width == 0 || total <= width;
 }
 
 std::string Table::json(size_t index) const {
@@ -179,6 +144,16 @@ size_t columns_of(const std::string& text) {
   }
   if (utf8) uselocale(before);
   return columns;
+}
+
+std::string first_columns(const std::string& text, size_t most) {
+  size_t end = 0;
+  for (size_t at = 1; at <= text.size(); ++at) {
+    if (at < text.size() && (static_cast<unsigned char>(text[at]) & 0xc0) == 0x80) continue;
+    if (columns_of(text.substr(0, at)) > most) break;
+    end = at;
+  }
+  return text.substr(0, end);
 }
 
 std::string human_bytes(int64_t bytes) {

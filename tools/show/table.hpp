@@ -50,8 +50,9 @@ class Table {
   /// Return the line of headings, and the line of row `index`, with the current widths.
   std::string head() const;
   std::string row(size_t index) const;
-  /// Returns the headings and all rows. If the terminal is narrower, long cells of left-aligned
-  /// columns continue on the next lines.
+  /// Returns whether rows with the current widths fit the terminal.
+  bool fits() const;
+  /// Returns the headings and all rows, fitted to the terminal as grid_text() does.
   std::string text() const;
   /// Returns the same text for a terminal of `width` columns. 0 means an unlimited width.
   std::string text(size_t width) const;
@@ -68,6 +69,9 @@ class Table {
 /// Returns the number of columns that UTF-8 text fills on a terminal: 2 for a wide character, 0 for
 /// a combining one.
 size_t columns_of(const std::string& text);
+
+/// Returns the beginning of UTF-8 text that fills at most this many columns.
+std::string first_columns(const std::string& text, size_t most);
 
 /// Returns "1.50 KiB" for 1536.
 std::string human_bytes(int64_t bytes);

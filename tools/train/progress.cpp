@@ -43,10 +43,6 @@ void Progress::show() {
   if (!std::isnan(last_.val_loss)) text += fmt::format("  val {:.3f}", last_.val_loss);
   text += fmt::format("  {}:{:02}:{:02} left  {:.0f} tokens/s", left / 3600, left / 60 % 60,
                       left % 60, static_cast<double>(run_.tokens_per_step) / step);
-  // Some terminals wrap a line that fills their whole width.
-  if (line_.screen().terminal)
-    text.resize(
-        std::min<size_t>(text.size(), static_cast<size_t>(std::max(line_.screen().width - 1, 1))));
   line_.show(text);
 }
 

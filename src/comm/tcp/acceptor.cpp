@@ -24,10 +24,10 @@ class Acceptor {
         deadline_(deadline),
         members_(static_cast<size_t>(rendezvous.size)),
         answered_(members_.size()),
-        entries_(members_.size()),
         pending_(rendezvous.secret, rendezvous.size) {
     out_.size = rendezvous.size;
     out_.sockets.resize(members_.size());
+    out_.addresses.resize(members_.size());
   }
 
   /// Returns the connections of all ranks. Sending an answer does not allocate, so connected ranks
@@ -164,18 +164,14 @@ class Acceptor {
 
   /// Tells all ranks that they are connected, and sends them the addresses of all ranks.
   void send_addresses() {
-    for (size_t r = 1; r < members_.size(); ++r) {
-      SocketAddress at = peer_of(members_[r].socket);
-      if (at.length == 0) continue;  // the connection has ended
-      at.set_port(members_[r].port);
-      entries_[r] = at.entry();
-    }
+    for (size_t r = 1; r < members_.size(); ++r)
+      out_.addresses[r] = peer_of(members_[r].socket).with_port(members_[r].port);
     AddressTable table{fresh_nonce(), {}};
-    table.proof = proof_of(rendezvous_.secret, table, entries_);
+    table.proof = proof_of(rendezvous_.secret, table, out_.addresses);
     out_.key = key_of(rendezvous_.secret, table);
     answer_all(Status::kOk, "");
-    const std::string_view all(reinterpret_cast<const char*>(entries_.data()),
-                               entries_.size() * sizeof(AddressEntry));
+    const std::string_view all(reinterpret_cast<const char*>(out_.addresses.data()),
+                               out_.addresses.size() * sizeof(SocketAddress));
     for (size_t r = 1; r < members_.size(); ++r) {
       const Socket& s = members_[r].socket;
       if (!send_value(s, table)) continue;
@@ -219,7 +215,6 @@ class Acceptor {
   std::vector<Socket> listeners_;
   std::vector<Member> members_;
   std::vector<bool> answered_;  // ranks to which an answer was sent
-  std::vector<AddressEntry> entries_;
   TcpConnections out_;
   PendingConnections pending_;
 };
@@ -242,7 +237,7 @@ TcpConnections accept_all_ranks(const TcpRendezvous& rendezvous, Deadline deadli
     const int backlog = std::max(64, rendezvous.size);
     listeners = any_port ? listen_in_range(addresses, rendezvous.ports, backlog)
                          : listen_at(addresses, backlog);
-    out.address = with_port(rendezvous.address, address_of(listeners.front()).port());
+    out.address = with_port(rendezvous.address, address_of(listeners.front()).port);
     return out;
   });
   if (here.listening) here.listening(here.address);

@@ -10,35 +10,11 @@
 #include <memory>
 
 #include "base/error.hpp"
-#include "comm/tcp/handshake.hpp"
 #include "comm/tcp/socket.hpp"
 
 namespace muonrt {
 
 namespace {
-
-const sockaddr_in& v4(const SocketAddress& a) {
-  return reinterpret_cast<const sockaddr_in&>(a.storage);
-}
-const sockaddr_in6& v6(const SocketAddress& a) {
-  return reinterpret_cast<const sockaddr_in6&>(a.storage);
-}
-
-socklen_t length_of(int family) {
-  return family == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
-}
-
-SocketAddress copy_of(const sockaddr* address) {
-  SocketAddress out;
-  out.length = length_of(address->sa_family);
-  std::memcpy(&out.storage, address, out.length);
-  return out;
-}
-
-const uint8_t* bytes_of(const SocketAddress& a) {
-  return a.family() == AF_INET6 ? v6(a).sin6_addr.s6_addr
-                                : reinterpret_cast<const uint8_t*>(&v4(a).sin_addr);
-}
 
 /// One of this machine's addresses.
 struct LocalAddress {
@@ -46,24 +22,23 @@ struct LocalAddress {
   SocketAddress address, mask;
 
   bool same_net(const SocketAddress& a) const {
-    if (a.family() != address.family() || mask.family() != address.family()) return false;
-    const size_t bytes = a.family() == AF_INET6 ? 16 : 4;
-    for (size_t i = 0; i < bytes; ++i) {
-      if ((bytes_of(a)[i] ^ bytes_of(address)[i]) & bytes_of(mask)[i]) return false;
+    if (a.family != address.family || mask.family != address.family) return false;
+    for (size_t i = 0; i < a.bytes(); ++i) {
+      if ((a.ip[i] ^ address.ip[i]) & mask.ip[i]) return false;
     }
     return true;
   }
   /// True if `a` is this address. All addresses in 127.0.0.0/8 belong to this machine, although the
   /// system lists only one.
   bool is(const SocketAddress& a) const {
-    return same_host(a, address) || (a.is_loopback() && same_net(a));
+    return address.same_host(a) || (a.is_loopback() && same_net(a));
   }
   /// Returns how suitable the address is for a connection to `a`; 0: not at all.
   int fit(const SocketAddress& a) const {
-    if (a.family() != address.family()) return 0;
-    if (same_host(a, address)) return 4;
+    if (a.family != address.family) return 0;
+    if (address.same_host(a)) return 4;
     if (same_net(a)) return 3;
-    return a.family() == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&v6(address).sin6_addr) ? 1 : 2;
+    return address.is_link_local() ? 1 : 2;
   }
 };
 
@@ -76,14 +51,12 @@ std::vector<LocalAddress> own_addresses() {
   const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> owner(list, freeifaddrs);
   std::vector<LocalAddress> out;
   for (const ifaddrs* at = list; at; at = at->ifa_next) {
-    if (!at->ifa_addr ||
-        (at->ifa_addr->sa_family != AF_INET && at->ifa_addr->sa_family != AF_INET6))
-      continue;
-    out.push_back({at->ifa_name, copy_of(at->ifa_addr), {}});
+    const int family = at->ifa_addr ? at->ifa_addr->sa_family : AF_UNSPEC;
+    if (family != AF_INET && family != AF_INET6) continue;
     // The mask of an interface without a network may have no family.
-    const auto family = at->ifa_addr->sa_family;
-    if (at->ifa_netmask && at->ifa_netmask->sa_family == family)
-      out.back().mask = copy_of(at->ifa_netmask);
+    const bool masked = at->ifa_netmask && at->ifa_netmask->sa_family == family;
+    out.push_back({at->ifa_name, SocketAddress(at->ifa_addr),
+                   masked ? SocketAddress(at->ifa_netmask) : SocketAddress()});
   }
   return out;
 }
@@ -105,7 +78,7 @@ std::vector<SocketAddress> address_of(const std::string& number) {
   addrinfo* list = nullptr;
   if (number.empty() || get_address_info(number.c_str(), nullptr, hints, &list) != 0) return {};
   const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owner(list, freeaddrinfo);
-  return {copy_of(list->ai_addr)};
+  return {SocketAddress(list->ai_addr)};
 }
 
 /// Returns the addresses of the interface with that name, or the local address with that number.
@@ -115,7 +88,7 @@ std::vector<LocalAddress> addresses_of_interface(const std::string& interface) {
   std::vector<LocalAddress> out;
   std::string names;
   for (const LocalAddress& own : all) {
-    const bool by_number = !number.empty() && same_host(number[0], own.address);
+    const bool by_number = !number.empty() && own.address.same_host(number[0]);
     if (own.interface == interface || by_number) out.push_back(own);
     names += cat(names.empty() ? "" : ", ", own.interface, " ", own.address.host());
   }
@@ -158,63 +131,60 @@ HostAndPort parse_address(const std::string& text) {
 
 }  // namespace
 
-bool SocketAddress::is_loopback() const {
-  return family() == AF_INET6 ? IN6_IS_ADDR_LOOPBACK(&v6(*this).sin6_addr)
-                              : bytes_of(*this)[0] == 127;
-}
-
-uint16_t SocketAddress::port() const {
-  return ntohs(family() == AF_INET6 ? v6(*this).sin6_port : v4(*this).sin_port);
-}
-
-void SocketAddress::set_port(uint16_t port) {
-  if (family() == AF_INET6) {
-    reinterpret_cast<sockaddr_in6*>(&storage)->sin6_port = htons(port);
+SocketAddress::SocketAddress(const sockaddr* address) : family(address->sa_family) {
+  if (family == AF_INET6) {
+    const auto& from = *reinterpret_cast<const sockaddr_in6*>(address);
+    port = ntohs(from.sin6_port);
+    scope = from.sin6_scope_id;
+    std::memcpy(ip.data(), &from.sin6_addr, 16);
   } else {
-    reinterpret_cast<sockaddr_in*>(&storage)->sin_port = htons(port);
+    const auto& from = *reinterpret_cast<const sockaddr_in*>(address);
+    port = ntohs(from.sin_port);
+    std::memcpy(ip.data(), &from.sin_addr, 4);
   }
 }
 
-AddressEntry SocketAddress::entry() const {
-  AddressEntry out{};
-  if (length == 0) return out;
-  out.family = family() == AF_INET6 ? 6 : 4;
-  out.port = port();
-  std::memcpy(out.address.data(), bytes_of(*this), family() == AF_INET6 ? 16 : 4);
-  return out;
+SystemAddress::SystemAddress(const SocketAddress& a) {
+  if (a.family == AF_INET6) {
+    length = sizeof storage;
+    storage = {AF_INET6, htons(a.port), 0, {}, a.scope};
+    std::memcpy(&storage.sin6_addr, a.ip.data(), 16);
+  } else {
+    sockaddr_in to{};
+    to.sin_family = a.family;
+    to.sin_port = htons(a.port);
+    std::memcpy(&to.sin_addr, a.ip.data(), 4);
+    length = sizeof to;
+    std::memcpy(&storage, &to, sizeof to);
+  }
+}
+
+bool SocketAddress::is_loopback() const {
+  constexpr std::array<uint8_t, 16> kLoopback6 = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1};
+  return family == AF_INET6 ? ip == kLoopback6 : ip[0] == 127;
 }
 
 SocketAddress SocketAddress::any(int family) {
   SocketAddress out;
-  out.storage.ss_family = static_cast<sa_family_t>(family);
-  out.length = length_of(family);
+  out.family = static_cast<uint16_t>(family);
   return out;
 }
 
-SocketAddress SocketAddress::of(const AddressEntry& entry) {
-  if (entry.family != 4 && entry.family != 6) return {};
-  SocketAddress out = any(entry.family == 6 ? AF_INET6 : AF_INET);
-  std::memcpy(const_cast<uint8_t*>(bytes_of(out)), entry.address.data(),
-              entry.family == 6 ? 16 : 4);
-  out.set_port(entry.port);
+SocketAddress SocketAddress::with_port(uint16_t other) const {
+  SocketAddress out = *this;
+  out.port = other;
   return out;
 }
 
 std::string SocketAddress::host() const {
   char text[NI_MAXHOST] = "";
-  getnameinfo(get(), length, text, sizeof text, nullptr, 0, NI_NUMERICHOST);
+  const SystemAddress address(*this);
+  getnameinfo(address.get(), address.length, text, sizeof text, nullptr, 0, NI_NUMERICHOST);
   return text;
 }
 
 std::string SocketAddress::text() const {
-  return family() == AF_INET6 ? cat('[', host(), "]:", port()) : cat(host(), ':', port());
-}
-
-bool same_host(const SocketAddress& a, const SocketAddress& b) {
-  if (a.family() != b.family()) return false;
-  if (a.family() == AF_INET) return v4(a).sin_addr.s_addr == v4(b).sin_addr.s_addr;
-  return std::memcmp(&v6(a).sin6_addr, &v6(b).sin6_addr, sizeof(in6_addr)) == 0 &&
-         v6(a).sin6_scope_id == v6(b).sin6_scope_id;
+  return family == AF_INET6 ? cat('[', host(), "]:", port) : cat(host(), ':', port);
 }
 
 uint16_t port_of(const std::string& host_and_port) {
@@ -241,9 +211,8 @@ std::vector<SocketAddress> look_up(const std::string& host_and_port, std::string
   std::vector<SocketAddress> out;
   for (const addrinfo* one = result == 0 ? list : nullptr; one; one = one->ai_next) {
     if (one->ai_family != AF_INET && one->ai_family != AF_INET6) continue;
-    const SocketAddress address = copy_of(one->ai_addr);
-    const auto is_same = [&](const SocketAddress& other) { return same_host(address, other); };
-    if (std::none_of(out.begin(), out.end(), is_same)) out.push_back(address);
+    const SocketAddress address(one->ai_addr);
+    if (std::find(out.begin(), out.end(), address) == out.end()) out.push_back(address);
   }
   return out;
 }
@@ -258,10 +227,8 @@ std::vector<SocketAddress> resolve(const std::string& host_and_port) {
 
 std::vector<SocketAddress> local_addresses() {
   std::vector<SocketAddress> out;
-  for (const LocalAddress& own : own_addresses()) {
-    const SocketAddress& at = own.address;
-    if (at.family() != AF_INET6 || !IN6_IS_ADDR_LINKLOCAL(&v6(at).sin6_addr)) out.push_back(at);
-  }
+  for (const LocalAddress& own : own_addresses())
+    if (!own.address.is_link_local()) out.push_back(own.address);
   return out;
 }
 
@@ -275,15 +242,18 @@ std::vector<SocketAddress> addresses_on(const std::string& interface,
   }
   if (!out.empty()) return out;
   const SocketRoute first = routes_from(interface, addresses).front();
-  out.push_back(first.from);
-  out.front().set_port(first.to.port());
+  out.push_back(first.from.with_port(first.to.port));
   return out;
 }
 
 std::vector<SocketRoute> routes_from(const std::string& interface,
                                      const std::vector<SocketAddress>& addresses) {
-  const std::vector<LocalAddress> mine = addresses_of_interface(interface);
   std::vector<SocketRoute> out;
+  if (interface.empty() || addresses.empty()) {
+    for (const SocketAddress& to : addresses) out.push_back({{}, to});
+    return out;
+  }
+  const std::vector<LocalAddress> mine = addresses_of_interface(interface);
   for (const SocketAddress& to : addresses) {
     const LocalAddress* best = nullptr;
     for (const LocalAddress& own : mine) {
@@ -292,7 +262,7 @@ std::vector<SocketRoute> routes_from(const std::string& interface,
     if (best) out.push_back({best->address, to});
   }
   MUONRT_REQUIRE(!out.empty(), Status::kInvalidArgument, "rendezvous: interface '", interface,
-                 "' has no ", addresses.front().family() == AF_INET6 ? "IPv6" : "IPv4",
+                 "' has no ", addresses.front().family == AF_INET6 ? "IPv6" : "IPv4",
                  " address for ", addresses.front().text(),
                  "; pass another interface, or another address of rank 0");
   return out;

@@ -3,37 +3,46 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
 
 namespace muonrt {
 
-struct AddressEntry;
-
-/// An address and its length, for system calls.
+/// An address and a port, also as the ranks send them.
 struct SocketAddress {
-  sockaddr_storage storage{};
-  socklen_t length = 0;
-  int family() const { return storage.ss_family; }
-  /// True for an address that only its own machine can reach: in 127.0.0.0/8, or ::1.
-  bool is_loopback() const;
-  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage); }
-  uint16_t port() const;
-  void set_port(uint16_t port);
-  /// The address as the ranks send it; without an address, all zeros.
-  AddressEntry entry() const;
-  static SocketAddress of(const AddressEntry& entry);
+  uint16_t family = 0;  // AF_INET, AF_INET6; 0: no address
+  uint16_t port = 0;
+  uint32_t scope = 0;  // the interface of a link-local address
+  std::array<uint8_t, 16> ip{};
+
+  SocketAddress() = default;
+  explicit SocketAddress(const sockaddr* address);
   /// The address for all addresses of this machine.
   static SocketAddress any(int family);
+
+  SocketAddress with_port(uint16_t other) const;
+  bool same_host(const SocketAddress& other) const { return with_port(0) == other.with_port(0); }
+  bool operator==(const SocketAddress&) const = default;
+  /// True for an address that only its own machine can reach: in 127.0.0.0/8, or ::1.
+  bool is_loopback() const;
+  bool is_link_local() const { return family == AF_INET6 && ip[0] == 0xfe && ip[1] >> 6 == 2; }
+  size_t bytes() const { return family == AF_INET6 ? 16 : 4; }  // of `ip`
   /// "10.0.0.5" or "fd00::5".
   std::string host() const;
   /// "10.0.0.5:4567" or "[fd00::5]:4567".
   std::string text() const;
 };
+static_assert(sizeof(SocketAddress) == 24);
 
-/// Returns true if the addresses are equal except for their ports.
-bool same_host(const SocketAddress& a, const SocketAddress& b);
+/// The same for system calls.
+struct SystemAddress {
+  explicit SystemAddress(const SocketAddress& address);
+  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage); }
+  sockaddr_in6 storage{};
+  socklen_t length;
+};
 
 /// Returns the port of "host:port" or "[::1]:port"; 0 means any free port. Errors: INVALID_ARGUMENT
 /// if the text has another form.
@@ -65,12 +74,12 @@ std::vector<SocketAddress> addresses_on(const std::string& interface,
 
 /// A local and a remote address of a connection.
 struct SocketRoute {
-  SocketAddress from;  // port 0
+  SocketAddress from;  // port 0; none: any
   SocketAddress to;
 };
 /// Returns a route to each of `addresses` in whose family `interface` has an address. If the
 /// interface has several, prefers an equal address, then one in the same network, then the first
-/// that is not link-local.
+/// that is not link-local. Without an interface: from any address.
 std::vector<SocketRoute> routes_from(const std::string& interface,
                                      const std::vector<SocketAddress>& addresses);
 

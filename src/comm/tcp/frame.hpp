@@ -38,13 +38,13 @@ struct ErrorFrameHeader {
 static_assert(sizeof(ErrorFrameHeader) == 8);
 
 /// Version of the protocol of a connection. The ranks compare it during the rendezvous.
-constexpr uint16_t kProtocolVersion = 4;
+constexpr uint16_t kProtocolVersion = 5;
 constexpr uint32_t kFrameMagic = 0x314d524d + ((kProtocolVersion - 1) << 24);
 constexpr int64_t kMaxPayloadBytes = int64_t{256} << 10;
 constexpr int64_t kTextLimit = 4000;  // bytes of an error's text
 constexpr int32_t kToAll = -1;
 /// A message of at most this size may be sent before its receive is posted.
-constexpr int64_t kEarlyBytes = 4096;
+constexpr int64_t kEarlyBytes = 16384;
 
 inline uint32_t head_sum(const FrameHeader& h) {
   return crc32c(&h, offsetof(FrameHeader, head_sum));

@@ -41,9 +41,8 @@ Digest proof_of(const std::string& secret, const Nonce& greeted, const Nonce& cl
 }
 
 Digest proof_of(const std::string& secret, const AddressTable& table,
-                const std::vector<AddressEntry>& entries) {
-  const std::string_view all(reinterpret_cast<const char*>(entries.data()),
-                             entries.size() * sizeof(AddressEntry));
+                const std::vector<SocketAddress>& addresses) {
+  const std::string_view all = bytes_of(addresses[0], addresses.size() * sizeof(SocketAddress));
   return keyed_digest(secret, {"addresses", bytes_of(table.run), all});
 }
 

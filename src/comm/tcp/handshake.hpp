@@ -18,7 +18,7 @@ namespace muonrt {
 // proofs are HMACs under the secret; later the lower rank listens, and the key is that of the run.
 // The messages have the machine's byte order, which is little-endian on all machines that muonrt
 // runs on. The proofs also detect bits that change in transit. After the answer of a rendezvous,
-// rank 0 sends an AddressTable and its entries.
+// rank 0 sends an AddressTable.
 
 constexpr size_t kSecretBytes = 16;  // minimum size of a secret
 
@@ -46,14 +46,10 @@ struct Answer {
 };
 static_assert(sizeof(Greeting) == 40 && sizeof(Claim) == 92 && sizeof(Answer) == 544);
 
-/// The address of one rank.
-struct AddressEntry {
-  uint16_t family, port;  // family 4 or 6; 0: no address
-  std::array<uint8_t, 16> address;
-};
+/// The addresses of all ranks follow.
 struct AddressTable {
   Nonce run;     // different for every rendezvous
-  Digest proof;  // of the entries
+  Digest proof;  // of the addresses
 };
 
 constexpr std::array<char, 8> kGreeting = {'m', 'u', 'o', 'n', 'r', 't', 'G', '1'};
@@ -74,7 +70,7 @@ Digest proof_of(const std::string& secret, const Nonce& greeted, const Nonce& cl
 
 /// HMAC of an address table; and the key that the ranks of this run derive from the secret.
 Digest proof_of(const std::string& secret, const AddressTable& table,
-                const std::vector<AddressEntry>& entries);
+                const std::vector<SocketAddress>& addresses);
 Digest key_of(const std::string& secret, const AddressTable& table);
 
 /// Makes an answer with its proof. A message that is too long is cut.

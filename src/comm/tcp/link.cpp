@@ -20,7 +20,6 @@ Link::Progress after_error() {
 }  // namespace
 
 void Link::allocate() {
-  stage = std::make_unique_for_overwrite<char[]>(kStageBytes);
   text = std::make_unique_for_overwrite<char[]>(sizeof(ErrorFrameHeader) + kTextLimit);
   control.reserve(2 * kControlBytes);
 }
@@ -35,7 +34,6 @@ void Link::close(std::string_view reason) noexcept {
   part_data = nullptr;
   control.clear();
   payload_left = 0;
-  stage_begin = stage_end = 0;
 }
 
 void Link::queue(const FrameHeader& frame, const void* content) noexcept {
@@ -112,20 +110,22 @@ void Link::release_part() noexcept {
   }
 }
 
-Link::Progress Link::fill() {
-  // A long payload is received directly at its destination.
-  const bool direct = sink != Sink::kDiscard && payload_left > static_cast<int64_t>(kStageBytes);
-  char* const to = direct ? sink_at : stage.get();
-  const size_t most = direct ? static_cast<size_t>(payload_left) : kStageBytes;
-  const ssize_t n = recv(socket.fd(), to, most, MSG_DONTWAIT);
+Link::Progress Link::fill(Stage& stage, bool& all) {
+  const size_t direct = sink == Sink::kDiscard ? 0 : static_cast<size_t>(payload_left);
+  // After a payload only the next header, so that its payload is not copied either.
+  const size_t most = direct > 0 ? sizeof head : Stage::kBytes;
+  iovec parts[2] = {{sink_at, direct}, {stage.data.get(), most}};
+  msghdr message{};
+  message.msg_iov = direct > 0 ? parts : parts + 1;
+  message.msg_iovlen = direct > 0 ? 2 : 1;
+  const ssize_t n = recvmsg(socket.fd(), &message, MSG_DONTWAIT);
   if (n < 0) return after_error();
   if (n == 0) return Progress::kEnded;
-  if (direct) {
-    count(to, n);
-  } else {
-    stage_begin = 0;
-    stage_end = static_cast<size_t>(n);
-  }
+  const auto bytes = static_cast<size_t>(n), to_sink = std::min(bytes, direct);
+  if (to_sink > 0) count(sink_at, static_cast<int64_t>(to_sink));
+  stage.begin = 0;
+  stage.end = bytes - to_sink;
+  all = stage.end == most;
   return Progress::kDone;
 }
 
@@ -135,20 +135,20 @@ void Link::count(const char* data, int64_t bytes) {
   if (sink_at) sink_at += bytes;
 }
 
-bool Link::take_payload() {
-  const int64_t bytes = std::min(payload_left, static_cast<int64_t>(stage_end - stage_begin));
-  const char* const from = stage.get() + stage_begin;
+bool Link::take_payload(Stage& stage) {
+  const int64_t bytes = std::min(payload_left, static_cast<int64_t>(stage.end - stage.begin));
+  const char* const from = stage.data.get() + stage.begin;
   if (sink != Sink::kDiscard && bytes > 0) std::memcpy(sink_at, from, static_cast<size_t>(bytes));
   count(from, bytes);
-  stage_begin += static_cast<size_t>(bytes);
+  stage.begin += static_cast<size_t>(bytes);
   return payload_left == 0;
 }
 
-bool Link::take_header() {
-  const size_t bytes = std::min(sizeof head - head_bytes, stage_end - stage_begin);
-  std::memcpy(reinterpret_cast<char*>(&head) + head_bytes, stage.get() + stage_begin, bytes);
+bool Link::take_header(Stage& stage) {
+  const size_t bytes = std::min(sizeof head - head_bytes, stage.end - stage.begin);
+  std::memcpy(reinterpret_cast<char*>(&head) + head_bytes, stage.data.get() + stage.begin, bytes);
   head_bytes += bytes;
-  stage_begin += bytes;
+  stage.begin += bytes;
   if (head_bytes < sizeof head) return false;
   head_bytes = 0;
   payload_left = head.payload_bytes;

@@ -11,6 +11,15 @@
 
 namespace muonrt {
 
+/// Bytes that were received and not processed. All links share one object, because what one of them
+/// reads is processed before another one reads.
+struct Stage {
+  static constexpr size_t kBytes = size_t{64} << 10;
+  std::unique_ptr<char[]> data = std::make_unique_for_overwrite<char[]>(kBytes);
+  size_t begin = 0, end = 0;
+  bool empty() const { return begin == end; }
+};
+
 /// The connection between this rank and another one: the frames that are being written and read.
 /// No function blocks. Threads: one at a time.
 struct Link {
@@ -32,10 +41,8 @@ struct Link {
   Answer answer{};
   size_t got = 0;  // bytes of the message that is read
 
-  // Reading: `stage` has bytes that were received and not processed.
-  static constexpr size_t kStageBytes = 8192;
-  std::unique_ptr<char[]> stage, text;
-  size_t stage_begin = 0, stage_end = 0;
+  // Reading.
+  std::unique_ptr<char[]> text;
   FrameHeader head{};
   size_t head_bytes = 0;     // bytes of `head` that were read
   int64_t payload_left = 0;  // bytes of the payload that were not read
@@ -68,12 +75,14 @@ struct Link {
   /// Copies the rest of a part that is partly written; otherwise drops the part.
   void release_part() noexcept;
 
-  /// Reads from the socket to `stage`, or to the destination of a long payload.
-  Progress fill();
+  /// Reads from the socket: the rest of the payload to its destination, and what follows to
+  /// `stage`.
+  /// @param all  set to whether the socket had as many bytes as fit.
+  Progress fill(Stage& stage, bool& all);
   /// Takes bytes of the payload from `stage`. Returns true if the payload is complete.
-  bool take_payload();
+  bool take_payload(Stage& stage);
   /// Takes bytes of a header from `stage`. Returns true if it is complete.
-  bool take_header();
+  bool take_header(Stage& stage);
 
  private:
   void count(const char* data, int64_t bytes);

@@ -41,12 +41,8 @@ void PendingConnections::read(Examine examine) {
 
 bool PendingConnections::keeps_waiting(Connection& c, Examine examine) {
   if (c.got < sizeof c.claim) {
-    char* const to = reinterpret_cast<char*>(&c.claim);
-    const ssize_t n = recv(c.socket.fd(), to + c.got, sizeof c.claim - c.got, MSG_DONTWAIT);
-    const bool nothing = n < 0 && (errno == EAGAIN || errno == EINTR);
-    if (!nothing && n <= 0) return reject("it did not send a claim of muonrt");
-    c.got += nothing ? 0 : static_cast<size_t>(n);
-    if (std::memcmp(to, kClaim.data(), std::min(c.got, kClaim.size())) != 0)
+    const bool ended = receive_rest(c.socket, &c.claim, sizeof c.claim, c.got) == Received::kEnded;
+    if (ended || std::memcmp(&c.claim, kClaim.data(), std::min(c.got, kClaim.size())) != 0)
       return reject("it did not send a claim of muonrt");
     if (c.got < sizeof c.claim) return !c.deadline.passed() || reject("it sent no complete claim");
   }

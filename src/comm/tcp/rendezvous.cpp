@@ -19,33 +19,20 @@ namespace {
 
 constexpr int kTryMs = 5000;  // per address: time to connect and to receive the greeting
 
-enum class ReceiveResult { kAll, kClosed, kLate };
-
-ReceiveResult receive_bytes(const Socket& s, void* data, size_t bytes, Deadline deadline,
-                            const std::function<void()>& check) {
-  size_t got = 0;
-  while (got < bytes) {
-    if (!wait_for(s.fd(), POLLIN, deadline, check)) return ReceiveResult::kLate;
-    const ssize_t n = recv(s.fd(), static_cast<char*>(data) + got, bytes - got, MSG_DONTWAIT);
-    if (n < 0 && (errno == EAGAIN || errno == EINTR)) continue;
-    if (n <= 0) return ReceiveResult::kClosed;
-    got += static_cast<size_t>(n);
+/// Returns kPart after the deadline.
+Received receive_bytes(const Socket& s, void* data, size_t bytes, Deadline deadline,
+                       const std::function<void()>& check) {
+  for (size_t got = 0; wait_for(s.fd(), POLLIN, deadline, check);) {
+    const Received result = receive_rest(s, data, bytes, got);
+    if (result != Received::kPart) return result;
   }
-  return ReceiveResult::kAll;
+  return Received::kPart;
 }
 
 template <class T>
-ReceiveResult receive_value(const Socket& s, T& value, Deadline deadline,
-                            const std::function<void()>& check) {
+Received receive_value(const Socket& s, T& value, Deadline deadline,
+                       const std::function<void()>& check) {
   return receive_bytes(s, &value, sizeof value, deadline, check);
-}
-
-std::vector<SocketRoute> routes_to(const std::vector<SocketAddress>& addresses,
-                                   const std::string& interface) {
-  if (!interface.empty() && !addresses.empty()) return routes_from(interface, addresses);
-  std::vector<SocketRoute> out;
-  for (const SocketAddress& to : addresses) out.push_back({{}, to});
-  return out;
 }
 
 /// Returns a connection that rank 0 has greeted. If there is none but a later attempt may succeed,
@@ -53,27 +40,31 @@ std::vector<SocketRoute> routes_to(const std::vector<SocketAddress>& addresses,
 Socket try_connect_to_rank_0(const TcpRendezvous& rendezvous,
                              const std::vector<SocketAddress>& addresses, Greeting& greeting,
                              Deadline deadline, std::string& why) {
-  const std::vector<SocketRoute> routes = routes_to(addresses, rendezvous.interface);
+  const auto routes = routes_from(rendezvous.interface, addresses);
   auto left = static_cast<int>(routes.size());
   for (const SocketRoute& route : routes) {
     // If little time is left, the addresses share it.
     const Deadline try_deadline = Deadline::in_ms(poll_ms(deadline, kTryMs * left) / left);
     --left;
-    Socket socket =
-        try_connect(route.to, route.from, try_deadline, why, rendezvous.check_interrupt);
+    Socket socket = begin_connect(route.to, route.from, why);
     if (!socket) continue;
+    if (!wait_for(socket.fd(), POLLOUT, try_deadline, rendezvous.check_interrupt)) {
+      why = "no answer";
+      continue;
+    }
+    if (!is_connected(socket, why)) continue;
     prepare(socket);
     switch (receive_value(socket, greeting, try_deadline, rendezvous.check_interrupt)) {
-      case ReceiveResult::kAll:
+      case Received::kAll:
         if (greeting.magic == kGreeting) return socket;
         MUONRT_REQUIRE(left > 0, Status::kComm, "rendezvous: the program at ", rendezvous.address,
                        " is not muonrt; use the port of rank 0");
         why = "the program at that address is not muonrt";
         break;
-      case ReceiveResult::kClosed:
+      case Received::kEnded:
         why = "the connection was closed";
         break;
-      case ReceiveResult::kLate:
+      case Received::kPart:
         why = "the program at that address sends nothing; perhaps it is not muonrt";
         break;
     }
@@ -92,14 +83,14 @@ bool ask(const Socket& socket, const TcpRendezvous& rendezvous, const std::strin
       {}};
   claim.proof = proof_of(secret, greeting.nonce, claim);
   Answer answer{};
-  const ReceiveResult result = send_value(socket, claim) ? receive_value(socket, answer, deadline,
-                                                                         rendezvous.check_interrupt)
-                                                         : ReceiveResult::kClosed;
-  MUONRT_REQUIRE(result != ReceiveResult::kLate, Status::kTimeout, "rendezvous at ",
-                 rendezvous.address, ": rank ", rendezvous.rank,
+  const Received result = send_value(socket, claim)
+                              ? receive_value(socket, answer, deadline, rendezvous.check_interrupt)
+                              : Received::kEnded;
+  MUONRT_REQUIRE(result != Received::kPart, Status::kTimeout, "rendezvous at ", rendezvous.address,
+                 ": rank ", rendezvous.rank,
                  " is connected, but other ranks did not connect before the timeout; start all "
                  "ranks, or raise timeout_ms");
-  if (result == ReceiveResult::kClosed) return false;
+  if (result == Received::kEnded) return false;
   const bool known =
       answer.magic == kAnswer &&
       equal_in_constant_time(answer.proof, proof_of(secret, greeting.nonce, claim.nonce, answer));
@@ -124,8 +115,7 @@ void listen_for_ranks(const TcpRendezvous& rendezvous, const std::vector<SocketA
   const SocketAddress local = address_of(connection);
   const bool here = std::all_of(rank_0.begin(), rank_0.end(),
                                 [](const SocketAddress& a) { return a.is_loopback(); });
-  if (!rendezvous.interface.empty()) out.from = local;
-  out.from.length == 0 ? void() : out.from.set_port(0);
+  if (!rendezvous.interface.empty()) out.from = local.with_port(0);
   const auto listen = [&](const SocketAddress& at) {
     out.listener =
         std::move(listen_in_range({at}, rendezvous.ports, std::max(64, rendezvous.size))[0]);
@@ -140,23 +130,20 @@ void listen_for_ranks(const TcpRendezvous& rendezvous, const std::vector<SocketA
 
 /// Receives the addresses of all ranks. A rank on rank 0's machine may have a loopback address;
 /// then other machines connect to the address at which they reach rank 0.
-void read_addresses(const Socket& socket, const std::string& secret,
-                    std::vector<AddressEntry>& entries, TcpConnections& out, Deadline deadline) {
+void read_addresses(const Socket& socket, const std::string& secret, TcpConnections& out,
+                    Deadline deadline) {
   AddressTable table{};
-  const bool got = receive_value(socket, table, deadline, {}) == ReceiveResult::kAll &&
-                   receive_bytes(socket, entries.data(), entries.size() * sizeof(AddressEntry),
-                                 deadline, {}) == ReceiveResult::kAll;
-  MUONRT_REQUIRE(got && equal_in_constant_time(table.proof, proof_of(secret, table, entries)),
+  const bool got =
+      receive_value(socket, table, deadline, {}) == Received::kAll &&
+      receive_bytes(socket, out.addresses.data(), out.addresses.size() * sizeof(SocketAddress),
+                    deadline, {}) == Received::kAll;
+  MUONRT_REQUIRE(got && equal_in_constant_time(table.proof, proof_of(secret, table, out.addresses)),
                  Status::kComm, "rendezvous: rank ", out.rank,
                  " lost the connection to rank 0 before it received the addresses of all ranks; "
                  "see the output of rank 0");
   const SocketAddress rank_0 = peer_of(socket);
-  for (size_t r = 1; r < entries.size(); ++r) {
-    SocketAddress& at = out.addresses[r] = SocketAddress::of(entries[r]);
-    if (at.length == 0 || !at.is_loopback() || rank_0.is_loopback()) continue;
-    at = rank_0;
-    at.set_port(entries[r].port);
-  }
+  for (SocketAddress& at : out.addresses)
+    if (at.is_loopback() && !rank_0.is_loopback()) at = rank_0.with_port(at.port);
   out.key = key_of(secret, table);
 }
 
@@ -233,11 +220,9 @@ TcpConnections connect_to_rank_0(const TcpRendezvous& rendezvous,
   TcpConnections out;
   out.rank = rendezvous.rank;
   out.size = rendezvous.size;
-  std::vector<AddressEntry> entries;
   retry_while_out_of_memory(deadline, [&] {  // before rank 0 accepts this rank
     out.sockets.resize(1);
     out.addresses.resize(static_cast<size_t>(out.size));
-    entries.resize(out.addresses.size());
   });
   using std::chrono::milliseconds;
   Backoff pauses(milliseconds(0), milliseconds(20), milliseconds(200));
@@ -254,9 +239,9 @@ TcpConnections connect_to_rank_0(const TcpRendezvous& rendezvous,
       return greeted;
     });
     if (socket) {
-      const uint16_t port = out.listener ? address_of(out.listener).port() : uint16_t{0};
+      const uint16_t port = out.listener ? address_of(out.listener).port : uint16_t{0};
       if (ask(socket, rendezvous, contact.secret, greeting, mine, port, deadline)) {
-        read_addresses(socket, contact.secret, entries, out, deadline);
+        read_addresses(socket, contact.secret, out, deadline);
         out.sockets[0] = std::move(socket);
         return out;
       }

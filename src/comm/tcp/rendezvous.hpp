@@ -31,8 +31,8 @@ struct TcpConnections {
   int rank = 0, size = 1;
   std::vector<Socket> sockets;  // rank 0: connections to all ranks; others: [0] is that to rank 0
   Socket listener;              // for the connections of higher ranks, except on rank 0
-  std::vector<SocketAddress> addresses;  // of the listeners, by rank; not on rank 0
-  SocketAddress from;                    // local address of new connections; length 0: any
+  std::vector<SocketAddress> addresses;  // of the listeners, by rank; rank 0 has none
+  SocketAddress from;                    // local address of new connections; none: any
   Digest key{};                          // equal on all ranks of this run
 };
 

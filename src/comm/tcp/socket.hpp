@@ -32,24 +32,23 @@ struct PortRange {
 std::vector<Socket> listen_in_range(const std::vector<SocketAddress>& addresses, PortRange ports,
                                     int backlog);
 
-/// Returns the local address of a socket, and that of the other end of its connection.
+/// Returns the local address of a socket, and that of the other end of its connection (none if
+/// the connection has ended).
 SocketAddress address_of(const Socket& socket);
 SocketAddress peer_of(const Socket& socket);
 
 /// Starts to connect to `address`. The socket is empty if that fails at once, and `why` the reason.
-/// @param from  the local address to use; length 0: any.
+/// @param from  the local address to use; none: any.
 Socket begin_connect(const SocketAddress& address, const SocketAddress& from, std::string& why);
 /// Call it when the socket is writable. Returns false if the connection has failed, and sets `why`.
 bool is_connected(const Socket& socket, std::string& why);
 
-/// Connects to `address`, waiting at most until the deadline.
-/// @param check  as in `wait_for`.
-/// @return  an open connection. On error an empty socket, and `why` is the reason.
-Socket try_connect(const SocketAddress& address, const SocketAddress& from, Deadline deadline,
-                   std::string& why, const std::function<void()>& check = {});
-
 /// Sets TCP_NODELAY and SO_KEEPALIVE.
 void prepare(const Socket& socket);
+
+enum class Received { kAll, kPart, kEnded };
+/// Reads what has arrived of `bytes` bytes, of which `got` were read before. Does not block.
+Received receive_rest(const Socket& socket, void* data, size_t bytes, size_t& got);
 
 /// Waits until poll() reports one of `events` or an error. Returns false after the deadline.
 /// @param check  if set, called about every 100 ms and after a signal; may throw.

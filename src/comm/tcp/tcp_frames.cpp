@@ -9,7 +9,7 @@ namespace muonrt {
 
 namespace {
 
-constexpr int64_t kReadBytes = int64_t{1} << 20;  // read from one connection before the next one
+constexpr int kReads = 16;  // of one connection before the next one
 
 /// Returns the text of a peer without control characters, or "" if there is no memory for it.
 std::string printable_text(const char* text, int64_t bytes) noexcept {
@@ -130,9 +130,11 @@ void TcpWorld::write(int32_t to) {
 
 void TcpWorld::read(int32_t from) {
   Link& l = link(from);
-  for (int64_t left = kReadBytes; left > 0 && l.state == Link::State::kOpen;) {
-    const int64_t before = l.payload_left;
-    switch (l.fill()) {
+  bool more = true;
+  for (int reads = 0;
+       reads < kReads && (more || l.payload_left > 0) && l.state == Link::State::kOpen; ++reads) {
+    const bool begun = l.payload_left > 0;
+    switch (l.fill(stage_, more)) {
       case Link::Progress::kBlocked:
         return;
       case Link::Progress::kEnded:
@@ -140,18 +142,14 @@ void TcpWorld::read(int32_t from) {
       case Link::Progress::kDone:
         break;
     }
-    const auto staged = static_cast<int64_t>(l.stage_end - l.stage_begin);
-    const bool drained = staged > 0 && staged < static_cast<int64_t>(Link::kStageBytes);
-    left -= staged + before - l.payload_left;
-    if (staged == 0 && l.payload_left == 0) process_frame(from);
-    while (l.stage_begin < l.stage_end) {
+    if (begun && l.payload_left == 0) process_frame(from);
+    while (!stage_.empty() && l.state == Link::State::kOpen) {
       if (l.payload_left > 0) {
-        if (l.take_payload()) process_frame(from);
-      } else if (l.take_header()) {
+        if (l.take_payload(stage_)) process_frame(from);
+      } else if (l.take_header(stage_)) {
         process_header(from);
       }
     }
-    if (drained && l.payload_left == 0) return;  // poll() reports whether there is more
   }
 }
 

@@ -16,6 +16,7 @@ using std::chrono::milliseconds;
 constexpr int kConnectMs = 20'000;  // until the system of the peer has accepted a connection
 constexpr int kRetryMs = 20;        // after the peer has closed a connection without an answer
 constexpr int kMaxPollMs = 1000;
+constexpr auto kSpin = std::chrono::microseconds(50);
 constexpr int kServerPauseMs = 10;  // between two looks of serve() while operations run
 
 }  // namespace
@@ -23,15 +24,13 @@ constexpr int kServerPauseMs = 10;  // between two looks of serve() while operat
 /// Polls until something happens, or waits for the thread that does.
 void TcpWorld::wait(Lock& lock, Deadline deadline) {
   if (polling_) {
-    ++waiting_;
     wake_.wait_until(lock, deadline.at());
-    --waiting_;
     return;
   }
   polling_ = true;
   poll_links(lock, poll_, poll_ms(deadline, retrying_ ? kRetryMs : kMaxPollMs));
   polling_ = false;
-  if (waiting_ > 0) wake_.notify_all();
+  wake_.notify_all();
 }
 
 void TcpWorld::poll_links(Lock& lock, Poll& p, int timeout_ms) {
@@ -52,7 +51,14 @@ void TcpWorld::poll_links(Lock& lock, Poll& p, int timeout_ms) {
     add(l.socket, (connecting ? 0 : POLLIN) | (connecting || !l.is_idle() ? POLLOUT : 0), peer);
   }
   lock.unlock();
-  poll(p.fds.data(), p.fds.size(), timeout_ms);
+  // A wake-up takes longer than a message, so the thread of an operation sleeps only after a while.
+  const bool spins = &p == &poll_ && timeout_ms > 1;
+  int ready = 0;
+  for (const auto end = Clock::now() + kSpin; spins && ready == 0 && Clock::now() < end;) {
+    ready = poll(p.fds.data(), p.fds.size(), 0);
+    if (ready == 0) std::this_thread::yield();
+  }
+  if (ready == 0) poll(p.fds.data(), p.fds.size(), timeout_ms);
   lock.lock();
   if (&p == &server_poll_ && operations_ > 0) return;  // their threads read everything
   uint64_t taken = 0;
@@ -137,14 +143,15 @@ void TcpWorld::retry(int32_t peer, std::string why) {
 void TcpWorld::continue_handshake(int32_t peer) {
   Link& l = link(peer);
   const bool greeting = l.state == Link::State::kGreeted;
-  char* const to =
-      greeting ? reinterpret_cast<char*>(&l.greeting) : reinterpret_cast<char*>(&l.answer);
-  const size_t bytes = greeting ? sizeof l.greeting : sizeof l.answer;
-  const ssize_t n = recv(l.socket.fd(), to + l.got, bytes - l.got, MSG_DONTWAIT);
-  if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
-  if (n <= 0) return retry(peer, "the rank closed the connection");
-  l.got += static_cast<size_t>(n);
-  if (l.got < bytes) return;
+  void* const to = greeting ? static_cast<void*>(&l.greeting) : &l.answer;
+  switch (receive_rest(l.socket, to, greeting ? sizeof l.greeting : sizeof l.answer, l.got)) {
+    case Received::kPart:
+      return;
+    case Received::kEnded:
+      return retry(peer, "the rank closed the connection");
+    case Received::kAll:
+      break;
+  }
   l.got = 0;
   if (greeting) {
     l.claim = {kClaim, rank_, size_, 0, kProtocolVersion, 0, peer, fresh_nonce(), {}};

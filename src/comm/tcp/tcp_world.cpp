@@ -284,7 +284,7 @@ std::string TcpWorld::missing_link_text(int32_t peer) {
   const Link& l = link(peer);
   if (rank_ < peer)
     return cat("rank ", peer, " has not connected to this rank, which listens at ", here_, " port ",
-               address_of(listener_).port(), "; if rank ", peer,
+               address_of(listener_).port, "; if rank ", peer,
                " is running, check whether a firewall blocks this port");
   return cat("rank ", rank_, " at ", here_, " cannot connect to rank ", peer, " at ",
              addresses_[static_cast<size_t>(peer)].text(), " (",

@@ -151,6 +151,7 @@ class TcpWorld {
   const std::string here_;  // this rank's address
   const std::string key_;
   std::vector<Link> links_;  // by rank
+  Stage stage_;
 
   std::mutex mutex_;
   std::condition_variable wake_;
@@ -162,7 +163,6 @@ class TcpWorld {
   Socket wake_poll_;       // an eventfd
   int operations_ = 0;     // that run
   bool polling_ = false;   // the thread of an operation polls
-  int waiting_ = 0;        // threads that wait for that one
   bool retrying_ = false;  // a connection will be tried again
   bool served_ = false;    // no operation has run since the last look of serve()
   bool stop_ = false;

@@ -37,7 +37,7 @@ inline void require_apart(const Interval& given, const Interval& other) {
                  " bytes; give every buffer its own memory");
 }
 
-/// Errors: INVALID_ARGUMENT, with the parameter and `what`, if the device cannot access `memory`.
+/// Errors: INVALID_ARGUMENT if the device cannot access `memory`; names the parameter and `what`.
 inline void require_reach(const Device& device, const std::string& name, const char* what,
                           const void* memory) {
   MUONRT_REQUIRE(device.reaches(memory), Status::kInvalidArgument, "param '", name, "': ", what,

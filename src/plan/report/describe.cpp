@@ -77,7 +77,7 @@ std::string method_line(const Plan& plan) {
   return automatic ? cat("method      by shape: ", method_rule(), "\n") : std::string();
 }
 
-/// The number of matrices of each cost and one of these matrices, by descending cost.
+/// For each cost, in descending order: how many matrices have it, and one of them as an example.
 using CostClasses = std::map<int64_t, std::pair<int64_t, const Matrix*>, std::greater<>>;
 
 /// Returns a lower bound on the largest load for the case that the matrices of the first `divided`

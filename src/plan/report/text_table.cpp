@@ -1,13 +1,26 @@
 #include "plan/report/text_table.hpp"
 
 #include <algorithm>
+#include <clocale>
+#include <cwchar>
 
 namespace muonrt {
 
 size_t columns_of(const std::string& text) {
-  return static_cast<size_t>(std::count_if(text.begin(), text.end(), [](char c) {
-    return (static_cast<unsigned char>(c) & 0xc0) != 0x80;
-  }));
+  static const locale_t utf8 = newlocale(LC_CTYPE_MASK, "C.UTF-8", nullptr);
+  const locale_t before = utf8 ? uselocale(utf8) : nullptr;
+  size_t columns = 0;
+  for (size_t at = 0; at < text.size();) {
+    std::mbstate_t state{};
+    wchar_t character = 0;
+    const size_t bytes = std::mbrtowc(&character, text.data() + at, text.size() - at, &state);
+    const bool valid = bytes > 0 && bytes <= text.size() - at;
+    const int width = valid ? wcwidth(character) : 1;
+    columns += static_cast<size_t>(std::max(width, 0));
+    at += valid ? bytes : 1;
+  }
+  if (utf8) uselocale(before);
+  return columns;
 }
 
 std::string TextTable::text() const {

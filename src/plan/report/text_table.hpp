@@ -5,7 +5,8 @@
 
 namespace muonrt {
 
-/// Returns the number of characters of a UTF-8 text.
+/// Returns the columns of a terminal that UTF-8 text fills: 2 for a wide character, 0 for a
+/// combining one.
 size_t columns_of(const std::string& text);
 
 /// A table of text with aligned columns.

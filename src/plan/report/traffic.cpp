@@ -177,13 +177,13 @@ class Measurement {
     peers_[static_cast<size_t>(first + count)].add(each, -1);
   }
 
-  /// Adds a message of `bytes` from each of these ranks to `owner`.
+  /// Adds a message of `bytes` from each of these ranks to `owner`, whose own is not stored twice.
   void gather(int32_t first, int32_t count, size_t owner, int64_t bytes) {
     const auto self = static_cast<int32_t>(owner);
     const bool own = first <= self && self < first + count;
     const int64_t others = count - own;
     add_peers(first, count, {round_up(bytes, kMessageAlignment), 0, bytes, 0, 1});
-    if (own) add_peers(self, 1, {0, 0, -bytes, 0, -1});
+    if (own) add_peers(self, 1, {-round_up(bytes, kMessageAlignment), 0, -bytes, 0, -1});
     add(owner, kGatherReceive, bytes, count);
     out_.ranks[owner].received += others * bytes;
     out_.chunks.back().gather += others * bytes;
@@ -197,6 +197,7 @@ class Measurement {
     const int64_t others = count - own, aligned = round_up(bytes, kMessageAlignment);
     add_peers(first, count, {0, aligned, 0, bytes, 0});
     if (own) add_peers(self, 1, {0, 0, 0, -bytes, 0});
+    if (own) buffers_[owner][kReturnSend] -= aligned;
     if (chunk_->relay > 0) std::fill_n(unaligned_.begin() + first, count, aligned - bytes);
     returns_[owner] += others;
     out_.ranks[owner].messages += others;

@@ -9,7 +9,9 @@ BlockExchange::BlockExchange(Optimizer& optimizer)
     : comm_(optimizer.comm()),
       device_(optimizer.device()),
       copy_(device_, optimizer.settings().timeout_ms),
-      stream_(device_.create_stream(comm_.stream_kind())),
+      // This thread waits for each exchange, so it runs the exchange itself if it can.
+      stream_(device_.create_stream(device_.host_reaches_memory() ? StreamKind::kCommOnCaller
+                                                                  : comm_.stream_kind())),
       done_(device_.create_event()) {}
 
 Blocks BlockExchange::run(const Blocks& blocks, const std::vector<int64_t>& receive_bytes) {

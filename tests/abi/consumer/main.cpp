@@ -1,4 +1,4 @@
-// The same in C++17, with muonrt.hpp.
+// Calls an installed copy of the library from C++17, with muonrt.hpp.
 #include <iostream>
 #include <muonrt/muonrt.hpp>
 

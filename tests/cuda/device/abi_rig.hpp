@@ -13,7 +13,7 @@
 #include "muonrt/step.h"
 #include "muonrt/tuning.h"
 
-// One rank's optimizer through the C ABI, in a program that uses its own streams.
+// An optimizer on one rank that a program with its own streams uses through the C ABI.
 namespace cuda_test {
 
 constexpr int kRows = 8, kCols = 12, kNumel = 6;
@@ -24,8 +24,8 @@ inline void ok(muonrt_status_t status) {
 }
 
 /// A matrix for Muon and a vector for AdamW in memory of a GPU, and a staged communicator of one
-/// rank. The vector's gradient is NaN, so a step is skipped unless a new gradient is written
-/// before.
+/// rank. The gradient of the vector is NaN, so a step is skipped unless the program writes a new
+/// gradient first.
 class AbiRig {
  public:
   explicit AbiRig(int device = 0) : memory(make_device(false, device)) {

@@ -11,8 +11,8 @@
 
 namespace cuda_test {
 
-/// A caller's stream on the first GPU whose work does not end before `end`. A call that frees
-/// memory of this GPU waits for it, too.
+/// A caller's stream on the first GPU whose work does not complete before end() is called. A call
+/// that frees memory of this GPU also waits for this work.
 class BusyStream {
  public:
   BusyStream() {

@@ -1,4 +1,5 @@
-// Steps through the C ABI in a program that uses its own streams, some of which are being captured.
+// Tests steps through the C ABI in a program that uses its own streams, some of which are being
+// captured.
 
 #include <algorithm>
 #include <catch2/catch.hpp>
@@ -56,7 +57,7 @@ class Writer {
   float* fresh_;
 };
 
-/// Ends a capture. Returns whether it was valid until its end.
+/// Ends a capture. Returns whether the capture was valid until its end.
 bool end_capture(cudaStream_t stream) {
   cudaGraph_t graph = nullptr;
   const cudaError_t result = cudaStreamEndCapture(stream, &graph);
@@ -72,8 +73,8 @@ constexpr cudaStreamCaptureMode kModes[] = {
 
 TEST_CASE("caller's stream: a step waits for gradients that the stream still has to write",
           "[cuda]") {
-  // {the stream that writes, the stream that is passed}. By the rules of the default stream the
-  // second waits for the first.
+  // Each pair is {the stream that writes, the stream that is passed}. By the rules of the default
+  // stream, the second one waits for the first.
   const std::pair<Kind, Kind> cases[] = {
       {Kind::kBlocking, Kind::kBlocking}, {Kind::kNonBlocking, Kind::kNonBlocking},
       {Kind::kNull, Kind::kNull},         {Kind::kLegacy, Kind::kLegacy},
@@ -88,7 +89,7 @@ TEST_CASE("caller's stream: a step waits for gradients that the stream still has
     Writer writer(rig);
     const CallersStream theirs(writes), other(passed);
     writer.write(theirs.handle);
-    // Without the wait the gradient would be NaN, and the step would be skipped.
+    // If the second stream did not wait, the gradient would be NaN and the step would be skipped.
     CHECK(rig.step(writes == passed ? theirs.handle : other.handle) == MUONRT_OK);
     for (const float x : rig.vector()) CHECK(x < 0.6f);
   }
@@ -106,7 +107,8 @@ TEST_CASE(
     ok(each->create());
     Writer writer(*each);
     writer.write(theirs.handle);
-    REQUIRE(each->step(theirs.handle) == MUONRT_OK);  // its checks wait
+    // The checks of the first step wait for the GPU.
+    REQUIRE(each->step(theirs.handle) == MUONRT_OK);
   }
   REQUIRE(same.step(theirs.handle) == MUONRT_OK);
   float* const seen = rig.memory.put(std::vector<float>(kNumel, NAN));
@@ -140,7 +142,7 @@ TEST_CASE("caller's stream: a step that has timed out commits nothing when the s
   theirs.work();
   CHECK(rig.step(theirs.handle) == MUONRT_ERROR_TIMEOUT);
   theirs.end();
-  muonrt_optimizer_destroy(rig.optimizer);  // waits for the work that was enqueued
+  muonrt_optimizer_destroy(rig.optimizer);  // waits for the enqueued work
   rig.optimizer = nullptr;
   CHECK(rig.whole() == before);
 }
@@ -151,7 +153,7 @@ TEST_CASE(
   for (const Kind writes : {Kind::kNull, Kind::kBlocking}) {
     INFO(kNames[static_cast<int>(writes)]);
     AbiRig rig;
-    uint16_t* const weights = rig.memory.put(std::vector<uint16_t>(kNumel, 0x7fc0));  // NaN
+    uint16_t* const weights = rig.memory.put(std::vector<uint16_t>(kNumel, 0x7fc0));  // NaN in bf16
     const uint16_t* const fresh = rig.memory.put(std::vector<uint16_t>(kNumel, 0x4000));
     rig.params[1].data = weights;
     rig.params[1].dtype = MUONRT_DTYPE_BF16;
@@ -193,7 +195,7 @@ TEST_CASE(
       AbiRig rig;
       ok(rig.create());
       const CallersStream theirs(kind);
-      // Read before the capture, because reading device memory waits, too.
+      // The weights are read before the capture, because reading device memory waits for the GPU.
       const std::vector<float> before = rig.whole();
       REQUIRE(cudaStreamBeginCapture(theirs.handle, mode) == cudaSuccess);
       const muonrt_status_t status = rig.step(theirs.handle);
@@ -260,7 +262,7 @@ TEST_CASE(
       Writer writer(rig);
       const CallersStream captured(Kind::kNonBlocking), theirs(Kind::kNonBlocking);
       writer.write(theirs.handle);
-      REQUIRE(rig.step(theirs.handle) == MUONRT_OK);  // the first step allocates
+      REQUIRE(rig.step(theirs.handle) == MUONRT_OK);  // the first step allocates memory
       REQUIRE(cudaStreamBeginCapture(captured.handle, mode) == cudaSuccess);
       muonrt_status_t status = MUONRT_ERROR_INTERNAL;
       std::string message;

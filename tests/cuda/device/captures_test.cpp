@@ -1,5 +1,5 @@
-// A program captures one of its streams while muonrt waits or allocates. The capture must stay
-// valid.
+// Tests that a capture stays valid if muonrt waits or allocates while the program captures one of
+// its streams.
 
 #include <catch2/catch.hpp>
 #include <utility>
@@ -111,7 +111,7 @@ TEST_CASE(
     };
     allocator.release = [](void*, void* memory, int64_t, int32_t, void*) { cudaFree(memory); };
     if (mode == cudaStreamCaptureModeGlobal)
-      rig.tuning.allocator = &allocator;  // the strictest mode
+      rig.tuning.allocator = &allocator;  // capture in the strictest mode
     const float* const gradient = rig.memory.put(std::vector<float>(kNumel, 2.0f));
     cudaStream_t stream = nullptr;
     cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, 0);

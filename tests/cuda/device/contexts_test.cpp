@@ -1,4 +1,4 @@
-// The GPUs on which a process creates contexts, which take hundreds of megabytes each.
+// Checks on which GPUs a process creates contexts, because each takes hundreds of megabytes.
 
 #include <catch2/catch.hpp>
 #include <thread>

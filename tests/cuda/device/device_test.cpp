@@ -74,7 +74,7 @@ TEST_CASE("cuda device: an event blocks only the work that waits for it", "[cuda
   const auto second = device->create_stream(StreamKind::kComm);
   const auto made = device->create_event(), done = device->create_event();
   const Buffer memory(*device, 4096), result = Buffer::shared(*device, 4096);
-  device->wait(*second, *made);  // never recorded, so it blocks nothing
+  device->wait(*second, *made);  // blocks nothing, because the event was never recorded
   device->synchronize(*made, kSoon());
   for (int round = 1; round <= 3; ++round) {
     device->ops().fill(*first, memory.data(), static_cast<unsigned char>(round), 4096);
@@ -140,7 +140,7 @@ TEST_CASE("cuda copy: constants, shared and device memory, any size, without a w
     machine.ops().copy(machine.on(), a.data(), shared, bytes);
     machine.ops().copy(machine.on(), third.as<char>(), a.data(), bytes);
     machine.ops().copy(machine.on(), third.as<char>() + 1, shared,
-                       bytes);  // shared to shared, at an odd address
+                       bytes);  // copies within shared memory, at an odd address
     machine.finish();
     CHECK(std::memcmp(third.as<char>() + 1, shared, n) == 0);
     CHECK(third.as<unsigned char>()[0] == shared[0]);

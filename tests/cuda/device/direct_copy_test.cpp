@@ -1,5 +1,5 @@
-// Messages between ranks that are threads if the GPU does not end a copy in time, and messages of a
-// single rank. Emulated only, because the emulator's streams can be stopped.
+// Tests messages between ranks that are threads if the GPU does not complete a copy in time, and
+// messages of a single rank. The cases need the emulator, whose streams can be stopped.
 
 #include <atomic>
 #include <catch2/catch.hpp>
@@ -15,14 +15,14 @@ using namespace cuda_test;
 using transport_test::on_ranks;
 
 namespace {
-// Milliseconds. The shorter one passes while a GPU is stopped. A peer's thread needs less than that
-// to start its operation, even on a busy machine.
+// Timeouts in milliseconds. The shorter one expires while a GPU is stopped. The thread of another
+// rank needs less time than that to start its operation, even on a busy machine.
 constexpr int64_t kShort = 2000, kLong = 60000;
 
 }  // namespace
 
 TEST_CASE("direct copy: a sender keeps its memory until a slow copy has ended", "[emulated]") {
-  // The GPU stops before rank 1 copies from rank 0, until long after the timeout of rank 0.
+  // The GPU stops before rank 1 copies from rank 0, and continues long after the timeout of rank 0.
   std::thread release;
   ThreadFaults faults;
   faults.before_delivery = [&](const ThreadMessage& m) {
@@ -110,7 +110,7 @@ TEST_CASE("direct copy: a single rank waits for nothing, and reduces nothing aft
           "[emulated]") {
   ThreadGroup group(1);
   const auto comm = make_staged_comm(make_bootstrap(group.transport(0)), 0);
-  comm->set_timeout_ms(kShort);  // would end a wait
+  comm->set_timeout_ms(kShort);  // this timeout would end a wait
   Machine machine(world_device());
   const std::vector<int64_t> sent = {3, -4, 5};
   int64_t* const from = machine.put(sent);
@@ -140,5 +140,5 @@ TEST_CASE("direct copy: a single rank waits for nothing, and reduces nothing aft
   machine.finish();
   CHECK(machine.get(votes, 3) == std::vector<int64_t>{-7, -7, -7});
   CHECK_THROWS_AS(comm->exchange(machine.on(), {&send, 1}, {&receive, 1}),
-                  Error);  // the communicator has ended
+                  Error);  // the communicator has already ended
 }

@@ -1,4 +1,4 @@
-// The sources of a GPU's memory: cudaMalloc, or the caller's functions.
+// Tests where the memory of a GPU comes from: cudaMalloc, or the caller's functions.
 
 #include <algorithm>
 #include <catch2/catch.hpp>
@@ -27,7 +27,7 @@ void make_gradient_finite(AbiRig& rig) {
   rig.params[1].grad = rig.memory.put(std::vector<float>(kNumel, 0.25f));
 }
 
-/// The weights after three steps.
+/// Returns the weights after three steps.
 std::vector<float> after_steps(AbiRig& rig) {
   for (int i = 0; i < 3; ++i) CHECK(rig.step(nullptr) == MUONRT_OK);
   return rig.whole();

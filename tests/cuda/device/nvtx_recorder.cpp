@@ -1,6 +1,6 @@
-// A profiler for tests: a library that NVTX loads if NVTX_INJECTION64_PATH names it. For each range
-// that begins or ends it adds a line to the file that MUONRT_TEST_RANGES names. Threads are
-// numbered in the order of their first ranges:
+// A profiler for tests, which is a library that NVTX loads if NVTX_INJECTION64_PATH names it. For
+// each range that begins or ends, it adds a line to the file that MUONRT_TEST_RANGES names. Threads
+// are numbered in the order of their first ranges. The lines have two forms:
 //   thread push domain payload text
 //   thread pop domain
 
@@ -24,7 +24,8 @@ int thread_number() {
   return number;
 }
 
-/// A handle is the address of the domain's name; null is the default domain.
+/// Returns the name of a domain. A handle is the address of the name, and null is the default
+/// domain.
 const char* name_of(nvtxDomainHandle_t domain) {
   return domain ? reinterpret_cast<const std::string*>(domain)->c_str() : "default";
 }
@@ -66,7 +67,8 @@ void put(NvtxFunctionTable table, int at, Function* function) {
 
 }  // namespace
 
-/// NVTX calls it at the program's first range. 0 means that no profiler is attached.
+/// NVTX calls this function at the program's first range. Returning 0 means that no profiler is
+/// attached.
 extern "C" __attribute__((visibility("default"))) int InitializeInjectionNvtx2(
     NvtxGetExportTableFunc_t get_table) {
   const char* const path = std::getenv("MUONRT_TEST_RANGES");

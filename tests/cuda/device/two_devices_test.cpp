@@ -1,4 +1,4 @@
-// Several GPUs in one process. Skipped if there is only one; the emulator has two.
+// Tests several GPUs in one process. Skipped if there is only one GPU; the emulator has two.
 
 #include <catch2/catch.hpp>
 
@@ -25,7 +25,7 @@ int current() {
   return device;
 }
 
-/// Checks that every call leaves the device current that the caller has selected.
+/// Checks that after every call the current device is still the one that the caller has selected.
 class Caller {
  public:
   explicit Caller(int device) : device_(device) { cudaSetDevice(device_); }
@@ -77,7 +77,7 @@ TEST_CASE(
       for (size_t i = 0; i < 2; ++i) {
         caller.call("set_grad",
                     [&] { ok(muonrt_optimizer_set_grad(rigs[i]->optimizer, 1, fresh[i])); });
-        // The handle of the default stream means that of the optimizer's device.
+        // The handle of the default stream refers to the device of the optimizer.
         const cudaStream_t stream = step == 0 ? cudaStreamLegacy : nullptr;
         CHECK(caller.call("step", [&] { return rigs[i]->step(stream); }) == MUONRT_OK);
       }
@@ -99,7 +99,8 @@ TEST_CASE("two GPUs: ranks on both of them are bitwise identical to one rank on 
   bits::Factors one;
   const world::Tensors alone = run_world(
       bits::make(one, false, 2), [](auto transport) { return staged_on(std::move(transport), 0); });
-  for (const size_t mesh : {size_t{1}, size_t{6}}) {  // 2 ranks, and 2 x 2 in another order
+  // Mesh 1 has 2 ranks, and mesh 6 has 2 x 2 ranks in another order.
+  for (const size_t mesh : {size_t{1}, size_t{6}}) {
     bits::Factors f;
     f.mesh = mesh;
     f.scheme = mesh == 1 ? 0 : 1;

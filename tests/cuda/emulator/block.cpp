@@ -1,4 +1,4 @@
-// Fortified builds take longjmp between stacks for an error.
+// Builds with _FORTIFY_SOURCE report an error if longjmp changes the stack.
 #undef _FORTIFY_SOURCE
 #include "block.hpp"
 
@@ -26,15 +26,16 @@ constexpr unsigned kWarp = 32, kRoundsBetweenSleeps = 16, kLongestSleep = 16, kM
 
 enum class State : unsigned char { kReady, kAtBarrier, kAtShuffle, kAtAllgather, kWaits, kDone };
 
-/// One thread with its own stack. It runs threads of one block after another.
+/// One thread of a block with its own stack. It is reused for a thread of the next block.
 struct Fiber {
-  ucontext_t context;  // initial context
-  jmp_buf here;        // where it stopped
+  ucontext_t context;  // the initial context
+  jmp_buf here;        // where the thread has stopped
   bool started = false;
   std::unique_ptr<char[]> stack = std::make_unique<char[]>(kStackBytes);
-  unsigned given = 0, taken = 0;  // what it gives to a barrier or shuffle, and takes from it
-  unsigned lane = 0;              // the lane from which a shuffle takes
-  size_t first = 0, count = 0;    // the threads of its allgather
+  // The value that the thread passes to a barrier or shuffle, and the value that it gets.
+  unsigned given = 0, taken = 0;
+  unsigned lane = 0;            // the lane whose value a shuffle takes
+  size_t first = 0, count = 0;  // the threads of its allgather
   size_t bytes = 0;
   unsigned char contribution[kContributionBytes];
   void (*function)(const unsigned char*) = nullptr;
@@ -45,24 +46,26 @@ struct Fiber {
 struct Machine {
   jmp_buf scheduler;
   std::vector<std::unique_ptr<Fiber>> fibers;  // reused from block to block
-  std::vector<State> states;                   // of the fibers
+  std::vector<State> states;                   // states of the fibers
   std::vector<bool> may_access;  // whether a thread may access memory that previous launches write
-  std::vector<std::vector<unsigned char>> all_contributions;  // by the first thread of an allgather
-  std::vector<std::vector<unsigned char>> shared;             // by block
+  // Indexed by the first thread of an allgather.
+  std::vector<std::vector<unsigned char>> all_contributions;
+  std::vector<std::vector<unsigned char>> shared;  // one array for each block
   std::vector<std::function<void()>> pending;
   size_t size = 0, current = 0;
   uint64_t clusters = 0;        // number of clusters so far
-  std::vector<unsigned> sleep;  // rounds for which a warp does not run
+  std::vector<unsigned> sleep;  // number of rounds in which a warp does not run
   uint64_t dice = 1;
   const std::function<void()>* thread = nullptr;
   const Cluster* cluster = nullptr;
-  std::exception_ptr failure;  // of a thread
+  std::exception_ptr failure;  // an exception that a thread has thrown
 };
 
 thread_local std::unique_ptr<Machine> owned_machine;
-constinit thread_local Machine* machine_here = nullptr;  // points to the owned one, without a guard
+// Points to the thread's machine. Unlike owned_machine, it needs no guard when it is accessed.
+constinit thread_local Machine* machine_here = nullptr;
 
-/// The machine of the calling thread.
+/// Returns the machine of the calling thread.
 Machine& machine() { return *machine_here; }
 
 size_t threads_of_block() { return machine().cluster->threads.x; }
@@ -116,7 +119,7 @@ bool all_in(size_t begin, size_t end, State state) {
                      [state](State s) { return s == state; });
 }
 
-/// Opens a barrier if every thread of the block that has not ended has arrived.
+/// Opens a barrier if all threads of the block that have not ended have arrived.
 bool open_barrier(size_t begin) {
   unsigned any = 0;
   bool waits = false;
@@ -147,7 +150,7 @@ bool open_shuffle(size_t begin) {
   return true;
 }
 
-/// Opens an allgather if all of its threads have arrived; its first thread stores the
+/// Opens an allgather if all of its threads have arrived. Its first thread stores the
 /// contributions.
 bool open_allgather(size_t begin) {
   if (machine().states[begin] != State::kAtAllgather) return false;
@@ -177,7 +180,7 @@ bool end_wait(size_t index) {
   return true;
 }
 
-/// Runs some of the pending work, in any order; at least one item if nothing else can run.
+/// Runs some of the pending work, in any order. If nothing else can run, runs at least one item.
 bool do_pending(bool must) {
   bool moved = false;
   for (size_t i = 0; i < machine().pending.size();) {
@@ -208,7 +211,8 @@ void prepare(const std::function<void()>& thread, const Cluster& cluster) {
   blockDim = cluster.threads;
   machine().shared.resize(cluster.blocks.size());
   for (auto& memory : machine().shared)
-    memory.assign(cluster.shared_bytes + kSharedAlignment, 0xff);  // NaN in every type
+    // Bytes of 0xff are NaN in every type.
+    memory.assign(cluster.shared_bytes + kSharedAlignment, 0xff);
   machine().all_contributions.resize(machine().size);
   while (machine().fibers.size() < machine().size)
     machine().fibers.push_back(std::make_unique<Fiber>());
@@ -218,7 +222,7 @@ void prepare(const std::function<void()>& thread, const Cluster& cluster) {
     Fiber& f = *machine().fibers[i];
     const bool at_rest = f.started && machine().states[i] == State::kDone;
     machine().states[i] = State::kReady;
-    if (at_rest) continue;  // else a new one, or one that was left in the midst of a block
+    if (at_rest) continue;  // otherwise the fiber is new, or was left in the middle of a block
     f.started = false;
     getcontext(&f.context);
     f.context.uc_stack.ss_sp = f.stack.get();
@@ -228,7 +232,7 @@ void prepare(const std::function<void()>& thread, const Cluster& cluster) {
   }
 }
 
-/// Runs a warp's threads, and others while these threads wait only for each other.
+/// Runs the threads of a warp, and other threads if these only wait for each other.
 bool let_warp_run(size_t warp) {
   const size_t first = warp * kWarp, end = std::min(first + kWarp, machine().size);
   bool moved = false;
@@ -243,8 +247,8 @@ bool let_warp_run(size_t warp) {
   return moved;
 }
 
-/// Runs every thread that can run, except warps that are delayed for a while, so that unordered
-/// accesses happen in many orders.
+/// Runs every thread that can run, except warps that are delayed for a while. The delays let
+/// unordered accesses happen in many orders.
 bool let_all_run() {
   bool moved = false, slept = false;
   const size_t warps = (machine().size + kWarp - 1) / kWarp, offset = roll() % warps;

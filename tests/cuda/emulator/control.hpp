@@ -6,43 +6,44 @@
 
 #include "cuda_runtime.h"
 
-/// Control over the emulated GPU for tests, in addition to the CUDA runtime.
+/// Functions with which tests control the emulated GPU, in addition to the CUDA runtime.
 namespace emulator {
 
-/// While `held`, enqueued work does not run, and incomplete events stay incomplete.
+/// While `held` is true, enqueued work does not run, and incomplete events stay incomplete.
 void hold(bool held);
-/// The next launch fails, and everything after it, too.
+/// Makes the next launch fail, and everything after it.
 void fail_next_kernel();
 void forget_failure();
-/// Makes one of the calling thread's next allocations of device or pinned memory fail: 1 is the
-/// next, 0 none.
+/// Makes one of the calling thread's next allocations of device or pinned memory fail. If `number`
+/// is 1, the next one fails. If it is 0, none fails.
 void fail_allocation(int number);
-/// Kernels that were launched so far.
+/// Numbers of kernels that were launched so far.
 struct Launched {
   int64_t kernels = 0, blocks = 0;
-  int64_t early = 0;      // may begin before the previous kernel has ended
-  int64_t clustered = 0;  // whose thread blocks form clusters
+  int64_t early = 0;      // kernels that may begin before the previous one has ended
+  int64_t clustered = 0;  // kernels whose thread blocks form clusters
 };
 Launched launched();
 inline int64_t early_launches() { return launched().early; }
-/// Sets the number of SMs that the GPU reports; the default is 2.
+/// Sets the number of SMs that the GPU reports. The default is 2.
 void pretend_sms(int count);
-/// Number of graphs that were launched so far.
+/// Returns the number of graphs that were launched so far.
 int64_t graph_launches();
-/// Number of kernels, copies and fills that are enqueued and have not run.
+/// Returns the number of kernels, copies and fills that are enqueued and have not run.
 int64_t pending();
-/// Number of calls so far in which a real runtime waits, allocates, creates an object or loads a
-/// kernel. A step must make none.
+/// Returns the number of calls so far in which a real runtime waits, allocates, creates an object
+/// or loads a kernel. A step must not make such calls.
 int64_t slow_calls();
-/// Devices on which a context was created since `forget_contexts`, one bit for each.
+/// Returns the devices on which a context was created since forget_contexts(), one bit for each.
 unsigned contexts();
 void forget_contexts();
-/// Makes the calling thread enter or leave a context of the program, which is not the current
-/// device's primary one; and the number of calls that were made in such contexts.
+/// enter_foreign_context() makes the calling thread enter or leave a context of the program, which
+/// is not the primary context of the current device. foreign_calls() returns the number of calls
+/// that were made in such contexts.
 void enter_foreign_context(bool enters);
 int64_t foreign_calls();
 
-/// While such an object exists, nothing is enqueued and nothing runs on other threads.
+/// While such an object exists, nothing is enqueued, and nothing runs on other threads.
 class MachineLock {
  public:
   MachineLock();
@@ -50,27 +51,29 @@ class MachineLock {
   MachineLock(const MachineLock&) = delete;
   MachineLock& operator=(const MachineLock&) = delete;
 };
-/// Enqueues work that may have to wait for other streams: `attempt` is called again while it
-/// returns false, and later work of the stream waits. @return  its position in the stream.
+/// Enqueues work that may have to wait for other streams. `attempt` is called again while it
+/// returns false, and until then later work of the stream waits.
+/// @return The position of the work in the stream.
 int64_t enqueue_operation(cudaStream_t stream, std::function<bool()> attempt);
-/// Runs the work that can run now. Returns whether this was all work of the streams that a thread
-/// has created, as is required before memory is freed there.
+/// Runs the work that can run now. Returns whether the streams that thread `owner` has created have
+/// no other work, which is required before the thread frees memory.
 bool drain(std::thread::id owner);
-/// Runs the work before a position, as far as possible now.
+/// Runs the work before a position, as far as that is possible now. Returns whether all of it has
+/// run.
 bool reach(cudaStream_t stream, int64_t position);
 
-// For libraries of the vendor that are built separately.
+// The emulated libraries of the vendor, which are built separately, use the following functions.
 #pragma GCC visibility push(default)
-/// The calling thread's device, on which it creates a context.
+/// Returns the calling thread's device, and creates a context on it.
 int library_device();
-/// Whether the memory belongs to the current device, or is pinned.
+/// Returns whether the memory belongs to the current device or is pinned.
 bool library_reaches(const void* memory);
-/// Call it before the library allocates, waits or loads a kernel: counts a slow call. Returns false
-/// if a capture forbids it, and invalidates that capture.
+/// Counts a slow call. Call it before the library allocates, waits or loads a kernel. Returns false
+/// if a capture forbids this, and invalidates that capture.
 bool library_may_load();
-/// Enqueues a kernel on the current device, which must be the stream's.
+/// Enqueues a kernel on the current device, which must be the device of the stream.
 cudaError_t enqueue_library_kernel(cudaStream_t stream, std::function<void()> work);
-/// Adds the time of such a kernel to the device's clock.
+/// Adds the time of a library's kernel to the clock of the device.
 void library_takes(int64_t ns);
 #pragma GCC visibility pop
 

@@ -1,7 +1,7 @@
 #pragma once
 
-// The part of cuBLASLt that cuda/ uses, with the names and values of its manual; fake_cublas.cpp
-// defines the functions.
+// Declares the part of cuBLASLt that cuda/ uses, with the names and values of its manual.
+// fake_cublas.cpp defines the functions.
 
 #include "cuda_runtime.h"
 

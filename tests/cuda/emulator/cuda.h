@@ -1,7 +1,7 @@
 #pragma once
 
-// The part of the driver that cuda/ uses, with the names and values of its manual; driver.cpp
-// defines the functions.
+// Declares the part of the CUDA driver API that cuda/ uses, with the names and values of its
+// manual. driver.cpp defines the functions.
 
 #include <cstdint>
 

@@ -1,7 +1,7 @@
 #pragma once
 
-// A replacement of the CUDA runtime, so that the sources of cuda/ compile with a C++ compiler and
-// run on a machine without a GPU. README.md lists which errors it shows and which not.
+// Replaces the CUDA runtime, so that the sources of cuda/ compile with a C++ compiler and run on a
+// machine without a GPU. README.md lists which errors it can detect and which it cannot.
 
 #include <cmath>
 #include <cstddef>
@@ -14,8 +14,8 @@
 #define __host__
 #define __launch_bounds__(...)
 #define __grid_constant__
-// Blocks run one after the other on a host thread, and shared memory keeps its content, as on a
-// GPU.
+// A host thread runs blocks one after the other, and shared memory keeps its content between them,
+// as on a GPU.
 #define __shared__ static thread_local
 
 struct uint3 {
@@ -39,13 +39,14 @@ unsigned __shfl_down_sync(unsigned mask, unsigned mine, int delta);
 unsigned __shfl_xor_sync(unsigned mask, unsigned mine, int lanes);
 unsigned __shfl_sync(unsigned mask, unsigned mine, int lane);
 
-// The two 16-bit numbers of a word, each separately.
+// These functions process the two 16-bit numbers of a word separately.
 inline unsigned __vmaxu2(unsigned a, unsigned b) {
   const unsigned high = a >> 16 > b >> 16 ? a : b, low = (a & 0xffffu) > (b & 0xffffu) ? a : b;
   return (high & 0xffff0000u) | (low & 0xffffu);
 }
 inline unsigned __vmins2(unsigned a, unsigned b) {
-  const unsigned signs = 0x80008000u;  // if they are flipped, signed order becomes unsigned order
+  // Flipping these bits turns the signed order into the unsigned order.
+  const unsigned signs = 0x80008000u;
   return ~__vmaxu2(~a ^ signs, ~b ^ signs) ^ signs;
 }
 
@@ -87,7 +88,8 @@ using cudaEvent_t = emulator::Event*;
 using cudaGraph_t = emulator::Graph*;
 using cudaGraphExec_t = emulator::Graph*;
 using cudaGraphNode_t = void*;
-// Handles of default streams: the one for which blocking streams wait, and the calling thread's.
+// Handles of default streams: the legacy one, which synchronizes with blocking streams, and the
+// calling thread's.
 #define cudaStreamLegacy (reinterpret_cast<cudaStream_t>(1))
 #define cudaStreamPerThread (reinterpret_cast<cudaStream_t>(2))
 
@@ -110,6 +112,7 @@ enum cudaDeviceAttr {
 struct cudaDeviceProp {
   char name[256];
   int major, minor, multiProcessorCount, maxThreadsPerMultiProcessor;
+  size_t totalGlobalMem;
 };
 struct cudaFuncAttributes {
   int numRegs;
@@ -155,6 +158,7 @@ cudaError_t cudaGetDevice(int* device);
 cudaError_t cudaSetDevice(int device);
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device);
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr which, int device);
+cudaError_t cudaDeviceGetPCIBusId(char* bus_id, int bytes, int device);
 cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest);
 cudaError_t cudaMalloc(void** memory, size_t bytes);
 cudaError_t cudaFree(void* memory);
@@ -205,8 +209,8 @@ struct Passed {
   const void* bytes;
   size_t count;
 };
-/// Enqueues a kernel: calls `thread` once for each thread of each block, unless the PTX of the
-/// kernel is to run (ptx/kernels.hpp).
+/// Enqueues a kernel, which calls `thread` once for each thread of each block, or runs the kernel's
+/// PTX if there is any (see ptx/kernels.hpp).
 cudaError_t enqueue_kernel(const cudaLaunchConfig_t& config, const void* kernel,
                            const Passed& passed, std::function<void()> thread);
 /// Sets the shared memory that a block of the kernel may use on the current device.

@@ -1,5 +1,5 @@
-// Functions of the driver, which programs find by name through the runtime: contexts, tensor maps,
-// and waits for a word.
+// Functions of the driver that programs find by name through the runtime: contexts, tensor maps,
+// and waits for the value of a word.
 
 #include <cuda.h>
 
@@ -20,7 +20,8 @@ using emulator::kDevices;
 using emulator::Lock;
 
 bool initialized = false;
-// A thread's stack of contexts: their devices, and whether they were created by the program.
+// The stack of contexts of a thread. Each entry has the device, and whether the program created the
+// context.
 thread_local std::vector<std::pair<int, bool>> former;
 const auto foreign = reinterpret_cast<CUcontext>(uintptr_t{kDevices} + 1);
 CUcontext primary_of(int device) { return reinterpret_cast<CUcontext>(uintptr_t(device) + 1); }
@@ -29,7 +30,8 @@ constexpr cuuint64_t kBytesOfElement = 2, kMaxStride = cuuint64_t{1} << 40,
                      kMaxSize = cuuint64_t{1} << 32;
 constexpr cuuint32_t kMaxBoxSize = 256, kSwizzleBytes = 128;
 
-/// The rules of the driver's manual for tensor maps without interleave, with the 128-byte swizzle.
+/// Checks the rules of the driver's manual for tensor maps without interleave, with the 128-byte
+/// swizzle.
 bool may_encode(cuuint32_t rank, const void* memory, const cuuint64_t* sizes,
                 const cuuint64_t* strides, const cuuint32_t* box, const cuuint32_t* steps) {
   if (rank < 1 || rank > 5 || reinterpret_cast<uintptr_t>(memory) % 16 != 0) return false;
@@ -102,8 +104,9 @@ CUresult cuStreamWaitValue32(CUstream stream, CUdeviceptr word, cuuint32_t value
   return CUDA_SUCCESS;
 }
 
-// Plain fields, which the emulated cuda/symmetric/ptx_sm90.cuh reads: data, columns, rows, count,
-// elements between rows and between matrices, rows of a box.
+// Stores simple fields, which the emulated cuda/symmetric/ptx_sm90.cuh reads: data, columns, rows,
+// count, the number of elements from one row and from one matrix to the next, and the rows of a
+// box.
 CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank,
                                 void* memory, const cuuint64_t* sizes, const cuuint64_t* strides,
                                 const cuuint32_t* box, const cuuint32_t* steps,
@@ -113,8 +116,8 @@ CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType type, cuui
       (type == CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 || type == CU_TENSOR_MAP_DATA_TYPE_FLOAT16) &&
       interleave == CU_TENSOR_MAP_INTERLEAVE_NONE && swizzle == CU_TENSOR_MAP_SWIZZLE_128B &&
       promotion == CU_TENSOR_MAP_L2_PROMOTION_L2_256B && fill == CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE;
-  // The emulated copies support matrices in a batch, with contiguous elements in a row and 64 in a
-  // box.
+  // The emulated copies support only batches of matrices with contiguous elements in a row, and
+  // boxes that are 64 elements wide.
   const bool ours = rank == 3 && box[0] == 64 && box[2] == 1 && steps[0] == 1 && steps[1] == 1;
   if (reinterpret_cast<uintptr_t>(map) % 64 != 0 || !known || !ours ||
       !may_encode(rank, memory, sizes, strides, box, steps))

@@ -14,15 +14,16 @@
 
 namespace emulator {
 
-/// The state of the emulated GPUs, except for their memory. Protected by its mutex.
+/// The state of the emulated GPUs, except for their memory. Its mutex protects it.
 struct Machine {
   std::recursive_mutex mutex;
   std::set<Stream*> streams;  // all except the default ones
   Stream default_streams[kDevices];
   std::map<std::pair<std::thread::id, int>, std::unique_ptr<Stream>> of_threads;
-  std::map<std::pair<const void*, int>, size_t> shared_bytes;  // granted, by kernel and device
-  std::set<std::pair<const void*, int>> loaded;                // kernels, by device
-  unsigned contexts = 0;  // devices that have one, one bit for each
+  // The bytes that were granted to a kernel on a device.
+  std::map<std::pair<const void*, int>, size_t> shared_bytes;
+  std::set<std::pair<const void*, int>> loaded;  // kernels, by device
+  unsigned contexts = 0;                         // devices that have a context, one bit for each
   bool held = false, fail_next = false, lost = false;
   cudaError_t last = cudaSuccess;
   int64_t foreign_calls = 0, slow_calls = 0, graph_launches = 0, sms = 2;
@@ -35,7 +36,8 @@ struct Machine {
 };
 
 Machine& machine();
-/// State of the calling thread. `in_foreign_context`: in a context of the program on that device.
+/// The state of the calling thread. `in_foreign_context` is true if the thread is in a context of
+/// the program on that device.
 extern thread_local int current_device;
 extern thread_local bool in_foreign_context;
 
@@ -52,7 +54,7 @@ cudaError_t result(cudaError_t error);
 /// Creates a context on the current device, as nearly every call of the runtime does.
 void touch();
 
-/// Returns the stream of a handle, for the calling thread and its current device.
+/// Returns the stream that a handle denotes for the calling thread and its current device.
 Stream& of(cudaStream_t stream);
 bool is_alive(const Stream* stream);
 /// Calls visit(stream) for every stream.
@@ -63,8 +65,9 @@ void for_each_stream(const Visit& visit) {
   for (Stream* s : machine().streams) visit(*s);
 }
 
-/// Makes the stream's next entry wait as the rules of the default stream require. Errors: the
-/// default stream is used while a blocking stream is captured, which invalidates that capture.
+/// Makes the stream's next entry wait as the rules of the default stream require.
+/// Errors: the default stream is used while a blocking stream is being captured, which invalidates
+/// that capture.
 cudaError_t order(Stream& stream);
 /// Appends an entry to the stream, or to its capture.
 void append(Stream& stream, std::function<bool()> entry);

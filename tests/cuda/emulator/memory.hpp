@@ -20,8 +20,8 @@ void* allocate_memory(size_t bytes, int device, bool host);
 bool free_memory(void* memory);
 std::optional<MemoryBlock> find_memory(const void* memory);
 
-/// Makes the memory of the devices whose bits are set accessible, and that of no others; initially
-/// 0. Call it under the machine's lock.
+/// Makes only the memory of the devices whose bits are set accessible. Initially no bit is set.
+/// Call it while the machine is locked.
 void set_reach(unsigned devices);
 unsigned reach();
 

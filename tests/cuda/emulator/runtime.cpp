@@ -1,5 +1,6 @@
-// The rest of the runtime: devices, memory, kernels, copies.
+// The rest of the runtime: devices, memory, kernels, and copies.
 
+#include <cstdio>
 #include <cstring>
 #include <utility>
 #include <vector>
@@ -31,7 +32,8 @@ void lock_machine() {
   ++machine().locks;
 }
 void unlock_machine() {
-  // Made inaccessible with the last lock, because changing the protection takes long.
+  // Memory becomes inaccessible only when the last lock is released, because changing the
+  // protection takes long.
   if (--machine().locks == 0) set_reach(0);
   machine().mutex.unlock();
 }
@@ -51,7 +53,7 @@ cudaError_t enqueue(Stream& stream, std::function<void()> work) {
   append(stream, [work = std::move(work)] {
     const unsigned before = reach();
     if (!machine().lost) work();
-    if (before != 0) set_reach(before);  // of the work that this one was run for
+    if (before != 0) set_reach(before);  // restores the reach of the work that caused this call
     return true;
   });
   return cudaSuccess;
@@ -222,11 +224,15 @@ cudaError_t cudaSetDevice(int device) {
 }
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
   const Lock lock;
-  *properties = {"emulated GPU", 9, 0, static_cast<int>(machine().sms), 512};
+  *properties = {"emulated GPU", 9, 0, static_cast<int>(machine().sms), 512, size_t{80} << 30};
   return cudaSuccess;
 }
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr which, int) {
   *value = which == cudaDevAttrComputeCapabilityMajor ? 9 : 0;
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceGetPCIBusId(char* bus_id, int bytes, int device) {
+  std::snprintf(bus_id, static_cast<size_t>(bytes), "0000:%02X:00.0", 10 + device);
   return cudaSuccess;
 }
 cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
@@ -255,7 +261,7 @@ cudaError_t cudaHostAlloc(void** memory, size_t bytes, unsigned) {
   return allocate(memory, bytes, true);
 }
 // A real cudaFree waits for all work of the device, because an exchange may still read the memory.
-// Threads that share this GPU replace ranks that do not, so each waits for its own work.
+// Here the ranks are threads that share a GPU, so each waits only for its own work.
 cudaError_t cudaFree(void* memory) {
   while (true) {
     const Lock lock;
@@ -279,8 +285,8 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const vo
   return cudaSuccess;
 }
 
-// Copies and fills access the memory of any device; a fill requires its stream's device to be
-// current.
+// Copies and fills may access the memory of any device, but for a fill the device of its stream
+// must be current.
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind,
                             cudaStream_t stream) {
   const Lock lock;
@@ -295,7 +301,7 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
   }
   ++machine().slow_calls;
   if (!may_wait()) return result(cudaErrorStreamCaptureUnsupported);
-  // From pageable memory the runtime has read everything when it returns.
+  // When a copy from pageable memory returns, the runtime has read all of the memory.
   const auto* first = static_cast<const unsigned char*>(from);
   return enqueue(of(stream), [=, read = std::vector<unsigned char>(first, first + bytes)] {
     set_reach(reach() | devices);

@@ -22,8 +22,8 @@ struct Graph {
 struct Stream {
   int device = 0;
   std::thread::id owner = std::this_thread::get_id();  // the thread that created it
-  bool blocking = true;                     // it and the default stream wait for each other
-  std::unique_ptr<Graph> capture;           // while it is being captured
+  bool blocking = true;                     // whether it and the default stream wait for each other
+  std::unique_ptr<Graph> capture;           // the graph, while the stream is being captured
   std::deque<std::function<bool()>> queue;  // an entry returns false if it cannot run yet
   int64_t ran = 0;                          // number of entries before the first of the queue
   bool running = false;
@@ -33,9 +33,9 @@ struct Stream {
 
 struct Event {
   int device = 0;
-  Stream* stream = nullptr;   // null: never recorded
-  std::weak_ptr<char> alive;  // of the stream, whose address may be reused
-  int64_t position = 0;       // complete when the stream has run this many entries
+  Stream* stream = nullptr;   // null if the event was never recorded
+  std::weak_ptr<char> alive;  // token of the stream, whose address may be reused
+  int64_t position = 0;       // the event is complete when the stream has run this many entries
   bool is_complete() const { return alive.expired() || stream->ran >= position; }
 };
 

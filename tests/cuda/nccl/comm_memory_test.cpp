@@ -1,4 +1,4 @@
-// Allocations fail while communicators of GPU memory are created.
+// Tests allocations that fail while communicators of GPU memory are created.
 
 #include <catch2/catch.hpp>
 
@@ -34,6 +34,6 @@ TEST_CASE("cuda communicators: a rank that is out of memory blocks no other rank
     differ += status[0] != status[1];
     failed += status[0] != MUONRT_OK;
   }
-  // The peer returns COMM only if an allocation after the setup fails.
+  // The other rank returns COMM only if an allocation after the setup fails.
   CHECK((kSanitized || failed - differ > 10));
 }

@@ -69,7 +69,7 @@ NcclResult init(NcclHandle* out, int size, NcclUniqueId id, int rank, NcclConfig
   return block(member, [&] { return complete(member); }) ? kNcclSuccess : kNcclInternalError;
 }
 
-/// Writes the handles of the splits that all ranks have called.
+/// Writes the handles of those splits that all ranks have called.
 void complete_splits(Member* parent) {
   std::erase_if(parent->pending_splits, [](const PendingSplit& b) {
     if (!complete(b.child)) return false;
@@ -104,7 +104,7 @@ NcclResult split(NcclHandle handle, int, int key, NcclHandle* out, NcclConfig* c
   return kNcclSuccess;
 }
 
-/// Whether the streams have run all operations that the communicator has enqueued.
+/// Returns whether the streams have run all operations that the communicator has enqueued.
 bool passed(Member* member) {
   std::erase_if(member->enqueued, [](const Enqueued& e) {
     if (!e.queued.expired()) emulator::reach(e.stream, e.position + 1);
@@ -113,7 +113,7 @@ bool passed(Member* member) {
   return member->enqueued.empty();
 }
 
-// In progress until the streams have run the enqueued operations.
+// Returns "in progress" until the streams have run the enqueued operations.
 NcclResult finalize(NcclHandle handle) {
   const Visit visit(member_of(handle));
   const emulator::MachineLock lock;
@@ -124,7 +124,7 @@ NcclResult finalize(NcclHandle handle) {
   return passed(member_of(handle)) ? kNcclSuccess : kNcclInProgress;
 }
 
-/// Ends a communicator. Its memory is freed, which waits for the GPU.
+/// Ends a communicator. This frees its memory, which waits for the GPU.
 template <class Ready>
 NcclResult end(Member* member, int64_t Counts::*count, Ready ready) {
   while (true) {
@@ -133,7 +133,6 @@ NcclResult end(Member* member, int64_t Counts::*count, Ready ready) {
       if (ready() && emulator::drain(member->maker)) {
         member->destroyed = true;
         ++(state().counts.*count);
-        --state().ending;
         return kNcclSuccess;
       }
     }
@@ -141,28 +140,41 @@ NcclResult end(Member* member, int64_t Counts::*count, Ready ready) {
   }
 }
 
+/// Counts a thread inside an abort or a destroy until it has left the communicator, because `reset`
+/// frees it then.
+struct Ending {
+  Ending() {
+    const emulator::MachineLock lock;
+    ++state().ending;
+  }
+  ~Ending() {
+    const emulator::MachineLock lock;
+    --state().ending;
+  }
+};
+
 NcclResult destroy(NcclHandle handle) {
+  const Ending ending;
   Member* const member = member_of(handle);
   const Visit visit(member);
   {
     const emulator::MachineLock lock;
     finish_job(member);
     expect_no_job();
-    ++state().ending;
   }
   return end(member, &Counts::destroyed, [] { return true; });
 }
 
-// As NCCL does: operations that their streams have reached end immediately; the abort waits for the
-// others.
+// Acts like NCCL: operations that their streams have reached end immediately, and the abort waits
+// for the others.
 NcclResult abort_member(NcclHandle handle) {
+  const Ending ending;
   Member* const member = member_of(handle);
   const Visit visit(member, true);
   {
     const emulator::MachineLock lock;
     finish_job(member);
     member->aborted = true;
-    ++state().ending;
   }
   return end(member, &Counts::aborted, [&] { return passed(member); });
 }
@@ -185,7 +197,7 @@ NcclResult async_error(NcclHandle handle, NcclResult* out) {
   return kNcclSuccess;
 }
 
-/// A call that queries a property.
+/// Queries a property of a communicator.
 NcclResult ask(NcclHandle handle, int* out, int Member::*property) {
   Member* const member = member_of(handle);
   const Visit visit(member);

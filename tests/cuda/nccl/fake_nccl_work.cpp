@@ -33,7 +33,8 @@ bool move_message(Message& m) {
   return m.done = true;
 }
 
-/// A captured group is sent again at each replay. Only messages of a rank to itself are supported.
+/// Captures a group, which is sent again at each replay. Only messages of a rank to itself are
+/// supported.
 NcclResult capture_group(const std::vector<Pending>& list) {
   std::vector<Pending> sends, receives;
   for (const Pending& p : list) {
@@ -52,7 +53,7 @@ NcclResult capture_group(const std::vector<Pending>& list) {
   return kNcclSuccess;
 }
 
-/// A blocking communicator waits in its first group until its peers have entered theirs.
+/// Makes a blocking communicator wait in its first group until the other ranks have entered theirs.
 bool connect(Member* member, const std::vector<Pending>& list) {
   if (!member->blocking || member->connected) return true;
   const auto& arrived = member->world->connecting;
@@ -96,7 +97,8 @@ bool attempt(Reduction& r, const std::shared_ptr<Call>& part, int size) {
   const int rank = part->member->rank;
   const auto [in, out] = r.buffers.at(rank);
   if (part->member->aborted) {
-    // The worst output that an aborted operation may leave: it looks like the consent of all ranks.
+    // Simulates the worst output that an aborted operation may leave, which looks like the consent
+    // of all ranks.
     if (!r.done && r.type == kNcclInt64) {
       for (size_t i = 0; i < r.count; ++i)
         static_cast<int64_t*>(out)[i] =
@@ -198,7 +200,7 @@ NcclResult all_reduce(const void* in, void* out, size_t n, NcclType type, NcclOp
   const emulator::MachineLock lock;
   finish_job(member);
   expect_no_job();
-  begin_job(member);  // its result does not tell whether it is already finished
+  begin_job(member);  // the result of the call does not tell whether the job is finished
   auto& reduction = member->world->reductions[member->reductions++];
   if (!reduction) {
     reduction = std::make_shared<Reduction>();

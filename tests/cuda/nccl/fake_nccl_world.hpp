@@ -14,7 +14,7 @@
 #include "control.hpp"
 #include "cuda/nccl/fake_nccl.hpp"
 
-/// The state that the ranks of the fake NCCL share; protected by the machine's lock.
+/// The state that the ranks of the fake NCCL share. The machine's lock protects it.
 namespace fake_nccl {
 
 using namespace muonrt::cuda;
@@ -28,7 +28,7 @@ struct PendingSplit {
   Member* child = nullptr;
 };
 
-/// An operation in a stream. `queued` expires when the stream has run the operation, or is
+/// An operation in a stream. `queued` expires when the stream has run the operation or is
 /// destroyed.
 struct Enqueued {
   std::weak_ptr<char> queued;
@@ -51,18 +51,18 @@ struct Member {
   std::vector<PendingSplit> pending_splits;
   int splits = 0;
   int64_t reductions = 0;
-  int64_t in_flight = 0, max_in_flight = 0;  // messages
-  std::map<int, int64_t> sent, received;     // messages by peer
+  int64_t in_flight = 0, max_in_flight = 0;  // numbers of messages
+  std::map<int, int64_t> sent, received;     // numbers of messages by peer
   std::vector<std::string> log;
 };
 
-/// An operation of one rank, for which others wait.
+/// An operation of one rank for which other ranks wait.
 struct Call {
   Member* member = nullptr;
   cudaStream_t stream = nullptr;
   int64_t position = -1;
   bool reached = false;
-  int64_t messages = 0;  // in flight
+  int64_t messages = 0;  // messages that are in flight
 
   void ended() {
     member->in_flight -= messages;
@@ -116,7 +116,8 @@ inline State& state() {
 
 inline Member* member_of(NcclHandle handle) { return reinterpret_cast<Member*>(handle); }
 
-/// Enqueues an operation for which an abort waits. @return  its position in the stream.
+/// Enqueues an operation for which an abort waits.
+/// @return The position of the operation in the stream.
 template <class Attempt>
 int64_t enqueue(Member* member, cudaStream_t stream, Attempt attempt) {
   const auto token = std::make_shared<char>();
@@ -129,7 +130,7 @@ int64_t enqueue(Member* member, cudaStream_t stream, Attempt attempt) {
 
 inline void complain(const std::string& text) { state().problems.push_back(text); }
 
-/// Before 2.26: the calling thread's job, in thread-local variables.
+/// The job of the calling thread before 2.26, which NCCL keeps in thread-local variables.
 struct Job {
   ~Job() {
     const emulator::MachineLock lock;
@@ -141,7 +142,8 @@ struct Job {
 };
 inline thread_local Job job;
 
-/// Work for NCCL's own thread; its job remains in the calling thread until it is finished.
+/// Begins work for NCCL's own thread. Its job remains in the calling thread until the thread
+/// finishes it.
 inline void begin_job(Member* member) {
   if (member->version >= 22600 || member->blocking) return;
   job.member = member;
@@ -157,8 +159,8 @@ inline void expect_no_job() {
   complain("NCCL finds a job of rank " + std::to_string(job.member->rank) + " unfinished");
 }
 
-/// A blocking call: returns when `ready` returns true or `member` is aborted, or after 10 seconds,
-/// which is a violation.
+/// Blocks a call until `ready` returns true or `member` is aborted. After 10 seconds it returns and
+/// records a violation.
 template <class Ready>
 bool block(Member* member, Ready ready) {
   const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
@@ -179,7 +181,8 @@ bool block(Member* member, Ready ready) {
 /// A call inside NCCL. Only one thread may be inside one communicator.
 class Visit {
  public:
-  /// @param ends  an abort, which may run while another thread is blocked inside.
+  /// @param ends  Whether the call is an abort, which may run while another thread is blocked
+  ///     inside.
   explicit Visit(Member* member, bool ends = false) : member_(member) {
     if (member_->busy.exchange(true) && !(ends && member_->connecting)) {
       const emulator::MachineLock lock;
@@ -195,7 +198,7 @@ class Visit {
   Member* member_;
 };
 
-// The calls that enqueue work; the others are in fake_nccl.cpp.
+// The calls that enqueue work. The others are in fake_nccl.cpp.
 NcclResult send(const void* from, size_t bytes, NcclType, int peer, NcclHandle, cudaStream_t);
 NcclResult receive(void* to, size_t bytes, NcclType, int peer, NcclHandle, cudaStream_t);
 NcclResult group_start();

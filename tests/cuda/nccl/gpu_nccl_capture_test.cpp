@@ -1,5 +1,5 @@
-// The real NCCL and streams that are being captured. On the emulated GPU nccl_comm_test runs the
-// same with a fake NCCL.
+// Tests the real NCCL with streams that are being captured. On the emulated GPU, nccl_comm_test
+// runs the same cases with a fake NCCL.
 
 #include "backend/cuda_comm.hpp"
 #include "comm/self_transport.hpp"

@@ -9,8 +9,8 @@
 #include "cuda/nccl/worlds.hpp"
 #include "support/bits_cases.hpp"
 
-// The real NCCL, which needs a GPU. The emulated build omits these cases; nccl_comm_test has a fake
-// NCCL.
+// Tests the real NCCL, which needs a GPU. The emulated build leaves these cases out; nccl_comm_test
+// has a fake NCCL.
 
 using namespace muonrt;
 using namespace cuda_test;
@@ -28,7 +28,7 @@ world::Case with_mesh(size_t mesh, int scheme) {
   return bits::make(f, false, 2);
 }
 
-/// A communicator between two processes, which find their rank and a common port in the
+/// Creates a communicator between two processes, which read their rank and a common port from the
 /// environment.
 std::unique_ptr<Comm> between_processes() {
   const char *const rank = std::getenv("MUONRT_TEST_RANK"), *const port =
@@ -51,7 +51,8 @@ TEST_CASE("nccl on a GPU: one rank creates, reduces and ends as if staged, and s
   CHECK(run_world(with_mesh(0, 0), real) == run_world(with_mesh(0, 0), staged));
 }
 
-// Hidden: each rank is started by hand as a separate process, both on one GPU (README.md).
+// This case is hidden. Each rank is started by hand as a separate process, both on one GPU (see
+// README.md).
 TEST_CASE("nccl on a GPU: if a process dies, the step of the other ends and changes nothing",
           "[.nccl-dies]") {
   const auto comm = between_processes();
@@ -63,7 +64,7 @@ TEST_CASE("nccl on a GPU: if a process dies, the step of the other ends and chan
   StepReport report;
   REQUIRE(mine.step(0, report) == Status::kOk);
   char all[2], here = 1;
-  comm->allgather(&here, all, 1);  // both have completed the first step
+  comm->allgather(&here, all, 1);  // waits until both have completed the first step
   if (comm->rank() == 1) std::_Exit(0);
   const world::Tensors before = mine.tensors();
   std::optional<Error> error;

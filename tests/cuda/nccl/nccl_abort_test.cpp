@@ -1,6 +1,6 @@
-// The end of communicators while a caller's stream hangs: aborts, which NCCL does not complete
-// before the stream has reached the enqueued operations, and frees of memory, which wait until the
-// GPU is idle.
+// Tests the end of communicators while a caller's stream hangs. NCCL does not complete an abort
+// before the stream has reached the enqueued operations, and freeing memory waits until the GPU is
+// idle.
 
 #include <catch2/catch.hpp>
 #include <chrono>
@@ -20,7 +20,7 @@ using cuda::SharedNcclComm;
 
 namespace {
 
-constexpr int64_t kSlackMs = 5000;  // for a machine that has other work
+constexpr int64_t kSlackMs = 5000;  // allows for a machine that has other work
 
 class Stopwatch {
  public:
@@ -62,7 +62,7 @@ TEST_CASE("nccl abort: no end of a communicator waits for a stream, and NCCL end
     const char* what;
     std::function<void(Fixture&, Comm&)> before;
     int64_t most_ms;
-    int aborted, destroyed;  // -1: not checked
+    int aborted, destroyed;  // a value of -1 is not checked
   };
   const auto enqueue = [](Fixture& fixture, Comm& comm) {
     fixture.follow();
@@ -133,15 +133,14 @@ TEST_CASE("nccl abort: a flag that enqueued work reads is not reused", "[nccl]")
   fixture.sum(*comm);
   fixture.machine.finish();
   comm->abort(Status::kAborted, "enough");
-  await_ends();  // NCCL has nothing enqueued
+  await_ends();  // ends at once, because NCCL has nothing enqueued
   fixture.follow();
   comm->clear_if_aborted(fixture.machine.on(), entered);
   comm.reset();
   std::vector<std::shared_ptr<SharedNcclComm>> others;
   for (int i = 0; i < 8; ++i) others.push_back(std::make_shared<SharedNcclComm>(0));
   fixture.end_caller_work();
-  CHECK(fixture.machine.get_one(entered) ==
-        0);  // as the flag of that communicator says, not caller
+  CHECK(fixture.machine.get_one(entered) == 0);  // cleared by the flag of the aborted communicator
   check_rules();
 }
 

@@ -32,7 +32,7 @@ std::vector<std::optional<Error>> agree_on_setup(int size,
 }
 
 const std::string kStub = MUONRT_STUBS "/libmuonrt_stub_nccl.so";
-const std::string kPart = MUONRT_STUBS "/libmuonrt_stub_nccl_part.so";  // without ncclCommSplit
+const std::string kPart = MUONRT_STUBS "/libmuonrt_stub_nccl_part.so";  // has no ncclCommSplit
 
 std::optional<Error> loading(const std::vector<std::string>& names) {
   std::vector<const char*> list;
@@ -125,7 +125,7 @@ TEST_CASE("nccl api: a file that exists and cannot be loaded is not skipped", "[
 }
 
 TEST_CASE("nccl api: a copy that was loaded globally is preferred, under any name", "[nccl]") {
-  // With a name that does not exist, and with one under which a real library may exist.
+  // Tests a name that does not exist, and a name under which a real library may exist.
   for (const char* const name : {"libno-such-nccl.so.2", "libnccl.so.2"}) {
     CHECK(load_with_global(kStub, name) == "version 23099");
     CHECK(load_with_global(kPart, name).find(kPart + " has no function ncclCommSplit") == 0);

@@ -10,8 +10,8 @@ namespace cuda_test {
 
 using cuda::NcclHandle;
 
-/// A rank's communicator that the caller has created with the fake NCCL. Destroyed at the end
-/// unless `lost`.
+/// A rank's communicator that the caller has created with the fake NCCL. The destructor destroys it
+/// unless `lost` is true.
 class CallerNcclComm {
  public:
   CallerNcclComm(const cuda::NcclUniqueId& id, int size, int rank, bool blocking) {
@@ -34,7 +34,7 @@ class CallerNcclComm {
   CallerNcclComm& operator=(const CallerNcclComm&) = delete;
 
   NcclHandle handle() const { return handle_; }
-  /// Enqueues an operation of the caller on it.
+  /// Enqueues an operation of the caller on this communicator.
   void use(Machine& machine) {
     auto* const value = machine.put(std::vector<int64_t>{1});
     api_.all_reduce(value, value, 1, cuda::kNcclInt64, cuda::kNcclSum, handle_,
@@ -55,13 +55,13 @@ inline cuda::NcclUniqueId new_id() {
   return id;
 }
 
-/// How communicators are made from one of the caller.
+/// How muonrt's communicators are created from one of the caller.
 struct Origin {
   bool blocking, borrow;
 };
 
-/// Runs `function` on ranks as threads, each with a device and a communicator that is split from
-/// one of the caller, or borrows it.
+/// Runs `function` on ranks that are threads. Each has a device, and a communicator that is split
+/// from one of the caller or borrows it.
 inline std::vector<std::optional<Error>> on_caller_comm(
     int size, Origin origin,
     const std::function<void(Comm&, Machine&, CallerNcclComm&)>& function) {

@@ -8,8 +8,8 @@
 #include "cuda/nccl/nccl_link.hpp"
 #include "cuda/nccl/nccl_setup.hpp"
 
-// Communicators over the fake NCCL that are split from a communicator of the caller, or borrow one.
-// Borrowing communicators share its lock, its error and its end.
+// Tests communicators over the fake NCCL that are split from a communicator of the caller, or
+// borrow one. Communicators that borrow the same one share its lock, its error and its end.
 
 using Catch::Contains;
 using namespace muonrt;
@@ -17,7 +17,8 @@ using namespace cuda_test;
 
 namespace {
 
-/// Two ranks whose communicator borrows a blocking one of the caller. It is aborted at the end.
+/// Runs `function` on two ranks whose communicators borrow a blocking one of the caller, which is
+/// aborted at the end.
 std::vector<std::optional<Error>> on_borrowed(
     const std::function<void(Comm&, Machine&)>& function) {
   return on_caller_comm(2, {true, true}, [&](Comm& comm, Machine& machine, CallerNcclComm& theirs) {
@@ -66,7 +67,7 @@ TEST_CASE("caller's nccl: before 2.26 no job remains in the calling thread", "[n
       options.from = split ? theirs.handle() : nullptr;
       const auto comm = over_fake(timed(group, rank, kLong), options);
       exchange_with_all(*comm, machine);
-      theirs.use(machine);  // finds no job in the thread
+      theirs.use(machine);  // finds no unfinished job in the thread
       check_sum(*comm, machine);
       theirs.use(machine);
       barrier(*comm);
@@ -97,7 +98,7 @@ TEST_CASE("caller's nccl: a split that fails can still write its handle later", 
     theirs.lost = true;
     NcclOptions options;
     options.from = theirs.handle();
-    if (rank == 1) {  // takes part in the setup, but not in the split
+    if (rank == 1) {  // rank 1 takes part in the setup, but not in the split
       const auto bootstrap = make_bootstrap(timed(group, rank, kLong));
       cuda::agree_on_nccl_setup(*bootstrap, [] {
         cuda::NcclSetup setup;
@@ -115,8 +116,8 @@ TEST_CASE("caller's nccl: a split that fails can still write its handle later", 
       over_fake(timed(group, rank, 600), options);
     } catch (const Error& e) {
       timed_out = true;
-      // Recently freed memory is allocated again. No block may be the one to which the split will
-      // write.
+      // The allocator may return recently freed memory. No block may be the one to which the split
+      // will write.
       std::vector<std::unique_ptr<char[]>> blocks;
       for (size_t size = 16; size <= 2048; size += 16) {
         for (int i = 0; i < 8; ++i) {
@@ -235,7 +236,7 @@ TEST_CASE("caller's nccl: an abort over the same handle leaves a reduction's out
     auto* const value = machine.put(std::vector<int64_t>{5});
     barrier(comm);
     if (comm.rank() == 0) {
-      comm.reduce_sum(machine.on(), value, value, 1);  // rank 1 takes no part
+      comm.reduce_sum(machine.on(), value, value, 1);  // rank 1 does not take part
       twin->abort(Status::kAborted, "enough");
       machine.finish();
       if (machine.get_one(value) != 5) require_none("an aborted sum was copied");

@@ -11,7 +11,7 @@
 #include "cuda/machine.hpp"
 #include "cuda/nccl/nccl_api.hpp"
 
-// NCCL and streams that are being captured, for the real and the fake library.
+// Checks NCCL on streams that are being captured, for the real and the fake library.
 namespace cuda_test {
 
 /// Waits while a non-blocking communicator returns "in progress".
@@ -26,8 +26,8 @@ inline muonrt::cuda::NcclResult settled(const muonrt::cuda::NcclApi& api,
   return state;
 }
 
-/// A communicator of one rank sends to itself on a captured stream. The graph is launched three
-/// times, and each time receives the current content of the buffer.
+/// Checks a communicator of one rank that sends to itself on a captured stream. The graph is
+/// launched three times, and each time the receiver must get the current content of the buffer.
 inline void check_captured_exchange(const muonrt::cuda::NcclApi& api) {
   using namespace muonrt::cuda;
   constexpr int64_t kCount = 5000;
@@ -51,7 +51,7 @@ inline void check_captured_exchange(const muonrt::cuda::NcclApi& api) {
     CHECK((ended == kNcclSuccess || ended == kNcclInProgress));
     CHECK(settled(api, comm) == kNcclSuccess);
   };
-  exchange();  // connects
+  exchange();  // makes the connections
   CHECK(machine.get(to, kCount) == std::vector<float>(kCount, 1.0f));
   begin_capture(stream);
   exchange();
@@ -71,8 +71,8 @@ inline void check_captured_exchange(const muonrt::cuda::NcclApi& api) {
   api.destroy(comm);
 }
 
-/// Operations on a captured stream are rejected with `text`, the capture stays valid, and the
-/// communicator of one rank stays usable.
+/// Checks that operations on a captured stream are rejected with `text`, that the capture stays
+/// valid, and that the communicator of one rank can still be used.
 inline void check_capture_rejected(muonrt::Comm& comm, Machine& machine, const std::string& text) {
   using namespace muonrt::cuda;
   auto* const value = machine.put(std::vector<int64_t>{7});

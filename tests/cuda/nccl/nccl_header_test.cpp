@@ -1,5 +1,5 @@
-// Compares the declarations of NCCL's binary interface with NCCL's header. The header includes the
-// real CUDA headers, so a separate compilation reads it, if it exists.
+// Compares the declarations of NCCL's binary interface with NCCL's header. That header includes the
+// real CUDA headers, so a program that is compiled separately reads it, if it exists.
 #include <catch2/catch.hpp>
 #include <cstdio>
 #include <cstdlib>
@@ -9,7 +9,8 @@
 
 namespace {
 
-/// The numbers that a small program over nccl.h prints; "" if nccl.h does not exist.
+/// Returns the numbers that a small program that includes nccl.h prints, or "" if nccl.h does not
+/// exist.
 std::string from_the_header() {
   const std::string program = R"(#include <nccl.h>
 #include <stddef.h>

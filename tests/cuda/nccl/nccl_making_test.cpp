@@ -11,8 +11,9 @@
 #include "cuda/nccl/nccl_link.hpp"
 #include "cuda/nccl/nccl_setup.hpp"
 
-// A rank that fails while a communicator over the fake NCCL is created: all ranks report which rank
-// failed and why, and none waits for its own timeout, which is longer than the test's.
+// Tests a rank that fails while a communicator over the fake NCCL is created. All ranks must report
+// which rank failed and why, and no rank may wait for its own timeout, which is longer than the
+// test's.
 
 using namespace muonrt;
 using namespace cuda_test;
@@ -25,9 +26,9 @@ enum class From {
   kNothing,
   kSplit,
   kBorrowed
-};  // the caller's communicator from which it is created
+};  // how the communicator uses a communicator of the caller
 
-/// Three ranks create a communicator; `plant` comes before that, on each rank.
+/// Creates a communicator on three ranks, after `plant` was called on each rank.
 std::vector<std::optional<Error>> making(From from, bool blocking,
                                          const std::function<void(int, NcclOptions&)>& plant) {
   fake_nccl::reset();
@@ -76,8 +77,8 @@ const cuda::NcclApi& failing_last() {
   return table;
 }
 
-/// Four ranks run a function `kRounds` times, with messages that are delayed; every rank must
-/// return the same error each time.
+/// Runs a function on four ranks `kRounds` times, with delayed messages. Checks that every rank
+/// returns the same error each time.
 constexpr int kRounds = 200;
 void check_rounds(Status status, const std::string& message,
                   const std::function<void(int, std::unique_ptr<Transport>)>& work) {
@@ -124,7 +125,7 @@ TEST_CASE("nccl making: what fails on one rank or differs between ranks is repor
     std::function<void(int, Options&)> plant;
     Status status;
     const char* text;
-    int64_t made, aborted = 0;  // -1: not checked
+    int64_t made, aborted = 0;  // a value of -1 is not checked
   };
   const auto check_row = [](const Row& row) {
     INFO(row.text);
@@ -135,11 +136,11 @@ TEST_CASE("nccl making: what fails on one rank or differs between ranks is repor
   for (const Row& row : std::vector<Row>{
            {From::kNothing, false, refuse(1, cuda::kNcclSystemError), Status::kComm,
             "rank 1: NCCL failed in ncclCommInitRankConfig", -1, 2},
-           // Errors that the others report as a consequence are not used as the cause.
+           // An error that other ranks report as a consequence is not used as the cause.
            {From::kNothing, false,
             [](int rank, Options&) {
               if (rank == 2) fake_nccl::refuse(2, cuda::kNcclUnhandledCudaError);
-              if (rank == 0) fake_nccl::fail(0);  // NCCL reports that its peer has ended
+              if (rank == 0) fake_nccl::fail(0);  // NCCL reports that another rank has ended
             },
             Status::kDevice, "rank 2: NCCL failed in ncclCommInitRankConfig", -1, -1},
            {From::kSplit, false, refuse(1, cuda::kNcclSystemError), Status::kComm,
@@ -166,8 +167,8 @@ TEST_CASE("nccl making: what fails on one rank or differs between ranks is repor
            {From::kSplit, false, [](int rank, Options& o) { o.borrow = rank == 1; },
             Status::kMismatch, "one to borrow on ranks [1]", 3}})
     check_row(row);
-  // An allocation fails before any rank enters NCCL.
-  for (const int allocation : {1, 2}) {  // pinned memory; GPU memory
+  // Here an allocation fails before any rank enters NCCL.
+  for (const int allocation : {1, 2}) {  // 1: pinned memory, 2: GPU memory
     const auto plant = [&](int rank, Options&) {
       if (rank == 2) emulator::fail_allocation(allocation);
     };

@@ -7,7 +7,7 @@
 #include "cuda/nccl/nccl_comm.hpp"
 #include "cuda/nccl/worlds.hpp"
 
-// Ranks as threads, with communicators over the fake NCCL.
+// Ranks that are threads, with communicators over the fake NCCL.
 namespace cuda_test {
 
 using namespace muonrt;
@@ -25,7 +25,7 @@ inline std::unique_ptr<Comm> nccl_over_fake(std::unique_ptr<Transport> transport
   return over_fake(std::move(transport));
 }
 
-/// Ranks as threads, each with a communicator and a device.
+/// Runs `work` on ranks that are threads, each with a communicator and a device.
 inline std::vector<std::optional<Error>> on_nccl(int size, int64_t timeout_ms,
                                                  const std::function<void(Comm&, Machine&)>& work) {
   fake_nccl::reset();

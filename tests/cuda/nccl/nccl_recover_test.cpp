@@ -6,16 +6,16 @@
 #include "support/bits_cases.hpp"
 #include "support/forwarding_comm.hpp"
 
-// A step on GPUs that fails during its vote on some ranks: `recover` commits the update that is
-// staged in their memory, as the step would have without the fault.
+// Tests a step on GPUs that fails during its vote on some ranks. `recover` must commit the update
+// that is staged in their memory, as the step would have done without the fault.
 
 using namespace muonrt;
 using namespace cuda_test;
 
 namespace {
 
-/// A communicator whose n-th sum never arrives here, although the peers receive this rank's part,
-/// as after an aborted reduction on a GPU whose streams continue.
+/// A communicator whose n-th sum never arrives on this rank, although the other ranks receive this
+/// rank's part. This happens after an aborted reduction on a GPU whose streams continue.
 class LosingComm final : public ForwardingComm {
  public:
   LosingComm(std::unique_ptr<Comm> inner, int64_t lost, std::shared_ptr<Buffer> scratch)
@@ -28,7 +28,7 @@ class LosingComm final : public ForwardingComm {
   std::unique_ptr<Comm> duplicate() override {
     return std::make_unique<LosingComm>(inner_->duplicate(), lost_, scratch_);
   }
-  // The peers are not notified, because they must receive the vote sum first.
+  // The other ranks are not notified, because they must receive the vote sum first.
   void abort(Status, const std::string&) noexcept override {}
   std::optional<Error> error() const override { return error_ ? error_ : inner_->error(); }
 
@@ -38,7 +38,7 @@ class LosingComm final : public ForwardingComm {
   std::optional<Error> error_;
 };
 
-/// Three ranks. Owners store the momentum and AdamW's slices.
+/// Returns a case with three ranks, in which owners store the momentum and AdamW's slices.
 world::Case case_of_partial() {
   bits::Factors f;
   f.mesh = 3;

@@ -1,6 +1,8 @@
-// Memory and waits of steps of one rank over NCCL.
+// Tests the memory and the waits of steps of one rank over NCCL.
 
 #include <catch2/catch.hpp>
+#include <set>
+#include <sstream>
 
 #include "control.hpp"
 #include "cuda/device/busy_stream.hpp"
@@ -14,6 +16,7 @@ using namespace cuda_test;
 
 namespace {
 
+const Placement kR{PlacementKind::kReplicate, 0, 1}, kS{PlacementKind::kShard, 0, 1};
 constexpr int64_t kSlackMs = 5000;  // for a machine that has other work
 
 struct Alone : OneRank {
@@ -36,13 +39,69 @@ world::Case stack_of(int64_t matrices) {
 
 TEST_CASE("nccl steps: none allocates memory, not even for its norm and statistics", "[nccl]") {
   world::Case c =
-      stack_of(400);  // its statistics are larger than the communicator's first scratch memory
+      stack_of(400);  // the statistics are larger than the communicator's first scratch memory
   c.settings.health_every = 1;
   c.settings.clip_norm = 1.0;
   Alone alone(c);
   const int64_t calls = slow_calls();
   CHECK_FALSE(alone.step(nullptr));
   CHECK(slow_calls() == calls);
+  check_rules();
+}
+
+TEST_CASE("nccl steps: the creation connects the peers of all exchanges, and no step another one",
+          "[nccl]") {
+  // Owners in both replicas, and clipping by the norm.
+  world::Case c = world::on_mesh({2, 2});
+  c.params.push_back(world::matrix("a", {12, 8}, {kR, kS}));
+  c.params.push_back(world::matrix("b", {8, 20}, {kR, kS}));
+  c.params.push_back(world::matrix("c", {16, 16}, {kR, kS}));
+  c.settings.groups = world::default_groups();
+  c.settings.clip_norm = 1.0;
+  struct Log {
+    std::vector<std::string> creation, steps;
+  };
+  std::vector<Log> logs(4);
+  fake_nccl::reset();
+  on_world(c, nccl_over_fake, [&](world::Rank& rank) {
+    const int number = rank.optimizer().comm().rank();
+    Log& log = logs[static_cast<size_t>(number)];
+    log.creation = fake_nccl::log(number);
+    run_steps(rank, 0, 3);
+    const auto all = fake_nccl::log(number);
+    log.steps.assign(all.begin() + std::ssize(log.creation), all.end());
+  });
+  // "send 1" or "receive 2", each once, without sizes.
+  const auto peers = [](const std::vector<std::string>& log) {
+    std::set<std::string> out;
+    for (const std::string& line : log) {
+      std::istringstream words(line);
+      std::string word, peer;
+      while (words >> word)
+        if ((word == "send" || word == "receive") && words >> peer) out.insert(word + " " + peer);
+    }
+    return out;
+  };
+  const auto reductions = [](const std::vector<std::string>& log) {
+    std::set<std::string> out;
+    for (const std::string& line : log)
+      if (line.rfind("all_reduce", 0) == 0) out.insert(line);
+    return out;
+  };
+  std::set<std::string> connected;
+  for (const Log& log : logs) {
+    REQUIRE(!log.steps.empty());
+    CHECK(peers(log.creation) == peers(log.steps));
+    for (const std::string& reduction : reductions(log.steps))
+      CHECK(reductions(log.creation).count(reduction) == 1);
+    connected.merge(peers(log.creation));
+    // One byte for each.
+    std::istringstream words(log.creation.front());
+    std::string word, bytes;
+    while (words >> word)
+      if (word == "x" && words >> bytes) CHECK(bytes == "1");
+  }
+  CHECK(connected.size() >= 4);
   check_rules();
 }
 
@@ -56,7 +115,7 @@ TEST_CASE("nccl steps: after a caller's stream that does not end few launches ar
     c.settings.groups = world::default_groups();
     c.settings.device = DeviceKind::kCuda;
     c.settings.timeout_ms = 300;
-    c.settings.chunk_bytes = 128;  // one matrix
+    c.settings.chunk_bytes = 128;  // each chunk has one matrix
     BusyStream theirs;
     Alone alone(c);
     theirs.work();
@@ -93,7 +152,8 @@ TEST_CASE("nccl steps: after a caller's stream that does not end they end at the
     const auto error = alone.step(theirs.handle);
     const auto took = Deadline::Clock::now() - start;
     CHECK(says(error, Status::kTimeout, "the work on the caller's stream"));
-    // The abort waits for the operations that NCCL has accepted, and to free its memory.
+    // The abort waits for the operations that NCCL has accepted, and for the GPU, to free its
+    // memory.
     CHECK(fake_nccl::ending() == 1);
     CHECK(took < std::chrono::milliseconds(300 + cuda::kTeardownTimeoutMs + kSlackMs));
     theirs.end();

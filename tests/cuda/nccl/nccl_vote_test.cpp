@@ -1,5 +1,5 @@
-// The status of a step that NCCL has aborted: nothing has changed on any rank if this rank's vote
-// cannot have reached a peer; otherwise UNDECIDED.
+// Tests the status of a step that NCCL has aborted: nothing has changed on any rank if this rank's
+// vote cannot have reached another rank. Otherwise the status is UNDECIDED.
 
 #include <atomic>
 #include <catch2/catch.hpp>
@@ -22,8 +22,8 @@ world::Case three_ranks() {
   return bits::make(f, false, 2);
 }
 
-/// Runs one step on each rank and returns the errors; requires that no step has changed anything.
-/// @param before, after  called by each rank before and after its step.
+/// Runs one step on each rank and returns the errors. Requires that no step has changed anything.
+/// @param before, after  Called on each rank before and after its step.
 std::vector<std::optional<Error>> end_of_steps(int64_t timeout_ms,
                                                const std::function<void(int)>& before,
                                                const std::function<void()>& after) {
@@ -68,8 +68,8 @@ TEST_CASE(
   const auto no_peer = [&](int rank) {
     while (rank == 2 && ended < 2) std::this_thread::yield();
   };
-  // The streams of two ranks have entered the sum, that of the third never does. The fake then
-  // leaves a result that looks like the consent of all ranks.
+  // The streams of two ranks have entered the sum, and the stream of the third rank never enters
+  // it. The fake NCCL then leaves a result that looks like the consent of all ranks.
   const auto stalled_by = [](int by) {
     return [by](int rank) {
       if (rank == by) fake_nccl::stall_reductions(1, true);
@@ -120,7 +120,7 @@ TEST_CASE("nccl vote: the flag of an entered vote is cleared only if the communi
 
 TEST_CASE("nccl vote: a result is copied completely or not at all", "[nccl][ptx]") {
   Machine machine(world_device());
-  constexpr int64_t kMany = 700;  // more than a thread block has threads
+  constexpr int64_t kMany = 700;  // more numbers than a thread block has threads
   const std::vector<int64_t> from(kMany, 3), old(kMany, 4);
   const auto closed = Buffer::shared(*machine.device, sizeof(int32_t));
   for (const bool is_closed : {false, true}) {

@@ -7,7 +7,7 @@
 
 namespace cuda_test {
 
-/// A communicator of one rank on any device. Messages to itself are copied on the stream.
+/// A communicator of one rank on any device. It copies messages to itself on the stream.
 class SelfComm final : public muonrt::Comm {
  public:
   SelfComm() = default;

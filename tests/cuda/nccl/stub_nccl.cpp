@@ -1,4 +1,4 @@
-// A library that exports NCCL's functions, which do nothing. One of its two builds omits
+// A library that exports NCCL's functions, which do nothing. One of its two builds leaves out
 // ncclCommSplit.
 
 #define MUONRT_STUB(name) \

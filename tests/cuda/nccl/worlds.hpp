@@ -11,7 +11,7 @@
 #include "support/thread_ranks.hpp"
 #include "support/world.hpp"
 
-// Whole worlds on this program's CUDA device: each rank is a thread with its own device.
+// Runs whole cases on this program's CUDA device. Each rank is a thread with its own device object.
 namespace cuda_test {
 
 /// Creates a rank's communicator over its transport of the thread group.
@@ -49,7 +49,7 @@ inline int first_device(int) { return 0; }
 
 /// Runs `body` on every rank of a case and returns the assembled tensors. Throws the first rank's
 /// error, and std::runtime_error if replicas differ.
-/// @param device_of  returns the index of a rank's device, which its communicator also uses.
+/// @param device_of  Returns the index of a rank's device, which its communicator also uses.
 inline world::Tensors on_world(const world::Case& of, const MakeComm& make_comm,
                                const std::function<void(world::Rank&)>& body,
                                const std::function<int(int)>& device_of = first_device) {
@@ -90,7 +90,7 @@ inline void run_steps(world::Rank& rank, int64_t first, int64_t end) {
   }
 }
 
-/// Runs all steps of a case, as on_world.
+/// Runs all steps of a case in the way of on_world().
 inline world::Tensors run_world(const world::Case& of, const MakeComm& make_comm,
                                 const std::function<int(int)>& device_of = first_device) {
   return on_world(

@@ -1,4 +1,4 @@
-// Work that is captured as a graph and launched again, on the emulated GPU.
+// Tests work that is captured as a graph and launched again, on the emulated GPU.
 
 #include <catch2/catch.hpp>
 

@@ -1,4 +1,4 @@
-// The number of launches for several shapes, as the emulated GPU counts them.
+// Tests the number of launches for several shapes, as the emulated GPU counts them.
 
 #include <catch2/catch.hpp>
 
@@ -13,7 +13,8 @@ using namespace cuda_test;
 
 namespace {
 
-/// Launches of one Newton-Schulz. Only the kernels for sm_90a may begin early.
+/// Returns the launches of one Newton-Schulz iteration. Only the kernels for sm_90a may begin
+/// early.
 emulator::Launched launches_of(SymmetricProvider provider, const std::vector<runner::Job>& jobs) {
   auto backend = backends::cuda(/*naive_products=*/true, provider);
   const emulator::Launched before = emulator::launched();
@@ -22,7 +23,7 @@ emulator::Launched launches_of(SymmetricProvider provider, const std::vector<run
   return {now.kernels - before.kernels, now.blocks - before.blocks, now.early - before.early};
 }
 
-/// Five shapes, two of three steps and three of five.
+/// Returns five shapes, of which two have three steps and three have five.
 std::vector<runner::Job> five_shapes() {
   const auto all = lockstep_cases::jobs();
   std::vector<runner::Job> out;
@@ -54,7 +55,7 @@ TEST_CASE("lockstep launches: more shapes than fit into a launch need two", "[em
   auto jobs = five_shapes();
   const auto more = five_shapes();
   jobs.insert(jobs.end(), more.begin(), more.begin() + 2);
-  // Seven in the first three steps, three in the last two.
+  // There are seven shapes in the first three steps, and three in the last two.
   CHECK(launches_of(SymmetricProvider::kSm90, jobs).early == 2 * (3 * 2 + 2));
 }
 

@@ -1,4 +1,4 @@
-// Newton-Schulz of several shapes of one chunk in lockstep.
+// Tests Newton-Schulz on several shapes of one chunk, whose steps run together.
 
 #include <catch2/catch.hpp>
 

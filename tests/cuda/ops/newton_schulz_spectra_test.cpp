@@ -21,7 +21,7 @@ constexpr Choice kAll[] = {{CoefficientFamily::kPolarExpress, DType::kBF16},
                            {CoefficientFamily::kKellerJordan, DType::kBF16},
                            {CoefficientFamily::kKellerJordan, DType::kF16}};
 
-/// muonrt's own kernels, and the vendor's if they exist.
+/// Returns backends with muonrt's own kernels, and with the vendor's if they exist.
 std::vector<backends::Backend> tuned_backends() {
   std::vector<backends::Backend> list;
   for (const SymmetricProvider own : cuda_test::symmetric_providers())
@@ -82,7 +82,7 @@ void check(const Spectra& spectra, const Choice& of, bool one_batch) {
 
 TEST_CASE("cuda newton-schulz: singular values become p of themselves, for eight spectra",
           "[cuda]") {
-  if (cuda_test::is_emulated()) {  // the other two are checked below, in a hidden case
+  if (cuda_test::is_emulated()) {  // a hidden case below checks the other two
     check(Spectra(128, 256), {CoefficientFamily::kPolarExpress, DType::kBF16}, false);
     check(Spectra(128, 160), {CoefficientFamily::kKellerJordan, DType::kF16}, true);
     return;

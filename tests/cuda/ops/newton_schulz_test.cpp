@@ -17,7 +17,7 @@ std::vector<backends::Backend> cuda_backends() {
   return list;
 }
 
-/// The steps at which the Gram form of this list restarts in `dtype`.
+/// Returns the steps at which the Gram form of this list restarts in `dtype`.
 std::vector<int> restarts_of(const Named& l, DType dtype) {
   CoefficientList list;
   for (const auto& [a, b, c] : l.list) list.steps.push_back({a, b, c});
@@ -34,7 +34,7 @@ TEST_CASE("cuda newton-schulz: equals the reference in f32, and is close to it i
     const Matrix x = reference::gaussian(m, n, 31);
     for (const Named& l : five_step_lists()) {
       for (const DType transport : {DType::kF32, DType::kBF16}) {
-        if (!bf16_stands(l)) continue;  // no headroom: its tolerance applies only to the catalog
+        if (!bf16_stands(l)) continue;  // without headroom, the tolerance does not apply
         const Matrix in = reference::rounded(x, transport);
         const Matrix expected = reference::newton_schulz(l.list, l.safety, in);
         for (auto& backend : backends) {

@@ -72,7 +72,8 @@ class Rig {
     }
     return step_only();
   }
-  /// @param multiplier  of all gradients, on the device; may be null.
+  /// Runs a step.
+  /// @param multiplier  A factor for all gradients in device memory; may be null.
   Status step_only(const float* multiplier = nullptr) {
     return optimizer->step(
         [&] {
@@ -133,8 +134,8 @@ TEST_CASE("cuda step: the same as on the host, except for products", "[cuda]") {
         CHECK(difference(got, expected) == -1);
         continue;
       }
-      // Updates are sent as bf16, so each step may differ by a rounding or two, and by one of the
-      // weight itself.
+      // Updates are sent as bf16, so each step may differ by one or two of their roundings, and by
+      // one rounding of the weight itself.
       double worst = 0, unit = p.dtype == DType::kF32 ? 0 : 0x1p-8;
       for (int64_t e = 0; e < p.numel(); ++e)
         worst = std::max(worst, std::abs(static_cast<double>(value_in(got, p.dtype, e)) -
@@ -159,7 +160,7 @@ TEST_CASE("cuda step: Newton-Schulz from graphs is bitwise identical", "[cuda]")
         return made;
       },
       CommitMode::kAtomic, graph_comm);
-  // Captured at creation, once for each batch; no object is created after that.
+  // The graphs are captured at creation, one for each batch, and no object is created afterwards.
   const int64_t objects = device->objects();
   CHECK(objects > eager.optimizer->device().objects());
   for (uint64_t step = 0; step < 4; ++step) {

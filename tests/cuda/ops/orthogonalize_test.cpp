@@ -1,4 +1,5 @@
-// muonrt_orthogonalize() and muonrt_symmetric_product() on the caller's streams and in graphs.
+// Tests muonrt_orthogonalize() and muonrt_symmetric_product() on the caller's streams and in
+// graphs.
 
 #include "muonrt/orthogonalize.h"
 
@@ -103,7 +104,7 @@ TEST_CASE(
       cudaStreamSynchronize(callers.stream);
     };
     REQUIRE(cudaStreamBeginCapture(callers.stream, cudaStreamCaptureModeGlobal) == cudaSuccess);
-    CHECK(call() == MUONRT_ERROR_NOT_SUPPORTED);  // the first call
+    CHECK(call() == MUONRT_ERROR_NOT_SUPPORTED);  // the first call cannot be captured
     cudaGraph_t graph = nullptr;
     REQUIRE(cudaStreamEndCapture(callers.stream, &graph) == cudaSuccess);
     cudaGraphDestroy(graph);
@@ -153,7 +154,8 @@ TEST_CASE("orthogonalize on CUDA: a matrix has the bits of the pipeline's Newton
         const MatrixBatch result = orthogonalize(machine.ops(), machine.on(), settings, method, raw,
                                                  space.data(), machine.put_one(Findings{}));
         machine.finish();
-        // f32 holds every value of the result. By columns: a tall output, written transposed.
+        // f32 can represent every value of the result. If by_columns is true, the output is tall
+        // and is written transposed.
         auto* const out = machine.put(std::vector<float>(kM * kN));
         Tensor x(raw.data, dtype, {kM, kN}, {ld, 1});
         Tensor o(out, DType::kF32, {kM, kN},

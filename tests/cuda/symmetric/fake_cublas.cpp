@@ -22,18 +22,18 @@ struct FakeCublasDesc {
 struct FakeCublasPreference {
   uint64_t workspace = 0;
   uint32_t reductions = ~0u;
-  uint32_t alignment[4] = {256, 256, 256, 256};  // of A, B, C, D
+  uint32_t alignment[4] = {256, 256, 256, 256};  // alignments of A, B, C and D
 };
 
 namespace {
 
 constexpr size_t kWorkspace = 1 << 16;  // bytes that every product writes
 constexpr uintptr_t kWorkspaceAlignment = 256;
-constexpr int kCandidates = 3;  // maximum of a search
+constexpr int kCandidates = 3;  // maximum number of algorithms that a search finds
 constexpr int64_t kSlowerNs =
-    1'000'000;  // each is slower than the next by this, on the device's clock
+    1'000'000;  // by this time on the device's clock, each algorithm is slower than the next one
 
-/// The search that found an algorithm; each search has its own number.
+/// The search that found an algorithm. Each search has its own number.
 struct Search {
   int64_t m, n, k, a_ld, b_ld, c_ld, d_ld;
   cudaDataType_t type;
@@ -50,7 +50,7 @@ struct State {
   std::vector<fake_cublas::Launch> launches;
   std::vector<fake_cublas::Asked> asked;
   std::vector<Search> found;                  // by an algorithm's first word
-  std::set<std::pair<int, uint64_t>> loaded;  // its kernels, by device
+  std::set<std::pair<int, uint64_t>> loaded;  // kernels that were loaded, by device
   int64_t searches = 0, alive = 0, handles = 0;
   std::string why;  // text of the last error
 };
@@ -86,7 +86,7 @@ cublasStatus_t give_back(Object* object) {
   return CUBLAS_STATUS_SUCCESS;
 }
 
-/// Each attribute has one size.
+/// Stores an attribute. Each attribute has one size.
 template <class T>
 cublasStatus_t take(T& field, const void* value, size_t bytes) {
   if (bytes != sizeof field) return invalid("an attribute has another size");
@@ -94,7 +94,7 @@ cublasStatus_t take(T& field, const void* value, size_t bytes) {
   return CUBLAS_STATUS_SUCCESS;
 }
 
-/// Why the layouts are not those of a product; empty if they are.
+/// Returns why the layouts are not those of a product, or nothing if they are.
 std::optional<std::string> misfit(const Operands& o, const FakeCublasDesc& desc) {
   const auto one = [&](const FakeCublasLayout& l, int64_t rows, int64_t cols) {
     return l.rows == rows && l.cols == cols && l.ld >= l.rows && l.type == o.d.type &&
@@ -109,7 +109,8 @@ std::optional<std::string> misfit(const Operands& o, const FakeCublasDesc& desc)
   return std::nullopt;
 }
 
-/// @param like  the values that operands do not have.
+/// Returns the search for these operands.
+/// @param like  Has the values that the operands do not have.
 Search search_of(const Operands& o, Search like) {
   like.m = o.m();
   like.n = o.n();
@@ -132,7 +133,7 @@ bool is_for(const cublasLtMatmulAlgo_t& algo, const Operands& o) {
   const auto found = search_behind(algo);
   return found && *found == search_of(o, *found);
 }
-/// Whether the algorithm computes this many matrices in one launch.
+/// Returns whether the algorithm computes this many matrices in one launch.
 bool takes(const cublasLtMatmulAlgo_t& algo, int32_t count) {
   const fake_cublas::Refusals refused = refusals();
   if (count > 1) return !refused.batches && count <= refused.most;
@@ -142,7 +143,7 @@ bool takes(const cublasLtMatmulAlgo_t& algo, int32_t count) {
 
 int64_t size_of_type(cudaDataType_t type) { return type == CUDA_R_32F ? 4 : 2; }
 
-/// Elements from the first of a batch to the last.
+/// Returns the number of elements from the first one of a batch to the last one.
 int64_t extent(const FakeCublasLayout& l) {
   return (l.count - 1) * l.stride + (l.cols - 1) * l.ld + l.rows;
 }

@@ -23,7 +23,7 @@ void put(void* data, cudaDataType_t type, int64_t at, float value) {
     static_cast<bf16*>(data)[at] = to_bf16(value);
 }
 
-/// A batch of matrices as f32, column by column, without their padding.
+/// Returns a batch of matrices as f32, column by column, without padding.
 std::vector<float> gathered(const void* data, const FakeCublasLayout& l, bool by_rows) {
   std::vector<float> out(static_cast<size_t>(l.count * l.rows * l.cols));
   float* to = out.data();
@@ -39,8 +39,9 @@ std::vector<float> gathered(const void* data, const FakeCublasLayout& l, bool by
 
 void multiply(const Operands& o, float alpha, const void* a, const void* b, float beta,
               const void* c, void* d) {
-  constexpr int64_t kStep = 16;  // terms that tensor cores add at once
-  // Rows of op(A) and columns of B, each with its depth contiguous.
+  constexpr int64_t kStep = 16;  // number of terms that tensor cores add at once
+  // These arrays hold rows of op(A) and columns of B. In both, the elements of a sum are
+  // contiguous.
   const std::vector<float> rows = gathered(a, o.a, !o.transposed), cols = gathered(b, o.b, false);
   const int64_t m = o.m(), n = o.n(), k = o.k();
   for (int64_t i = 0; i < o.d.count; ++i)

@@ -11,7 +11,7 @@ struct FakeCublasLayout {
   int64_t stride = 0;
 };
 
-/// The operands of D (m x n) = alpha op(A) B + beta C, column-major.
+/// The operands of D (m x n) = alpha op(A) B + beta C, all column-major.
 struct Operands {
   FakeCublasLayout a, b, c, d;
   bool transposed;
@@ -20,6 +20,6 @@ struct Operands {
   int64_t n() const { return b.cols; }
 };
 
-/// Computes with f32 sums over sixteen terms at a time, as tensor cores do.
+/// Computes the product with f32 sums over sixteen terms at a time, as tensor cores do.
 void multiply(const Operands& operands, float alpha, const void* a, const void* b, float beta,
               const void* c, void* d);

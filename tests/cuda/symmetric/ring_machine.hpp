@@ -8,9 +8,9 @@
 #include <utility>
 #include <vector>
 
-// The thread blocks of a cluster as a ring of stages sees them: barriers, memory, copies and
-// arrivals that are in flight, and threads that run programs without branches. Any thread that can
-// run may be next; schedules prefer different ones.
+// A model of the thread blocks of a cluster that use a ring of stages. It has barriers, memory,
+// copies and arrivals in flight, and threads that run programs without branches. Any thread that
+// can run may be next, and different schedules prefer different threads.
 namespace ring_model {
 
 /// A barrier like mbarrier: a phase ends after all arrivals and all announced units.
@@ -39,12 +39,12 @@ class Barrier {
   uint32_t phase_ = 0;
 };
 
-/// The content of a unit of shared memory: 64 rows of a stage.
+/// The content of a unit of shared memory, which has 64 rows of a stage.
 struct Content {
   int tile = -1, depth = -1, part = -1;
   bool operator==(const Content&) const = default;
 };
-constexpr int kUnits = 6;  // of a stage
+constexpr int kUnits = 6;  // units of a stage
 
 /// Units of a stage, and the content that they have or must have.
 struct Contents {
@@ -67,17 +67,17 @@ enum class Name { kFull, kEmpty, kPeerEmpty, kClusterSync };
 
 struct Action {
   enum class Kind {
-    kWait,     // until the phase of `parity` has ended
+    kWait,     // waits until the phase of `parity` has ended
     kArrive,   // announces `units`; it reaches another block's barrier some time later
-    kCopy,     // starts, to all of `blocks`; the units of `contents` arrive one by one
-    kRead,     // starts; the units must have `contents`
-    kReadEnd,  // ends; the units must still have `contents`
+    kCopy,     // starts a copy to all of `blocks`; the units of `contents` arrive one by one
+    kRead,     // starts a read; the units must have `contents`
+    kReadEnd,  // ends a read; the units must still have `contents`
     kWrite,
   };
   Kind kind;
   Name barrier = Name::kFull;
   int stage = 0;
-  unsigned blocks = 0;  // one bit for each
+  unsigned blocks = 0;  // one bit for each block
   uint32_t parity = 0;
   int units = 0;
   Contents contents = {};
@@ -93,7 +93,7 @@ struct Launch {
 
 class Machine {
  public:
-  /// @param seed  determines the schedule and everything in it.
+  /// @param seed  Determines the schedule and everything in it.
   Machine(const Launch& launch, uint64_t seed) : launch_(launch), random_(seed) {
     const auto stages = static_cast<size_t>(launch.ring);
     int threads = 0;
@@ -116,7 +116,7 @@ class Machine {
     draw_priorities();
   }
 
-  /// Runs the launch. Returns the first violation, or nothing.
+  /// Runs the launch. Returns the first violation, or "" if there is none.
   std::string run() {
     while (wrong_.empty()) {
       if (order_ == Order::kChanging && random_() % 32 == 0) draw_priorities();
@@ -134,7 +134,8 @@ class Machine {
 
  private:
   enum class Order { kUniform, kFixed, kChanging, kOneStarves };
-  enum class Delay { kMixed, kLong, kShort, kSomeLong };  // of what is in flight
+  // How long copies and arrivals are in flight.
+  enum class Delay { kMixed, kLong, kShort, kSomeLong };
 
   struct Unit {
     Content content;
@@ -191,12 +192,12 @@ class Machine {
     const Action& action = (*thread.program)[thread.at];
     if (action.kind == Action::Kind::kWait)
       return barrier(thread.block, action.barrier, action.stage).passed(action.parity);
-    // A thread that enters the cluster's barrier releases its earlier arrivals.
+    // A thread can enter the cluster's barrier only when its earlier arrivals have been delivered.
     return action.barrier != Name::kClusterSync || thread.arrivals == 0;
   }
 
-  /// The index of a thread that can run, or of a message after the threads; -1 if all have ended or
-  /// none can run.
+  /// Returns the index of a thread that can run, or the index of a message plus the number of
+  /// threads. Returns -1 if all threads have ended or none can run.
   int any() {
     const size_t all = threads_.size() + messages_.size();
     for (int tries = 0; tries < 16; ++tries) {

@@ -5,7 +5,7 @@
 #include "cuda/symmetric/ring_machine.hpp"
 
 // The actions of the threads of sm90.cu and sm90_small.cu on the ring, step by step and with the
-// names of the functions there. The phases are computed with ring.hpp, which the kernels use, too.
+// names of the functions there. The phases are computed with ring.hpp, which the kernels also use.
 // A warpgroup is modeled as one thread. Planted faults show that the model detects errors.
 namespace ring_model {
 
@@ -13,32 +13,33 @@ using muonrt::cuda::JobKind;
 
 enum class Fault {
   kNone,
-  kOneStage,            // a ring of one: a stage is released after the next has arrived
+  kOneStage,            // the ring has one stage, released only after the next has arrived
   kNoEmptyWait,         // a producer fills a stage that is being read
   kNoPeerWait,          // a producer copies into the other block's stage that is being read
-  kNoPeerWaitAtD,       // a producer does not wait for it before D
+  kNoPeerWaitAtD,       // before D, a producer does not wait for the other block
   kNoPeerArrival,       // consumers do not release the stages of the other block
-  kEarlyRelease,        // a stage is released when its own products are in flight
+  kEarlyRelease,        // a stage is released while its own products are in flight
   kUnfinishedRelease,   // a stage is released before its products are complete
   kNoLastRelease,       // the last stage of a tile's products is not released
-  kNoLastReleaseOfOne,  // one consumer does not release it
+  kNoLastReleaseOfOne,  // one consumer does not release that stage
   kNoReleaseOfD,        // the stages of D are not released
   kWrongParity,         // a producer waits for the phase after the one it needs
   kNoFullWait,          // a consumer reads before the copies have arrived
-  kFillsAlone,          // D of a pair without the other block's arrival: two phases ahead of it
+  kFillsAlone,          // fills D of a pair two phases ahead of the other block
   kDOfOneBlock,         // only one block of a pair has D
   kDeeperInOneBlock,    // one block of a pair has one stage more
-  kPairsLast,           // a block has its own tile before a pair
+  kPairsLast,           // a block computes its own tile before a pair
   kHalfForOne,          // a pair's half of B is copied to only one block
-  kNoLastClusterSync,   // a block ends while the other still copies into it
-  // For the small tiles.
+  kNoLastClusterSync,   // a block ends while the other one still copies into it
+  // The following faults concern small tiles.
   kDOverSums,      // D is copied to the place of the sums of slices
   kReusedEarly,    // a block overwrites its sums after it has read those that it needs itself
   kNoClusterSync,  // sums of slices are read before the barrier of the blocks
   kSumsTooSoon     // a block writes its sums to a stage that its products read
 };
 
-/// A tile as the ring sees it. Each slice sums its part of the depth.
+/// A tile as the ring processes it. If there are several slices, each adds up its part of the
+/// depth.
 struct Tile {
   JobKind kind;
   int stages;
@@ -75,7 +76,7 @@ class Writer {
   void read(int fill, const Contents& contents) {
     program.push_back({Action::Kind::kRead, Name::kFull, stage_of(fill), own_, 0, 0, contents});
   }
-  /// Ends the read; afterwards the content may change.
+  /// Ends the read. After that the content may change.
   void read_end(int fill, const Contents& contents) {
     program.push_back({Action::Kind::kReadEnd, Name::kFull, stage_of(fill), own_, 0, 0, contents});
   }
@@ -86,7 +87,7 @@ class Writer {
     for (const auto kind : {Action::Kind::kRead, Action::Kind::kReadEnd})
       program.push_back({kind, Name::kFull, 0, blocks, 0, 0, contents});
   }
-  /// The barrier of the cluster's blocks, for the turn-th time.
+  /// Waits at the barrier of the cluster's blocks for the turn-th time.
   void cluster_sync(int turn) {
     program.push_back({Action::Kind::kArrive, Name::kClusterSync, 0, own_});
     program.push_back(
@@ -103,19 +104,24 @@ class Writer {
   unsigned own_;
 };
 
-/// Threads of one block of sm90.cu. A unit is 64 rows, 8 KB. A stage has two units of A and four of
-/// B, or two for each box of D.
+/// The threads of one block of sm90.cu. A unit is 64 rows (8 KB). A stage has two units of A and
+/// four of B, or two for each box of D.
 class LargeBlock {
  public:
   /// @param blocks  number of blocks of the cluster: 2 if the list has pairs.
-  LargeBlock(const Tiles& tiles, Fault fault, int rank, int blocks)
-      : tiles_(tiles), fault_(fault), rank_(rank), other_(blocks == 2 ? 1u << (rank ^ 1) : 0) {}
+  /// @param skew  stages by which the second consumer begins later.
+  LargeBlock(const Tiles& tiles, Fault fault, int rank, int blocks, int skew)
+      : tiles_(tiles),
+        fault_(fault),
+        rank_(rank),
+        skew_(skew),
+        other_(blocks == 2 ? 1u << (rank ^ 1) : 0) {}
 
   std::vector<Program> programs() const { return {produce(), consume(0), consume(1)}; }
 
  private:
   Content a(int tile, int depth, int half) const { return {tile, depth, 10 * rank_ + half}; }
-  /// The rows of B of a pair are equal in both blocks.
+  /// Returns the content of B, whose rows are equal in both blocks of a pair.
   Content b(int tile, int depth, int unit) const {
     const Tile& t = tiles_[static_cast<size_t>(tile)];
     if (t.once && unit < 2) return a(tile, depth, unit);
@@ -151,7 +157,7 @@ class LargeBlock {
   void produce_job(Writer& w, int tile, int& fill) const {
     const Tile& t = tiles_[static_cast<size_t>(tile)];
     const bool pair = t.kind == JobKind::kPair, medium = t.kind == JobKind::kMedium;
-    const int rows = medium ? 1 : 2;  // units of a box of B
+    const int rows = medium ? 1 : 2;  // number of units in a box of B
     const int boxes = medium ? 3 : t.kind == JobKind::kSquare ? 1 : 2;
     const int there = t.once ? 2 / rows : 0;
     for (int depth = 0; depth < t.stages; ++depth, ++fill) {
@@ -183,7 +189,7 @@ class LargeBlock {
     if (pair && !w.has(Fault::kNoPeerArrival)) w.arrive(Name::kPeerEmpty, fill, other_);
   }
 
-  /// The operands of a stage that the products of one consumer read.
+  /// Returns the operands of a stage that the products of one consumer read.
   Contents operands(int tile, int depth, int consumer) const {
     const Tile& t = tiles_[static_cast<size_t>(tile)];
     Contents contents;
@@ -193,7 +199,7 @@ class LargeBlock {
     return contents;
   }
 
-  /// multiply and multiply_stage.
+  /// Models multiply() and multiply_stage().
   void multiply(Writer& w, int tile, int begin, int end, int consumer, int& fill) const {
     const bool pair = tiles_[static_cast<size_t>(tile)].kind == JobKind::kPair;
     Contents before;
@@ -217,7 +223,7 @@ class LargeBlock {
                          (w.has(Fault::kNoLastReleaseOfOne) && consumer == 1 && rank_ == 0);
     if (releases(w) && !forgets) release(w, fill - 1, pair);
   }
-  /// Whether the stage is released at the same place as in the kernel.
+  /// Returns whether the stage is released at the same place as in the kernel.
   static bool releases(const Writer& w) {
     return !w.has(Fault::kEarlyRelease) && !w.has(Fault::kUnfinishedRelease);
   }
@@ -239,6 +245,7 @@ class LargeBlock {
   Program consume(int consumer) const {
     Writer w(fault_, rank_);
     int fill = 0;
+    if (consumer == 1 && !tiles_.empty()) w.wait_full(std::min(skew_, tiles_[0].stages - 1));
     for (int tile = 0; tile < static_cast<int>(tiles_.size()); ++tile) {
       const Tile& t = tiles_[static_cast<size_t>(tile)];
       for (int slice = 0; slice < t.slices; ++slice)
@@ -252,12 +259,13 @@ class LargeBlock {
 
   const Tiles& tiles_;
   Fault fault_;
-  int rank_;
+  int rank_, skew_;
   unsigned other_;  // the other block of the cluster
 };
 
-/// Threads of one block of sm90_small.cu: a tile of one or two squares. A unit is 64 rows of an
-/// operand, or a square of D. If the depth is cut, each block of the cluster has one slice.
+/// The threads of one block of sm90_small.cu, which computes a tile of one or two squares. A unit
+/// is 64 rows of an operand, or a square of D. If the depth is cut, each block of the cluster has
+/// one slice.
 class SmallBlock {
  public:
   SmallBlock(const Tile& tile, Fault fault, int rank)
@@ -363,16 +371,17 @@ class SmallBlock {
 };
 
 /// A launch of the blocks of a cluster of large tiles, or of one block.
-inline Launch large_launch(const std::vector<Tiles>& tiles, Fault fault) {
+/// @param skew  as in Sm90Tuning.
+inline Launch large_launch(const std::vector<Tiles>& tiles, Fault fault, int skew) {
   Launch launch{Writer(fault, 0).ring(), 2, muonrt::cuda::kConsumers, muonrt::cuda::kConsumers, {}};
   for (int rank = 0; rank < static_cast<int>(tiles.size()); ++rank)
-    launch.blocks.push_back(
-        LargeBlock(tiles[static_cast<size_t>(rank)], fault, rank, static_cast<int>(tiles.size()))
-            .programs());
+    launch.blocks.push_back(LargeBlock(tiles[static_cast<size_t>(rank)], fault, rank,
+                                       static_cast<int>(tiles.size()), skew)
+                                .programs());
   return launch;
 }
 
-/// A launch of the blocks that compute a small tile.
+/// Returns a launch of the blocks that compute a small tile.
 inline Launch small_launch(const Tile& tile, Fault fault) {
   Launch launch{Writer(fault, 0).ring(), 1, 1, 1, {}};
   for (int rank = 0; rank < tile.slices; ++rank)

@@ -1,6 +1,6 @@
-// The acceptance test of symmetric products at the sizes of models, and in the emulator at small
-// sizes: bits on all grids and in repeats, and errors against float64 in random rows, compared with
-// the vendor's errors.
+// The acceptance test of symmetric products, which uses the sizes of models on a GPU and small
+// sizes in the emulator. It checks that results are bitwise identical on all grids and in repeated
+// runs. In random rows it compares the errors against float64 with those of the vendor's library.
 
 #include <catch2/catch.hpp>
 #include <cmath>
@@ -30,8 +30,8 @@ std::vector<Size> sizes() {
           {381, 4095, 8, true},  {1025, 333, 8, true}, {8192, 4096, 1}};
 }
 
-/// Reserved SMs on a GPU with 132 SMs: those of a communicator, half of the SMs, and all except
-/// two, which the emulated GPU has anyway.
+/// Returns numbers of reserved SMs for a GPU with 132 SMs: those of a communicator, half of the
+/// SMs, and all except two. The emulated GPU has only two.
 std::vector<int> reserved_sms(SymmetricProvider provider) {
   if (provider != SymmetricProvider::kSm90) return {0};
   return is_emulated() ? std::vector{0, kAllButTwo} : std::vector{0, 8, 66, kAllButTwo};
@@ -42,8 +42,8 @@ float to_float(uint16_t bits, DType dtype) {
   return dtype == DType::kBF16 ? to_f32(bf16{bits}) : to_f32(f16{bits});
 }
 
-/// Random numbers between 2^-8 and 1 with either sign, so that the bits of sums depend on their
-/// order.
+/// Returns random numbers between 2^-8 and 1 with either sign, so that the bits of sums depend on
+/// the order of the terms.
 std::vector<uint16_t> elements(DType dtype, uint64_t seed, int64_t n) {
   std::vector<uint16_t> out(static_cast<size_t>(n));
   for (size_t i = 0; i < out.size(); ++i) {
@@ -58,8 +58,9 @@ std::vector<uint16_t> elements(DType dtype, uint64_t seed, int64_t n) {
 
 /// Errors of results against float64 in the random rows.
 struct Errors {
-  double worst_of_bound = 0;     // largest error divided by the allowed error
-  double largest = 0, mean = 0;  // off the diagonal, whose sums are far larger; mean: of all
+  double worst_of_bound = 0;  // largest error divided by the allowed error
+  // largest: without the diagonal, where sums are far larger; mean: of all elements
+  double largest = 0, mean = 0;
 };
 
 /// A product whose operands every device of the program can use.
@@ -85,7 +86,7 @@ class Trial {
     got_ = Buffer::shared(*memory_.device, 2 * total());
     product_.c = view(c_.data(), size.n, ld_);
     product_.transpose_b = product_.symmetric = true;
-    product_.alpha = -0x1p-4f;  // so that f16 can represent all results
+    product_.alpha = -0x1p-4f;  // with this factor, f16 can represent all results
   }
 
   int64_t total() const { return size_.count * size_.n * ld_; }
@@ -103,7 +104,7 @@ class Trial {
     return {got, got + total()};
   }
 
-  /// Errors in the first matrix and the last.
+  /// Returns the errors in the first and in the last matrix.
   Errors errors(const std::vector<uint16_t>& got) const {
     Errors e;
     double sum = 0;
@@ -129,9 +130,9 @@ class Trial {
     return e;
   }
 
-  /// Number of elements that were not written, or differ from their mirror.
+  /// Returns the number of elements that were not written or differ from their mirror image.
   int64_t unlike(const std::vector<uint16_t>& got) const {
-    constexpr int64_t kBlock = 64;  // rows and columns of a block that fits into caches
+    constexpr int64_t kBlock = 64;  // number of rows and columns of a block that fits into caches
     int64_t out = 0;
     for (int64_t m = 0; m < size_.count; ++m) {
       const uint16_t* const c = got.data() + m * size_.n * ld_;
@@ -145,7 +146,7 @@ class Trial {
   }
 
  private:
-  /// The first row, the last, and others between.
+  /// Returns the first row, the last row, or one between them.
   int64_t row_of(int64_t i) const {
     if (i < 2) return i * (size_.n - 1);
     return static_cast<int64_t>(bits_at(23, i) % static_cast<uint64_t>(size_.n));
@@ -153,7 +154,7 @@ class Trial {
   double at(const std::vector<uint16_t>& from, int64_t i) const {
     return static_cast<double>(to_float(from[static_cast<size_t>(i)], product_.a.dtype));
   }
-  /// The element in float64, and the same with absolute values.
+  /// Returns the element in float64, and the sum of the absolute values of its terms.
   std::pair<double, double> element_of(int64_t matrix, int64_t row, int64_t col) const {
     const int64_t first = matrix * size_.n;
     double sum = 0, magnitude = 0;
@@ -179,7 +180,8 @@ class Trial {
   Product product_;
 };
 
-/// Runs, in turn on every grid, in which the memory of C differs from `expected`.
+/// Runs the product in turn on every grid. Returns the number of runs in which the memory of C
+/// differs from `expected`.
 int64_t runs_unlike(Trial& trial, SymmetricProvider provider,
                     const std::vector<uint16_t>& expected) {
   std::vector<std::unique_ptr<Machine>> machines;
@@ -199,7 +201,7 @@ TEST_CASE(
     "symmetric acceptance: results are symmetric, as close to float64 as the vendor's, and have "
     "the same bits on every grid and in every run",
     "[cuda]") {
-  // Factor to the vendor's errors, for the same sums in another order.
+  // The allowed ratio to the vendor's errors, because the sums have another order.
   constexpr double kOfVendor = 1.05;
   const auto providers = symmetric_providers();
   for (const Size& size : sizes())
@@ -223,15 +225,16 @@ TEST_CASE(
     }
 }
 
-// With random values: the tile that computes an element depends on the batch and on the grid, and
-// all tiles must add in the same order.
+// Random values show whether all tiles add in the same order. Which tile computes an element
+// depends on the batch and on the grid.
 TEST_CASE("symmetric acceptance: a matrix is bitwise identical by itself and in a batch",
           "[cuda]") {
   struct Shape {
     int64_t m, n, k, count;
     bool symmetric = true;
   };
-  // X X^T, polynomials of it, and their products with X, which only the vendor computes.
+  // These are X X^T, polynomials of it, and their products with X, which only the vendor's library
+  // computes.
   const std::vector<Shape> shapes =
       is_emulated()
           ? std::vector<Shape>{{70, 70, 130, 5},
@@ -244,7 +247,7 @@ TEST_CASE("symmetric acceptance: a matrix is bitwise identical by itself and in 
                 {768, 768, 2048, 24},  {768, 2048, 768, 24, false}, {1024, 1024, 1024, 16},
                 {1152, 1152, 4096, 4}, {2048, 2048, 2048, 8},       {2048, 7168, 2048, 4, false},
                 {4096, 4096, 4096, 3}, {4095, 1000, 4095, 3, false}};
-  // The device for a batch and that for a single matrix.
+  // The device for a batch, and the device for a single matrix.
   using Devices = std::pair<std::unique_ptr<Device>, std::unique_ptr<Device>>;
   std::vector<std::function<Devices()>> makers = {
       [] { return Devices(make_device(), make_device()); }};

@@ -8,12 +8,13 @@
 
 #include "cuda/machine.hpp"
 
-// Symmetric products whose every bit is known: small integers, whose sums are exact in f32.
+// Symmetric products whose every bit is known, because they consist of small integers, whose sums
+// are exact in f32.
 namespace cuda_test {
 
-/// The implementations that this device supports, except those in the environment variable
-/// MUONRT_TEST_LEAVE_OUT, because a kernel that hangs would stop all other tests, too. If there are
-/// none, the case is reported as skipped.
+/// Returns the implementations that this device supports, except those in the environment variable
+/// MUONRT_TEST_LEAVE_OUT. A kernel that hangs can be left out, because it would stop all other
+/// tests. If there are no implementations, the case is reported as skipped.
 inline std::vector<muonrt::SymmetricProvider> symmetric_providers() {
   const char* const named = std::getenv("MUONRT_TEST_LEAVE_OUT");
   const std::string left_out = named ? named : "";
@@ -25,7 +26,7 @@ inline std::vector<muonrt::SymmetricProvider> symmetric_providers() {
       make_device(provider);
       list.push_back(provider);
     } catch (const muonrt::Error& error) {
-      // Any other unsupported feature is a failure.
+      // If any other feature is unsupported, this is a failure.
       if (error.status() != muonrt::Status::kNotSupported ||
           error.message().find("compute capability") == std::string::npos)
         throw;
@@ -35,14 +36,15 @@ inline std::vector<muonrt::SymmetricProvider> symmetric_providers() {
   return list;
 }
 
-/// Reserved SMs for a grid of two blocks: more than any GPU has.
+/// Number of reserved SMs for a grid of two blocks, which is larger than the number of SMs of any
+/// GPU.
 constexpr int kAllButTwo = 1000;
 
-/// Kernels and their grid.
+/// An implementation, and the grid on which it runs.
 struct SymmetricKind {
   muonrt::SymmetricProvider provider;
   int reserved_sms = 0;
-  std::optional<bool> pairs = {};  // as in Sm90Tuning
+  std::optional<bool> pairs = {};  // see Sm90Tuning
 
   std::string name() const {
     return muonrt::cat(name_of(provider), reserved_sms > 0 ? ", a grid of two blocks" : "",
@@ -53,9 +55,10 @@ struct SymmetricKind {
   }
 };
 
-/// All providers; the one for sm_90a also on two blocks, as on the emulated GPU. On all SMs of a
-/// GPU, results as small as those of most tests use small tiles, so the large tiles would not be
-/// tested. On two blocks with pairs, which narrow results do not have by default.
+/// Returns all implementations. The one for sm_90a also runs on two blocks, as on the emulated GPU.
+/// If it used all SMs of a GPU, it would compute the small results of most tests with small tiles,
+/// and the large tiles would not be tested. On two blocks it uses pairs, which narrow results do
+/// not have by default.
 inline std::vector<SymmetricKind> symmetric_kinds() {
   std::vector<SymmetricKind> kinds;
   for (const muonrt::SymmetricProvider provider : symmetric_providers()) {
@@ -70,7 +73,8 @@ struct SymmetricCase {
   int64_t n, k, count = 1;
   bool with_d = false;
   float alpha = 1.0f, beta = 0.0f, gamma = 0.0f;
-  bool two_operands = false;  // B = A S, S diagonal: B differs from A, and the result is symmetric
+  // Whether B is A S with a diagonal S, so that B differs from A and the result is symmetric.
+  bool two_operands = false;
   muonrt::DType dtype = muonrt::DType::kBF16;
 
   std::string name() const {
@@ -79,9 +83,10 @@ struct SymmetricCase {
   }
 };
 
-/// Four epilogues: only the sum, with D, with D and all scales, with B different from A.
+/// There are four epilogues: only the sum; with D; with D and all scales; and with a B that differs
+/// from A.
 constexpr int kEpilogues = 4;
-/// A case with one of the epilogues and one of the dtypes, which follow from `turn`.
+/// Returns a case whose epilogue and dtype follow from `turn`.
 inline SymmetricCase case_of(int64_t n, int64_t k, int64_t count, int64_t turn) {
   SymmetricCase c{n, k, count};
   const int64_t epilogue = turn % kEpilogues;
@@ -92,9 +97,10 @@ inline SymmetricCase case_of(int64_t n, int64_t k, int64_t count, int64_t turn) 
   return c;
 }
 
-/// Sizes next to the edges of all tiles (64, 128, 192 and 256 columns), results of one tile and of
-/// several. Each has three depths next to the edges of the stages (64 terms) and of the ring (four
-/// stages). Each epilogue occurs with each class of depths in small, middle and large results.
+/// Returns sizes next to the edges of all tiles (64, 128, 192 and 256 columns), for results of one
+/// tile and of several. Each has three depths next to the edges of the stages (64 terms) and of the
+/// ring (four stages). Each epilogue occurs with each class of depths in small, middle and large
+/// results.
 inline std::vector<SymmetricCase> edge_cases() {
   constexpr std::array<std::array<int64_t, 4>, 3> kDepths = {
       {{1, 31, 33, 64}, {65, 128, 130, 191}, {193, 256, 257, 330}}};
@@ -110,7 +116,7 @@ inline std::vector<SymmetricCase> edge_cases() {
   return cases;
 }
 
-/// One case for each n to 600 and each batch of 1 to 4, with depths to 330.
+/// Returns one case for each n up to 600 and each batch of 1 to 4, with depths of up to 330.
 inline std::vector<SymmetricCase> all_cases() {
   std::vector<SymmetricCase> cases;
   for (int64_t n = 1; n <= 600; ++n)
@@ -122,34 +128,35 @@ inline std::vector<SymmetricCase> all_cases() {
   return cases;
 }
 
-/// Cases for the large tiles of sm_90a on 132 SMs (H100, H200), or on the 124 that NCCL leaves
-/// free; as bf16, and exact in f16, too.
+/// Returns cases for the large tiles of sm_90a on 132 SMs (H100, H200), or on the 124 that NCCL
+/// leaves free. The values are exact both in bf16 and in f16.
 inline std::vector<SymmetricCase> large_cases() {
   return {
-      // In pairs; the right half of the last cell, a box of D, is completely outside.
+      // These use pairs. The right half of the last cell, which is a box of D, is completely
+      // outside.
       {1081, 200, 12, true, -2.0f, 1.0f, 7.0f},
       {1288, 136, 10, false, 1.0f, 0.0f, -5.0f, true},
-      // Without pairs, in a batch and as a single matrix.
+      // These do not use pairs. The first one is a batch, and the second one a single matrix.
       {577, 72, 8, true, -2.0f, 1.0f, 7.0f},
       {1601, 72},
-      // The depth in two slices, squares only.
+      // This one cuts the depth into two slices and has only squares.
       {381, 1090, 40, true, 1.0f, -3.0f, 9.0f},
   };
 }
 
-/// Cases for the medium tiles there.
+/// Returns cases for the medium tiles on these SMs.
 inline std::vector<SymmetricCase> medium_cases() {
   return {
       {2000, 200, 1, true, -2.0f, 1.0f, 7.0f},
       {2177, 200, 1, false, 1.0f, 0.0f, -5.0f, true},
-      // The third square of the last tile, a box of D, is completely outside; then all of it except
-      // one square.
+      // Of the last tile, the third square, which is a box of D, is completely outside. In the
+      // second case all squares except one are outside.
       {650, 330, 8, true, 1.0f, -3.0f, 9.0f},
       {1025, 72, 4},
   };
 }
 
-/// Bits of an integer of at most 8 bits, as either 16-bit type.
+/// Returns the bits of an integer of at most 8 bits in either 16-bit type.
 inline uint16_t half_of(int value, muonrt::DType dtype) {
   const uint32_t bits = std::bit_cast<uint32_t>(static_cast<float>(value));
   if (dtype == muonrt::DType::kBF16 || value == 0) return static_cast<uint16_t>(bits >> 16);
@@ -157,7 +164,8 @@ inline uint16_t half_of(int value, muonrt::DType dtype) {
                                ((bits & 0x7fffffffu) - (112u << 23)) >> 13);
 }
 
-/// The f16 nearest to an integer below 4096, ties to even: from 2048 on multiples of 2.
+/// Returns the f16 value nearest to an integer below 4096. Ties go to even, so from 2048 on the
+/// values are multiples of 2.
 inline uint16_t nearest_f16(int value) {
   const bool between = std::abs(value) > 2048 && value % 2 != 0;
   return half_of(
@@ -165,7 +173,7 @@ inline uint16_t nearest_f16(int value) {
       muonrt::DType::kF16);
 }
 
-/// A batch of integers in memory with gaps between rows and matrices, which are filled with `gap`.
+/// A batch of integers in memory, with gaps between rows and matrices that are filled with `gap`.
 struct IntegerBatch {
   IntegerBatch(const SymmetricCase& c, int64_t cols)
       : rows(c.n),
@@ -177,7 +185,8 @@ struct IntegerBatch {
   int& at(int64_t matrix, int64_t row, int64_t col) {
     return values[static_cast<size_t>((matrix * rows + row) * width + col)];
   }
-  /// @param round  returns the bits of a value.
+  /// Returns the batch in memory.
+  /// @param round  Returns the bits of a value.
   template <class Rounding>
   std::vector<uint16_t> memory(int64_t count, uint16_t gap, const Rounding& round) const {
     std::vector<uint16_t> out(static_cast<size_t>(count * stride), gap);
@@ -196,7 +205,7 @@ struct IntegerBatch {
   std::vector<int> values;
 };
 
-/// The numbers of a case: the operands, and C computed with integers.
+/// The numbers of a case: the operands, and the result C, computed with integers.
 struct SymmetricNumbers {
   SymmetricNumbers(const SymmetricCase& c, uint64_t seed)
       : a(c, c.k), b(c, c.k), d(c, c.n), out(c, c.n) {
@@ -219,7 +228,7 @@ struct SymmetricNumbers {
   IntegerBatch a, b, d, out;
 
  private:
-  /// Floats represent these sums exactly, and are faster.
+  /// Floats can represent these sums exactly, and are faster than integers.
   void multiply(const SymmetricCase& c, int64_t m) {
     std::vector<float> columns(static_cast<size_t>(c.k * c.n)), sums(static_cast<size_t>(c.n));
     for (int64_t r = 0; r < c.n; ++r)
@@ -249,7 +258,7 @@ class SymmetricTrial {
       : SymmetricTrial(machine, c, SymmetricNumbers(c, seed)) {}
   SymmetricTrial(Machine& machine, const SymmetricCase& c, const SymmetricNumbers& numbers)
       : count_(c.count) {
-    // The gaps of operands are NaN; the gaps of C must not change.
+    // The gaps of operands are NaN, and the gaps of C must not change.
     constexpr uint16_t kNan = 0x7fff, kKeep = kKeepByte * 0x101;
     const IntegerBatch &a = numbers.a, &b = numbers.b, &d = numbers.d, &out = numbers.out;
     const auto exact = [&](int value) { return half_of(value, c.dtype); };
@@ -280,7 +289,7 @@ class SymmetricTrial {
   std::vector<uint16_t> result(Machine& machine) const {
     return machine.get(static_cast<const uint16_t*>(product.c.data), count_ * product.c.stride);
   }
-  /// Number of elements of C's memory that are not as expected.
+  /// Returns the number of elements of C's memory that differ from the expected ones.
   int64_t wrong(Machine& machine) const {
     const auto got = result(machine);
     int64_t different = 0;

@@ -1,4 +1,4 @@
-// The job lists of the symmetric products: each cell must be stored once.
+// Tests the job lists of the symmetric products: each cell must be stored exactly once.
 
 #include <algorithm>
 #include <catch2/catch.hpp>
@@ -32,7 +32,8 @@ class Count {
       times_.emplace_back(static_cast<size_t>(s.count * side * side));
     }
   }
-  /// @return  whether the job is inside its matrix.
+  /// Counts the cells that a job stores.
+  /// @return Whether the job is inside its matrix.
   bool add(const TileJob& job) {
     const auto shape = static_cast<size_t>(job.shape);
     if (job.shape < 0 || shape >= side_.size() || job.matrix < 0 || job.matrix >= batch_[shape] ||
@@ -43,21 +44,21 @@ class Count {
       ++times_[shape][static_cast<size_t>((job.matrix * side + row) * side + col)];
     };
     if (list_ == List::kMedium) {
-      // Two rows of three cells, of which the last ones may be outside.
+      // A medium tile has two rows of three cells, of which the last ones may be outside.
       if (2 * job.row >= side || job.col < 2 * job.row || job.col >= side) return false;
       for (int64_t row = 2 * job.row; row < std::min(2 * job.row + 2l, side); ++row)
         for (int64_t col = job.col; col < std::min(job.col + 3l, side); ++col) store(row, col);
       return true;
     }
     const bool wide = job.kind != JobKind::kSquare, left = job.row <= job.col;
-    // Only the left half of a wide job may be below the diagonal; it is not stored there.
+    // Only the left half of a wide job may be below the diagonal, and this half is not stored.
     if (job.col + wide >= side || (!left && !(wide && job.row == job.col + 1))) return false;
     if (left) store(job.row, job.col);
     if (wide) store(job.row, job.col + 1);
     return true;
   }
-  /// Whether each cell on and above the diagonal was stored once, and no other; with medium tiles
-  /// also each cell below the diagonal in its squares of two cells.
+  /// Returns whether each cell on and above the diagonal was stored once, and no other cell. Medium
+  /// tiles must also store each cell below the diagonal in their squares of two cells.
   bool is_once() const {
     for (size_t shape = 0; shape < side_.size(); ++shape) {
       const int64_t side = side_[shape];
@@ -82,7 +83,8 @@ bool covers(const Shapes& shapes, List list, const std::vector<TileJob>& jobs) {
          count.is_once();
 }
 
-/// Pairs come first in both blocks of a cluster, at the same places, with rows that differ by one.
+/// Returns whether pairs come first in both blocks of a cluster, at the same places, with rows that
+/// differ by one.
 bool pairs_match(const JobList& list) {
   for (size_t b = 0; b + 1 < list.first.size(); b += 2) {
     const TileJob* upper = list.jobs.data() + list.first[b];
@@ -104,8 +106,8 @@ bool pairs_match(const JobList& list) {
   return true;
 }
 
-/// Whether the blocks' parts form the whole list, and no block has two medium tiles more than
-/// another.
+/// Returns whether the parts of the blocks form the whole list, and no block has two medium tiles
+/// more than another block.
 bool is_dealt(const JobList& list, int blocks, bool medium) {
   if (std::ssize(list.first) != blocks + 1 || list.first[0] != 0 ||
       list.first.back() != std::ssize(list.jobs))
@@ -118,7 +120,7 @@ bool is_dealt(const JobList& list, int blocks, bool medium) {
   return true;
 }
 
-/// Whether a list of this kind stores each cell once.
+/// Returns whether a list of this kind stores each cell once.
 bool is_right(const Shapes& shapes, List list, int blocks) {
   if (list == List::kSmall || list == List::kSmallWide)
     return covers(shapes, list,
@@ -142,7 +144,7 @@ constexpr auto kPersistent = {List::kMixed, List::kPairs, List::kMedium};
 }  // namespace
 
 TEST_CASE("symmetric jobs: each cell is stored once, for every n to 20,000", "[emulated]") {
-  // Lists depend on the number of cells only.
+  // Lists depend only on the number of cells.
   const int grids[] = {2, 66, 124, 132};
   for (int64_t cells = 1; cells <= cells_of(kMaxN); ++cells) {
     const int64_t n = cells * kCell - cells * 37 % kCell;
@@ -192,7 +194,7 @@ TEST_CASE("symmetric jobs: each cell is stored once if shapes are mixed", "[emul
   const Shapes shapes = {{768, 2048, 5}, {4096, 1024, 1}, {200, 9000, 3},
                          {1, 1, 7},      {0, 5, 2},       {129, 64, 0}};
   for (const int blocks : {2, 132}) require_right(shapes, kPersistent, blocks);
-  // The deepest shapes come first.
+  // The shapes with the largest depth come first.
   CHECK(small_jobs(shapes, Tiles::kSmall).front().shape == 2);
 }
 

@@ -1,5 +1,5 @@
-// The layouts that the kernels and the emulated instructions share, compared with the manual of the
-// instruction set.
+// Tests the layouts that the kernels and the emulated instructions share. The expected values are
+// those of the manual of the instruction set.
 
 #include <catch2/catch.hpp>
 #include <cmath>
@@ -39,9 +39,8 @@ TEST_CASE("symmetric layouts: fragments contain every element once", "[emulated]
   CHECK(all.rbegin()->first == 63);
 }
 
-// Numbers from the manual's figures (PTX ISA 9.0: wgmma's D, stmatrix, and the
-// 128-byte swizzle). The emulated instructions cannot check them, because they use the kernels'
-// layouts.
+// These numbers come from the manual's figures (PTX ISA 9.0: wgmma's D, stmatrix, and the 128-byte
+// swizzle). The emulated instructions cannot check them, because they use the kernels' layouts.
 TEST_CASE("symmetric layouts: some lanes, registers and chunks are as in the manual",
           "[emulated]") {
   using Places = std::vector<std::pair<int, int>>;
@@ -66,7 +65,7 @@ TEST_CASE("symmetric layouts: some lanes, registers and chunks are as in the man
   };
   CHECK(at(straight) == Places{{17, 4}, {25, 4}, {17, 5}, {25, 5}});
   CHECK(at(mirrored) == Places{{33, 2}, {33, 3}, {41, 2}, {41, 3}});
-  // The chunks of row 5, ordered by address, are 5, 4, 7, 6, 1, 0, 3, 2; row 8 begins the pattern
+  // The chunks of row 5, ordered by address, are 5, 4, 7, 6, 1, 0, 3, 2. Row 8 begins the pattern
   // again.
   const int places[] = {5, 4, 7, 6, 1, 0, 3, 2};
   for (int place = 0; place < 8; ++place) {
@@ -76,7 +75,8 @@ TEST_CASE("symmetric layouts: some lanes, registers and chunks are as in the man
 }
 
 TEST_CASE("symmetric layouts: descriptors are as in the manual", "[emulated]") {
-  // Bits 0-13 address / 16, 16-29 leading offset 1, 32-45 stride 1024 / 16 = 0x40, 62-63 swizzle 1.
+  // The fields are: bits 0-13 address / 16, bits 16-29 leading offset 1, bits 32-45 stride 1024 /
+  // 16 = 0x40, bits 62-63 swizzle 1.
   CHECK(wgmma_descriptor(0) == 0x4000004000010000u);
   CHECK(wgmma_descriptor(0x400) == 0x4000004000010040u);
   CHECK(wgmma_descriptor(0x38000) == 0x4000004000013800u);

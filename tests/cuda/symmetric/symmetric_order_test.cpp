@@ -1,5 +1,5 @@
-// The order of the symmetric products' job lists: how early a list ends, its pairs, and the tiles
-// and slices of a shape.
+// Tests the order of the symmetric products' job lists: how early a list ends, its pairs, and the
+// tiles and slices of a shape.
 
 #include <catch2/catch.hpp>
 #include <random>
@@ -16,7 +16,7 @@ using Shapes = std::vector<SymmetricShape>;
 
 int64_t cells_of_matrix(const SymmetricShape& s) { return cells_of(s.n) * (cells_of(s.n) + 1) / 2; }
 
-/// A lower bound for the end of every list, in cells x stages.
+/// Returns a lower bound for the end of every list, in cells x stages.
 int64_t least_makespan(const Shapes& shapes, int64_t blocks) {
   int64_t sum = 0, deepest = 0;
   for (const SymmetricShape& s : shapes) {
@@ -36,7 +36,8 @@ int64_t makespan(const Shapes& shapes, int blocks) {
                  [&](const TileJob& job) { return time_of(job, shapes); });
 }
 
-/// The mean times at which the jobs of a kind of each matrix begin, as parts of the whole time.
+/// Returns the mean times at which the jobs of one kind begin, for each matrix, divided by the
+/// whole time.
 std::vector<double> mean_times(const Shapes& shapes, int blocks, JobKind kind) {
   const JobList list = mixed_jobs(shapes, blocks, {.pairs = true});
   const auto all =
@@ -70,11 +71,13 @@ TEST_CASE("symmetric order: no list ends much later than its work allows", "[emu
     }
     const int blocks = 2 * static_cast<int>(1 + below(66));
     CAPTURE(i, blocks);
-    // The bound of longest-first for jobs of two cells, and the longer time of squares on an SM.
+    // The allowed time is the bound of longest-first scheduling for jobs of two cells, and some
+    // more because squares take longer on an SM.
     const int64_t least = least_makespan(shapes, blocks);
     CHECK(makespan(shapes, blocks) <= least + least / 24 + 2 * deepest);
   }
-  // A deep matrix with many others: a block with one of its wide tiles would have too much.
+  // One matrix is deep, and there are many others. If a block had one of the wide tiles of the deep
+  // matrix, it would have too much work.
   for (const int blocks : {124, 132})
     for (const Shapes& shapes : {Shapes{{1024, 16384, 1}, {2048, 2048, 8}},
                                  {{2048, 18432, 1}, {768, 2048, 64}},
@@ -88,9 +91,9 @@ TEST_CASE("symmetric order: no list ends much later than its work allows", "[emu
 }
 
 TEST_CASE("symmetric order: the mixed list is as short as predicted", "[emulated]") {
-  // Speed compared with a dense product at equal rate on 132 SMs: its cells over those of the
-  // busiest block. Source: reference kernels, 4.3, "mixed list"; or that of 128 x 128 tiles if they
-  // are shorter.
+  // The gain is the speed compared with a dense product at an equal rate on 132 SMs, which is the
+  // number of its cells divided by that of the busiest block. If 128 x 128 tiles take less time,
+  // their gain counts. Source: reference kernels, 4.3, "mixed list".
   struct Row {
     int64_t n, batch;
     int blocks;
@@ -102,7 +105,7 @@ TEST_CASE("symmetric order: the mixed list is as short as predicted", "[emulated
                          {1024, 8, 132, 1.29},
                          {768, 128, 132, 1.66},
                          {2048, 128, 132, 1.88},
-                         // With 8 SMs reserved for communication.
+                         // In these cases 8 SMs are reserved for communication.
                          {4096, 1, 124, 1.55},
                          {16384, 1, 124, 1.85}}) {
     CAPTURE(row.n, row.batch, row.blocks);
@@ -124,7 +127,7 @@ TEST_CASE(
                          [](const TileJob& job) { return job.kind == JobKind::kPair; }) /
            2;
   };
-  // n / 256 squares on a side, and all above the diagonal: s (s - 1) / 2.
+  // A side has s = n / 256 squares, and all s (s - 1) / 2 squares above the diagonal are pairs.
   struct Row {
     int64_t n, batch;
     int blocks;
@@ -134,7 +137,8 @@ TEST_CASE(
                          {8192, 1, 132, 496},
                          {1024, 8, 132, 48},
                          {2048, 216, 124, 216 * 28},
-                         // One round of squares, or nearly one, is shorter than pairs.
+                         // If all squares fit into one round or nearly so, this is shorter than
+                         // pairs.
                          {1536, 1, 132, 0}}) {
     CAPTURE(row.n, row.batch, row.blocks);
     CHECK(pairs({{row.n, 4096, row.batch}}, row.blocks, {.pairs = true}) == row.pairs);
@@ -148,7 +152,7 @@ TEST_CASE(
 TEST_CASE("symmetric order: jobs on a diagonal are computed next to the pairs of their matrix",
           "[emulated]") {
   // Otherwise the two kinds would run at different times. Jobs on a diagonal read twice as much for
-  // each product, more than the memory's bandwidth if all blocks do so at the same time.
+  // each product, which exceeds the memory's bandwidth if all blocks do so at the same time.
   for (const int blocks : {124, 132})
     for (const auto& [n, batch] : {std::pair{2048, 216}, {4096, 40}, {1280, 200}}) {
       const Shapes shapes = {{n, 7168, batch}};
@@ -175,7 +179,7 @@ TEST_CASE("symmetric order: a band of tiles is ordered column by column", "[emul
   CHECK(places(small_jobs(shapes, Tiles::kSmall, 2)) ==
         Places{{0, 0}, {0, 1}, {1, 1}, {0, 2}, {1, 2}});
   CHECK(places(medium_jobs(shapes, 1, 2).jobs) == Places{{0, 0}, {1, 2}, {0, 3}, {1, 5}, {0, 6}});
-  // The first row of each pair of squares of 2 x 2 cells.
+  // Returns the first row of each pair of squares of 2 x 2 cells.
   const auto pairs = [&](int64_t raster) {
     Places out;
     for (const TileJob& job : mixed_jobs(Shapes{{1536, 64, 1}}, 2, {.raster = raster}).jobs)
@@ -199,11 +203,11 @@ TEST_CASE("symmetric order: each shape has the expected tiles", "[emulated]") {
       {128, 4096, 1, 124, small},  {512, 512, 8, 132, wide},     {768, 768, 6, 132, wide},
       {768, 3072, 6, 132, large},  {768, 768, 12, 132, large},   {1536, 1536, 1, 124, large},
       {1024, 1024, 8, 124, large}, {768, 2048, 128, 124, large}, {128, 4096, 256, 124, large}};
-  // The fastest tiles on an H200 with all 132 SMs free.
+  // These tiles are the fastest on an H200 with all 132 SMs free.
   for (const int64_t n : {256, 640, 1280}) rows.push_back({n, n, 1, 132, small});
   for (const int sms : {124, 132}) {
     rows.push_back({1920, 1920, 1, sms, large});
-    // Slightly larger than one round of squares.
+    // These sizes are slightly larger than one round of squares.
     for (const int64_t n : {2000, 2304}) rows.push_back({n, n, 1, sms, medium});
     for (const int64_t n : {4096, 8192}) rows.push_back({n, n, 1, sms, large});
     rows.push_back({1024, 1024, 4, sms, medium});
@@ -217,7 +221,8 @@ TEST_CASE("symmetric order: each shape has the expected tiles", "[emulated]") {
     CAPTURE(r.n, r.k, r.count, r.sms);
     CHECK(chosen(r.n, r.k, r.count, r.sms) == r.tiles);
   }
-  // The use of kAllButTwo: sizes of symmetric_test, on two blocks and on all SMs.
+  // This is why symmetric_test uses kAllButTwo: its sizes use large tiles on two blocks, and other
+  // tiles on all SMs.
   for (const auto& [n, k] : {std::pair<int64_t, int64_t>(385, 40), {390, 20}, {600, 330}}) {
     CAPTURE(n, k);
     CHECK(chosen(n, k, 1, 2) == large);

@@ -1,6 +1,6 @@
-// The rings of the kernels for sm_90a in a model (ring_model.hpp). Lists of tiles as in the
-// kernels, in any order of events, must be computed to the end with the expected content of all
-// stages; with a planted fault they must not.
+// Tests the rings of the kernels for sm_90a in a model (ring_model.hpp). For lists of tiles like
+// those of the kernels, and for any order of events, a launch must end and all stages must have the
+// expected content. With a planted fault this must not be so.
 
 #include <catch2/catch.hpp>
 #include <map>
@@ -19,14 +19,15 @@ using Random = std::mt19937_64;
 
 int below(Random& random, int end) { return static_cast<int>(random() % static_cast<size_t>(end)); }
 
-/// A tile that is as deep as the ring, or less or more deep.
+/// Returns a tile whose depth is equal to that of the ring, or smaller or larger.
 Tile tile_of(Random& random, JobKind kind) {
   const bool may_touch = kind != JobKind::kPair;
   return {kind, 1 + below(random, 2 * kRingStages), random() % 2 == 0,
           may_touch && random() % 3 == 0};
 }
 
-/// Pairs first, equal in both blocks; then each block's own tiles, if any.
+/// Returns the tiles of two blocks: pairs come first and are equal in both blocks, and then each
+/// block may have its own tiles.
 std::vector<Tiles> drawn_cluster(Random& random) {
   std::vector<Tiles> blocks(2);
   for (int pairs = below(random, 4); pairs > 0; --pairs) {
@@ -39,7 +40,7 @@ std::vector<Tiles> drawn_cluster(Random& random) {
   return blocks;
 }
 
-/// The jobs of one cluster in the list of a launch of two shapes.
+/// Returns the jobs of one cluster in the list of a launch of two shapes.
 std::vector<Tiles> listed_cluster(Random& random) {
   std::vector<SymmetricShape> shapes;
   std::vector<bool> with_d;
@@ -65,7 +66,7 @@ std::vector<Tiles> listed_cluster(Random& random) {
   return cluster;
 }
 
-/// Tiles of one block: medium tiles, or squares whose depth is cut.
+/// Returns the tiles of one block: medium tiles, or squares whose depth is cut.
 std::vector<Tiles> drawn_block(Random& random) {
   std::vector<Tiles> blocks(1);
   const int slices = below(random, 3) * 2;
@@ -78,14 +79,14 @@ std::vector<Tiles> drawn_block(Random& random) {
   return blocks;
 }
 
-/// Lists of a cluster's blocks as in real launches.
+/// Returns lists of a cluster's blocks like those of real launches.
 std::vector<Tiles> tiles_of_run(int number, Random& random) {
   return number % 8 == 0   ? listed_cluster(random)
          : number % 8 == 1 ? drawn_block(random)
                            : drawn_cluster(random);
 }
 
-/// Changes the lists for faults that are lists which do not occur.
+/// Changes the lists if the fault is a list that does not occur in real launches.
 void plant(Fault fault, std::vector<Tiles>& cluster, Random& random) {
   if (cluster.size() < 2 || cluster[1].empty() || cluster[1][0].kind != JobKind::kPair) return;
   if (fault == Fault::kDOfOneBlock) cluster[1][0].d = !cluster[0][0].d;
@@ -101,8 +102,8 @@ Tile drawn_small(Random& random) {
   return tile;
 }
 
-/// The first violation in runs of different lists in different orders, with its run; "" if there is
-/// none.
+/// Runs different lists in different orders. Returns the first violation and its run, or "" if
+/// there is none.
 template <class MakeLaunch>
 std::string first_wrong(int runs, const MakeLaunch& make_launch) {
   for (int i = 1; i <= runs; ++i) {
@@ -118,7 +119,7 @@ std::string large(Fault fault, int runs) {
   return first_wrong(runs, [&](int number, Random& random) {
     std::vector<Tiles> cluster = tiles_of_run(number, random);
     plant(fault, cluster, random);
-    return large_launch(cluster, fault);
+    return large_launch(cluster, fault, number % muonrt::cuda::kRingStages);
   });
 }
 
@@ -138,7 +139,8 @@ TEST_CASE("symmetric ring: no order of events overwrites data, misses data or de
 
 TEST_CASE("symmetric ring: the lists have each kind after each that it may follow, all with D",
           "[emulated]") {
-  // Two kinds in a row, whether each has D, and whether the ring wraps around in the second.
+  // Each entry has the kinds of two consecutive tiles, whether each has D, and whether the ring
+  // wraps around in the second one.
   std::map<std::tuple<JobKind, JobKind, bool, bool, bool>, int> found;
   for (int i = 1; i <= kRuns / 5; ++i) {
     Random random(static_cast<uint64_t>(i));

@@ -1,4 +1,4 @@
-// muonrt's own symmetric products, through the op.
+// Tests muonrt's own symmetric products through the op.
 
 #include <catch2/catch.hpp>
 #include <cmath>
@@ -10,7 +10,7 @@ using namespace cuda_test;
 
 namespace {
 
-/// Number of wrong elements after this machine has computed the product.
+/// Returns the number of wrong elements after this machine has computed the product.
 int64_t wrong(Machine& machine, const SymmetricCase& c, const SymmetricTrial& trial) {
   trial.wipe(machine);
   machine.ops().reserve(c.n, c.n, c.k, c.dtype);

@@ -1,4 +1,4 @@
-// Products in launches of the test's choice: tiles, slices, grids, and several shapes in one
+// Tests products in launches that the test chooses: tiles, slices, grids, and several shapes in one
 // launch.
 
 #include <catch2/catch.hpp>
@@ -24,12 +24,13 @@ Sm90Tuning with_tiles(Tiles tiles, int slices = 0) {
   return {.tiles = tiles, .pairs = true, .slices = slices};
 }
 
-/// Computes all products of a list in one call. @return  the memory of each result.
+/// Computes all products of a list in one call.
+/// @return The memory of each result.
 std::vector<std::vector<uint16_t>> results(const std::vector<SymmetricCase>& cases, int64_t& wrong,
-                                           int sms = 4,
-                                           const Sm90Tuning& tuning = {.pairs = true}) {
+                                           int sms = 4, const Sm90Tuning& tuning = {.pairs = true},
+                                           bool leaves_sms = false) {
   Machine machine(make_device(kProvider));
-  SymmetricProducts products(*machine.device, sms, tuning);
+  SymmetricProducts products(*machine.device, sms, tuning, leaves_sms);
   std::vector<SymmetricTrial> trials;
   std::vector<Product> list;
   for (const SymmetricCase& c : cases) {
@@ -60,7 +61,7 @@ void require_exact(const std::vector<SymmetricCase>& cases) {
     }
 }
 
-/// The kinds of two consecutive jobs of a block, and whether the second has fewer than three
+/// The kinds of two consecutive jobs of a block, and whether the second one has fewer than three
 /// stages.
 using Succession = std::tuple<JobKind, JobKind, bool>;
 
@@ -96,7 +97,7 @@ class RandomBatch {
     product_.alpha = 0.37f;
     product_.beta = 0.7f;
   }
-  /// The last matrix, computed together with the others or by itself.
+  /// Returns the last matrix, which is computed together with the others or by itself.
   std::vector<uint16_t> last(const Sm90Tuning& tuning, int sms, bool single) {
     Product p = product_;
     for (MatrixBatch* m : {&p.a, &p.b, &p.c, &p.d}) {
@@ -159,9 +160,9 @@ TEST_CASE("symmetric tiles: exact on integers where D comes after any number of 
     const SymmetricCase with_d = {130, k - 3, 2, true, -2.0f, 3.0f, 7.0f};
     CHECK(wrong({with_d}, with_tiles(Tiles::kSmall)) == 0);
     CHECK(wrong({with_d}, with_tiles(Tiles::kSmallWide)) == 0);
-    // Rows that begin a tile on the diagonal, after it and at the last column.
+    // The rows begin a tile on the diagonal, a tile after it, and the tile of the last column.
     CHECK(wrong({{300, k - 3, 2, true, -2.0f, 3.0f, 7.0f}}, with_tiles(Tiles::kMedium)) == 0);
-    // The same number in each of four slices.
+    // Each of the four slices has the same number of terms.
     const SymmetricCase sliced = {130, 4 * k, 2, true, -2.0f, 3.0f, 7.0f};
     CHECK(slices_of(sliced.n, sliced.k, kMaxSlices) == 4);
     CHECK(wrong({sliced}, with_tiles(Tiles::kSmall, kMaxSlices)) == 0);
@@ -204,7 +205,8 @@ TEST_CASE("symmetric tiles: shapes, depths and batches in one launch, bf16 and f
   for (const DType dtype : {DType::kBF16, DType::kF16}) {
     const std::vector<SymmetricCase> cases = {{130, 70, 2, true, 1.0f, 2.0f, 0.0f, false, dtype},
                                               {33, 12, 5, false, 1.0f, 0.0f, 3.0f, false, dtype},
-                                              // In slices, so it has its own launch.
+                                              // This product is cut into slices, so it has its own
+                                              // launch.
                                               {64, 1100, 1, false, 1.0f, 0.0f, 0.0f, false, dtype},
                                               {260, 90, 1, false, 2.0f, 0.0f, 0.0f, false, dtype}};
     int64_t wrong = 0;
@@ -227,18 +229,68 @@ TEST_CASE("symmetric tiles: blocks are launched in clusters only if a list has p
   CHECK(clustered({1410, 70}, Tiles::kLarge, 0) == 1);
   CHECK(clustered({1410, 70}, Tiles::kLarge, 0, false) == 0);
   CHECK(clustered({1410, 70}, Tiles::kMedium, 0) == 0);
-  CHECK(clustered({200, 70}, Tiles::kLarge, 0) == 0);   // pairs are on the diagonal only
-  CHECK(clustered({200, 300}, Tiles::kLarge, 4) == 0);  // one block adds the slices
-  CHECK(clustered({200, 300}, Tiles::kSmall, 4) == 1);  // a cluster adds the slices
+  CHECK(clustered({200, 70}, Tiles::kLarge, 0) == 0);   // pairs are only on the diagonal
+  CHECK(clustered({200, 300}, Tiles::kLarge, 4) == 0);  // one block adds up the slices
+  CHECK(clustered({200, 300}, Tiles::kSmall, 4) == 1);  // a cluster adds up the slices
+}
+
+TEST_CASE("symmetric tiles: a persistent grid that leaves SMs free is launched in clusters of two",
+          "[emulated]") {
+  struct Row {
+    SymmetricCase of;
+    Tiles tiles;
+    int slices;
+    int64_t clustered;  // of the grid that leaves SMs free
+  };
+  // The small tiles occupy all SMs anyway.
+  const std::vector<Row> rows = {{{1081, 70}, Tiles::kLarge, 0, 1},
+                                 {{260, 90, 3, true, 1.0f, 2.0f}, Tiles::kLarge, 0, 1},
+                                 {{200, 300}, Tiles::kLarge, 4, 1},
+                                 {{390, 70, 2}, Tiles::kMedium, 0, 1},
+                                 {{200, 70}, Tiles::kSmall, 0, 0}};
+  for (const Row& row : rows) {
+    INFO(row.of.name());
+    const Sm90Tuning tuning{.tiles = row.tiles, .pairs = false, .slices = row.slices};
+    const auto run = [&](bool leaves_sms) {
+      const int64_t before = emulator::launched().clustered;
+      int64_t wrong = 0;
+      const auto out = results({row.of}, wrong, 4, tuning, leaves_sms);
+      CHECK(wrong == 0);
+      return std::pair(out, emulator::launched().clustered - before);
+    };
+    const auto [alone, none] = run(false);
+    const auto [next_to_others, clustered] = run(true);
+    CHECK(none == 0);
+    CHECK(clustered == row.clustered);
+    CHECK(next_to_others == alone);
+  }
+}
+
+TEST_CASE("symmetric tiles: a consumer that begins later changes no bit", "[emulated]") {
+  // Pairs with D, slices, medium tiles, and a depth of one and of two stages.
+  const std::vector<std::pair<SymmetricCase, Sm90Tuning>> rows = {
+      {{600, 330, 1, true, 1.0f, 2.0f}, {.tiles = Tiles::kLarge, .pairs = true}},
+      {{200, 300}, {.tiles = Tiles::kLarge, .slices = 4}},
+      {{390, 260, 2}, {.tiles = Tiles::kMedium}},
+      {{300, 60}, {.tiles = Tiles::kLarge}},
+      {{300, 120}, {.tiles = Tiles::kLarge}}};
+  for (auto [of, tuning] : rows) {
+    INFO(of.name());
+    int64_t wrong = 0;
+    const auto expected = results({of}, wrong, 4, tuning);
+    for (tuning.skew = 1; tuning.skew <= 3; ++tuning.skew)
+      CHECK(results({of}, wrong, 4, tuning) == expected);
+    CHECK(wrong == 0);
+  }
 }
 
 TEST_CASE("symmetric tiles: pairs in complete and incomplete rounds, next to diagonals",
           "[emulated]") {
-  // 4, 8 and 12 blocks: 6 pairs of a matrix are 3 rounds, 1.5 rounds or 1 round. The right half of
-  // the last cell is outside.
+  // On 4, 8 and 12 blocks, the 6 pairs of a matrix take 3, 1.5 and 1 rounds. The right half of the
+  // last cell is outside.
   for (const int sms : {4, 8, 12})
     CHECK(wrong({{1081, 70, 1, true, 1.0f, 1.0f}, {520, 200, 2}}, {.pairs = true}, sms) == 0);
-  // 15 pairs on 15 clusters, 12 jobs on the diagonal for 30 blocks.
+  // There are 15 pairs for 15 clusters, and 12 jobs on the diagonal for 30 blocks.
   CHECK(wrong({{1410, 100}}, {.pairs = true}, 30) == 0);
 }
 
@@ -251,7 +303,8 @@ TEST_CASE(
     CHECK(wrong(cases, with_tiles(Tiles::kLarge), sms) == 0);
     note_successions(cases, sms, met);
   };
-  // One to six stages of 64, with D and without, in blocks that have many tiles, a few, or one.
+  // The products have one to six stages of 64 terms, with D and without, on blocks that have many
+  // tiles, a few, or one.
   for (const bool with_d : {false, true}) {
     const float beta = with_d ? 1.0f : 0.0f;
     const std::vector<SymmetricCase> cases = {{300, 1, 2, with_d, 1.0f, beta, 7.0f},
@@ -261,13 +314,13 @@ TEST_CASE(
                                               {520, 320, 1, !with_d, 1.0f, 1.0f, 2.0f},
                                               {130, 321, 2, with_d, 1.0f, beta}};
     for (const int sms : {2, 6, 40}) run(cases, sms);
-    run({{390, 270, 3, with_d, 1.0f, beta}}, 4);  // consecutive wide tiles
+    run({{390, 270, 3, with_d, 1.0f, beta}}, 4);  // gives blocks consecutive wide tiles
     for (const int64_t k : {70, 270})
       for (const int sms : {2, 12})
         run({{520, k, 1, with_d, 1.0f, beta}, {1081, 60, 1, !with_d, 1.0f, 2.0f, 3.0f}}, sms);
   }
-  // Each kind before each that may follow it, with fewer stages than squares that are stored during
-  // them, and with more.
+  // Each kind comes before each kind that may follow it. The second one has fewer stages than
+  // squares that are stored during them, or more.
   const JobKind pair = JobKind::kPair, wide = JobKind::kWide, square = JobKind::kSquare;
   for (const auto& [before, after] : {std::pair(pair, pair),
                                       {pair, wide},
@@ -284,7 +337,7 @@ TEST_CASE(
 
 TEST_CASE("symmetric tiles: products for sm_90a may begin early, but then read no memory",
           "[emulated]") {
-  // The emulated instructions throw if a thread that has not waited accesses memory.
+  // The emulated instructions throw an error if a thread that has not waited accesses memory.
   const std::vector<SymmetricCase> cases = {{300, 70, 2, true, 1.0f, 2.0f}};
   const int64_t before = emulator::early_launches();
   CHECK(wrong(cases, {.pairs = true}) == 0);

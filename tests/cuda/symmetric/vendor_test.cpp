@@ -1,5 +1,5 @@
-// Products with the vendor's library, on a fake library: the algorithms, the number of launches,
-// and errors of the library.
+// Tests products that use the vendor's library, with a fake library: the algorithms, the number of
+// launches, and errors of the library.
 
 #include <catch2/catch.hpp>
 
@@ -26,7 +26,7 @@ struct Shape {
 };
 constexpr Shape kShape{24, 40, 56};
 
-/// The result of C = A op(B) for `count` pairs of matrices.
+/// Returns the result of C = A op(B) for `count` pairs of matrices.
 Bytes product(Machine& machine, const Shape& s, int64_t count, DType dtype = DType::kBF16) {
   const auto make = [&](int64_t rows, int64_t cols, uint64_t seed) {
     MatrixBatch m{nullptr, dtype, rows, cols, machine.ops().leading_dimension(cols, dtype),
@@ -77,14 +77,15 @@ TEST_CASE(
     product(machine, kShape, count);
     const auto asked = fake_cublas::asked();
     REQUIRE(asked.size() == 1);
-    CHECK(asked[0].count == 128);  // the maximum, for small shapes
+    CHECK(asked[0].count == 128);  // the maximum, because the shapes are small
     CHECK(asked[0].stride == 24 * 64);
     CHECK(asked[0].reductions == 0);
   }
   struct Expected {
     int64_t m, n, count;
   };
-  // 264 tiles of 128 x 256 are two for each of 132 SMs. One matrix has 6 x 8 or 32 x 16 of them.
+  // 264 tiles of 128 x 256 are two tiles for each of 132 SMs. One matrix has 6 x 8 or 32 x 16
+  // tiles.
   for (const Expected& e :
        {Expected{768, 2048, 6}, Expected{4096, 4104, 1}, Expected{129, 257, 66}}) {
     Machine machine(make_device());
@@ -112,7 +113,8 @@ TEST_CASE("vendor: the fastest algorithm of a batch is found by timing the propo
   const Bytes expected = product(reference, kShape, 5);
   CHECK(fake_cublas::asked().size() == 1);
   CHECK(difference(product(machine, kShape, 5), expected) == -1);
-  // The batch in one launch, and its matrices one by one; each may be cut in depth.
+  // The batch runs in one launch, and its matrices run one by one. Each product may be cut in
+  // depth.
   const auto asked = fake_cublas::asked();
   REQUIRE(asked.size() == 2);
   CHECK(asked[0].count == 5);
@@ -150,7 +152,7 @@ TEST_CASE("vendor: a symmetric product executes the panels only, with exact resu
           "[emulated]") {
   struct Expected {
     SymmetricCase of;
-    std::vector<std::pair<int64_t, int64_t>> panels;  // rows and columns
+    std::vector<std::pair<int64_t, int64_t>> panels;  // rows and columns of each panel
   };
   const std::vector<Expected> all = {
       {{1000, 24, 2, true, 1.0f, 3.0f}, {{1000, 1000}}},
@@ -162,7 +164,8 @@ TEST_CASE("vendor: a symmetric product executes the panels only, with exact resu
     Machine machine(make_cuda_device(0, {.symmetric = SymmetricProvider::kVendor}));
     const int64_t searches = fake_cublas::searches();
     machine.ops().reserve(e.of.n, e.of.n, e.of.k, e.of.dtype);
-    const auto count = std::ssize(e.panels);  // in both forms, and the whole product
+    // There are searches for each panel in both forms, and for the whole product.
+    const auto count = std::ssize(e.panels);
     CHECK(fake_cublas::searches() - searches == 2 * (count > 1 ? 1 + count : 1));
     const SymmetricTrial trial(machine, e.of, 3);
     trial.wipe(machine);

@@ -28,7 +28,8 @@ CoefficientList make(const CoefficientSettings& s) {
 
 double relative(double x, double expected) { return std::fabs(x / expected - 1); }
 
-/// Compares step by step. The interval [l, 2 - l] of each step is computed with the published list.
+/// Compares each step with the published list. The interval [l, 2 - l] to which a step applies is
+/// computed with that list.
 void check_generated(const std::vector<Coefficients>& made, const reference::List& expected) {
   REQUIRE(made.size() == expected.size());
   double l = 1e-3, u = 1;
@@ -65,7 +66,8 @@ TEST_CASE("coefficients: the generator equals the reference for other bounds and
         for (size_t t = 0; t < made.size() && l / u < 0.9; ++t) {
           INFO("lower bound " << lower << ", cushion " << cushion << ", safety " << safety
                               << ", step " << t + 1);
-          // Both are exact to about 1e-12; the reference computes in double.
+          // Both lists are exact to about 1e-12, because the reference computes in double
+          // precision.
           CHECK(relative(made[t].a, expected[t].a) <= 4e-12);
           CHECK(relative(made[t].b, expected[t].b) <= 4e-12);
           CHECK(relative(made[t].c, expected[t].c) <= 4e-12);
@@ -129,7 +131,8 @@ TEST_CASE("coefficients: the three safety modes", "[unit][coefficients]") {
     CHECK(all.steps[t].c == Approx(raw[t].c / std::pow(1.04, 5)).epsilon(1e-14));
   }
   CHECK(inner.steps[0].a == Approx(raw[0].a / 1.04).epsilon(1e-14));
-  // From the second step on the generator uses the divided polynomial.
+  // From its second step on, the generator computes with the polynomial that was divided by the
+  // safety factor.
   CHECK(relative(inner.steps[1].a, raw[1].a / 1.04) > 1e-4);
 }
 
@@ -139,10 +142,11 @@ struct ImageRow {
   const char* name;
   reference::List list;
   double safety, slope, at_one, largest;        // slope p'(0); p(1); maximum on (0, 1]
-  double low_1e3, high_1e3, low_1e2, high_1e2;  // image of [1e-3, 1] and of [1e-2, 1]
+  double low_1e3, high_1e3, low_1e2, high_1e2;  // images of [1e-3, 1] and [1e-2, 1]
 };
 
-/// Computed by root finding on the derivatives of the composed polynomials in float64.
+/// Returns values that were computed by root finding on the derivatives of the composed polynomials
+/// in float64.
 std::vector<ImageRow> image_rows() {
   const auto five = [](const reference::List& list) { return first(list, 5); };
   const auto& reference = lists::kPolarReference;
@@ -181,7 +185,7 @@ TEST_CASE("coefficients: images and slopes equal tabulated values", "[unit][coef
   for (const ImageRow& row : image_rows()) {
     INFO(row.name);
     const CoefficientList list = as_is(row.list, row.safety);
-    const double near = 1.5e-6;  // six decimals
+    const double near = 1.5e-6;  // the values have six decimals
     CHECK(relative(slope_at_zero(list), row.slope) <= 5e-6);
     CHECK(std::fabs(image(list, 1.0) - row.at_one) <= near);
     CHECK(std::fabs(image_range(list, 1e-9, 1).high - row.largest) <= near);
@@ -222,7 +226,7 @@ TEST_CASE("coefficients: headroom equals the tabulated limits", "[unit][coeffici
   CHECK(std::fabs(headroom(as_is(lists::kCubic)) - 1.183) <= near);
   CHECK(std::fabs(headroom(as_is(lists::kPolarRaw)) - 1.0) <= near);
   CHECK(std::fabs(headroom(as_is(lists::kCans)) - 1.0) <= near);
-  // The input factor multiplies the limit.
+  // The input safety factor multiplies the limit.
   CHECK(headroom(as_is(lists::kCans, 1.05)) ==
         Approx(1.05 * headroom(as_is(lists::kCans))).epsilon(1e-9));
 }
@@ -304,7 +308,7 @@ TEST_CASE("coefficients: lists with headroom only for f32 are accepted in f32",
     CHECK(has_headroom(list, DType::kF32));
   }
   CHECK(error_of(family, custom(first(lists::kPolarRaw, 5)), DType::kF32) == "accepted");
-  // The sign changes far below 1.
+  // The polynomial changes its sign far below 1.
   CHECK(contains(error_of(family, custom(lists::kAolEmerging), DType::kF32), "above 0.88"));
 }
 
@@ -315,17 +319,17 @@ TEST_CASE("coefficients: lists that explode within (0, 1] are rejected with the 
   CHECK(contains(error_of(family, repeated({10, 10, 10}, 6)), "after step 1 "));
   CHECK(contains(error_of(family, repeated({1, 1, 1}, 8)), "after step 2 "));
   CHECK(contains(error_of(family, repeated({1e308, 1e308, 1e308}, 32)), "after step 1 "));
-  // Each step is from another list: values grow to 4e11.
+  // Each step is from a different list, and the values grow to 4e11.
   const reference::List strange = {{3.3939, -2.9069, 0.6426},
                                    {2.9871, -1.7045, 0.7079},
                                    {3.4291, -1.7572, 0.7145},
                                    {2.5404, -2.4834, 0.7101}};
   CHECK(contains(error_of(family, custom(strange)), "grows to "));
-  // The final value is in range, but half precision overflows before.
+  // The final value is in range, but half precision overflows before it is reached.
   CHECK(contains(error_of(family, custom({{1e6, 0, 0}, {1e-6, 0, 0}})), "after step 1 "));
   CHECK(contains(error_of(family, custom({{4.01, 0, 0}})), "at most 4"));
   CHECK(contains(error_of(family, custom({{4, 0, 0}, {0.3, 0, 0}})), "accepted"));
-  // Generated, but with less safety than this number of steps needs.
+  // This generated list has less safety than its number of steps needs.
   CoefficientSettings thin = polar(20, 0.02, 1.01, SafetyMode::kNone);
   thin.lower_bound = 1e-12;
   CHECK(contains(error_of(CoefficientFamily::kPolarExpress, thin), "grows to "));

@@ -1,4 +1,4 @@
-// Newton-Schulz of several batches in lockstep.
+// Tests Newton-Schulz on several batches whose steps run together.
 
 #include "algo/lockstep.hpp"
 
@@ -14,7 +14,7 @@ using namespace muonrt;
 
 namespace {
 
-/// Records the inner dimensions of the products of each call of `multiply`.
+/// Records the inner dimensions of the products in each call of `multiply`.
 class CountingOps : public wrapped::Ops {
  public:
   using wrapped::Ops::Ops;
@@ -30,11 +30,12 @@ class CountingOps : public wrapped::Ops {
   int64_t symmetric_calls = 0;
 };
 
-/// Returns a step with empty matrices that is identified by its inner dimension.
+/// Returns a step of empty matrices, whose inner dimension identifies it.
 IterationStep make_step(int64_t depth, bool symmetric, std::function<void()> then = {}) {
   IterationStep step;
-  step.product.a.cols = depth;
-  step.product.symmetric = symmetric;
+  step.products.resize(1);
+  step.products[0].a.cols = depth;
+  step.products[0].symmetric = symmetric;
   if (then) step.then.push_back(std::move(then));
   return step;
 }
@@ -63,10 +64,22 @@ TEST_CASE("lockstep: a product with alpha 0 is not a symmetric product", "[unit]
   CountingOps ops(*backend.ops);
   std::vector<std::vector<IterationStep>> iterations(2);
   iterations[0] = {make_step(1, true), make_step(2, true)};
-  iterations[0][0].product.alpha = 0.0f;
+  iterations[0][0].products[0].alpha = 0.0f;
   iterations[1] = {make_step(3, true)};
   run(ops, *backend.stream, in_lockstep(iterations));
   CHECK(ops.calls == std::vector<std::vector<int64_t>>{{1}, {2, 3}});
+}
+
+TEST_CASE("lockstep: the products of a step are in one call", "[unit][newton-schulz]") {
+  auto backend = backends::host(1);
+  CountingOps ops(*backend.ops);
+  std::vector<std::vector<IterationStep>> iterations(2);
+  iterations[0] = {make_step(1, true), make_step(2, true)};
+  iterations[0][0].products.push_back(make_step(3, true).products[0]);
+  iterations[1] = {make_step(4, true)};
+  run(ops, *backend.stream, in_lockstep(iterations));
+  CHECK(ops.calls == std::vector<std::vector<int64_t>>{{1, 3, 4}, {2}});
+  CHECK(ops.symmetric_calls == 2);
 }
 
 TEST_CASE("newton-schulz: batches in lockstep give bitwise the same results as separately",
@@ -102,16 +115,16 @@ TEST_CASE("newton-schulz: lockstep has as many symmetric calls as the longest it
   CHECK(all > 3 * longest);
 }
 
-// The launch limits of a device, and the calls that the pipeline makes.
+// The following cases test the launch limits of a device, and the calls that the pipeline makes.
 
 namespace {
 
-/// Calls of `multiply` on all ranks.
+/// The number of calls of `multiply` on all ranks.
 struct Calls {
   std::atomic<int64_t> all{0}, mixed{0};
 };
 
-/// The host's ops with other launch limits.
+/// The ops of the host with other launch limits.
 class LimitedOps : public wrapped::Ops {
  public:
   LimitedOps(muonrt::Ops& inner, LaunchLimits limits, Calls& calls)
@@ -128,7 +141,8 @@ class LimitedOps : public wrapped::Ops {
   Calls& calls_;
 };
 
-/// Returns several shapes in groups with different lists, forms and dtypes; about three chunks.
+/// Returns a case with several shapes in groups with different coefficients, forms and dtypes,
+/// which make about three chunks.
 world::Case make_case() {
   world::Case c;
   c.mesh = {2};
@@ -197,8 +211,8 @@ TEST_CASE("lockstep: grouped launches of a chunk give bitwise the same results a
       CHECK((calls.mixed > 0) == (shapes && elements > 0));
       CHECK(calls.all <= (shapes ? fewest : separate.all.load()));
       if (shapes) fewest = calls.all;
-      // An element of a square matrix needs 10 bytes and 16 more for r, z, q and spare; with the
-      // padding of small matrices up to twice as much.
+      // An element of a square matrix needs 10 bytes, and 16 more for the buffers r, z, q and
+      // spare. The padding of small matrices can double this.
       CHECK(bytes <= separate_bytes + 2 * 26 * elements);
     }
   }

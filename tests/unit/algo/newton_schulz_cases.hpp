@@ -9,7 +9,7 @@
 #include "support/numerics/newton_schulz_runner.hpp"
 #include "support/tolerances.hpp"
 
-/// Helpers of the Newton-Schulz tests.
+/// Functions that the Newton-Schulz tests share.
 namespace newton_schulz_cases {
 
 using muonrt::DType;
@@ -31,8 +31,9 @@ inline std::vector<Named> five_step_lists() {
           {"cubic", lists::kCubic, 1.02}};
 }
 
-/// CANS has headroom only for its input. From its second step on rounding errors of bf16 grow, and
-/// on flat spectra results have errors up to 1.
+/// Returns whether the list is accurate in bf16. CANS has headroom only for its input: from its
+/// second step on, rounding errors of bf16 grow, and on flat spectra the results have errors of up
+/// to 1.
 inline bool bf16_stands(const Named& l) { return std::string(l.name) != "cans"; }
 
 inline double near(const Named& l) {
@@ -42,7 +43,7 @@ inline double near(const Named& l) {
 /// Returns the matrix with its short side first, as the pipeline stores it.
 inline Matrix upright(const Matrix& a) { return a.rows <= a.cols ? a : reference::transpose(a); }
 
-/// Spectra for k singular values, after the stress tests of Dao-AILab/gram-newton-schulz.
+/// Returns spectra of k singular values, after the stress tests of Dao-AILab/gram-newton-schulz.
 inline std::vector<std::pair<const char*, std::vector<double>>> eight_spectra(int64_t k) {
   const auto log_to = [k](double last) {
     std::vector<double> s;
@@ -79,8 +80,8 @@ inline muonrt::Method method_of(const muonrt::NewtonSchulz& made, muonrt::Form f
   return {form, steps, form == muonrt::Form::kGram ? made.gram_restarts : std::vector<int>{}};
 }
 
-/// One form of some settings: the list for the reference implementation, and the tolerances of
-/// tests/support/tolerances.hpp.
+/// One form of Newton-Schulz with some settings: its coefficients for the reference implementation,
+/// and the tolerances of tests/support/tolerances.hpp.
 struct SpectralTrial {
   SpectralTrial(const muonrt::NewtonSchulz& made, muonrt::Form form, int64_t m)
       : method(method_of(made, form)) {

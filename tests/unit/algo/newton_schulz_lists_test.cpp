@@ -10,7 +10,7 @@
 #include "newton_schulz_cases.hpp"
 #include "support/catalogue.hpp"
 
-// Every list in every dtype and form, through the kernels of the host.
+// Tests every coefficient list in every dtype and form with the kernels of the host.
 
 using namespace muonrt;
 using namespace newton_schulz_cases;
@@ -55,8 +55,7 @@ TEST_CASE("lists: singular values are mapped by p, for every list, dtype and for
         const NewtonSchulz settings = make_newton_schulz(made.family, made.settings, dtype);
         for (const Form form : {Form::kStandard, Form::kGram}) {
           const SpectralTrial trial(settings, form, m);
-          // If rounding errors grow to the size of the result, null directions cannot be
-          // checked.
+          // If rounding errors grow to the size of the result, null directions cannot be checked.
           if (trial.off_diagonal > 0.5) continue;
           INFO(made.name << ", " << name << ", " << name_of(dtype)
                          << (form == Form::kGram ? ", gram" : "") << ", allowed "
@@ -97,7 +96,7 @@ TEST_CASE("lists: the caller's restarts are accepted if they bound Q, otherwise 
   options.restarts = std::vector<int>{1, 3};
   CHECK(make_newton_schulz(family, default_settings(family), DType::kBF16, options).gram_restarts ==
         std::vector<int>{1, 3});
-  // Condition number above 1e12 without a restart (restarts_test.cpp).
+  // Without a restart the condition number exceeds 1e12 (see restarts_test.cpp).
   options.restarts = std::vector<int>{};
   CHECK_THROWS_WITH(make_newton_schulz(family, default_settings(family), DType::kF16, options),
                     Catch::Contains("restarts []") && Catch::Contains("f16"));
@@ -171,7 +170,7 @@ TEST_CASE("aol: the scaled rows equal the reference, and no singular value excee
     for (const auto& [m, n] : {std::pair<int64_t, int64_t>{1, 33}, {9, 21}, {20, 20}, {24, 90}}) {
       INFO(backend.name << ", " << m << " x " << n);
       Matrix x = reference::gaussian(m, n, 8);
-      for (int64_t i = 0; i < m; ++i)  // rows of very different norms
+      for (int64_t i = 0; i < m; ++i)  // gives rows very different norms
         for (int64_t j = 0; j < n; ++j) x(i, j) *= std::pow(0.7, i);
       x = reference::rounded(x, DType::kF32);
       const Matrix scaled = reference::aol_scaled(1.0, x);
@@ -181,18 +180,20 @@ TEST_CASE("aol: the scaled rows equal the reference, and no singular value excee
                                              method_of(settings, Form::kStandard), DType::kF32, x);
       CHECK(reference::max_difference(o, expected) <=
             4 * tolerance::newton_schulz_f32(reference::gain(list, 1.0)));
-      // The result differs from normalization only.
+      // The difference from Newton-Schulz without row scaling is larger than the error.
       if (m > 1)
         CHECK(reference::max_difference(reference::newton_schulz(list, 1.0, x), expected) > 1e-3);
     }
   }
 }
 
-// AOL on rows of very different norms, in dtypes whose Gram matrix loses the small ones.
+// The following cases test AOL on rows of very different norms, in dtypes in which the small rows
+// are lost in the Gram matrix.
 
 namespace {
 
-/// Returns a matrix with one row and m - 1 parallel rows with `ratio` times its norm.
+/// Returns a matrix with one large row and m - 1 parallel rows whose norm is `ratio` times as
+/// large.
 Matrix one_large_row(int64_t m, int64_t n, double ratio) {
   Matrix x = reference::gaussian(m, n, 31);
   for (int64_t i = 1; i < m; ++i)
@@ -223,7 +224,7 @@ TEST_CASE("aol: small rows together with a large one equal the reference in ever
     for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
       const NewtonSchulz settings = scaled_rows(family, dtype, Normalize::kPrescaled, 0);
       for (const Form form : {Form::kStandard, Form::kGram}) {
-        // The rounding error of bf16 in null directions is as large as the result.
+        // In null directions the rounding error of bf16 is as large as the result.
         if (form == Form::kGram && dtype == DType::kBF16) continue;
         const CoefficientList& used = settings.list_of(form);
         const double most = image_range(used, 0, kReach).high;
@@ -238,7 +239,7 @@ TEST_CASE("aol: small rows together with a large one equal the reference in ever
                 runner::orthogonalize(backend, settings, method_of(settings, form), DType::kF32, x);
             REQUIRE(reference::all_finite(o));
             CHECK(largest(o) <= 1.05 * most);
-            if (ratio < 3e-3) continue;  // below this ratio sums count as zero
+            if (ratio < 3e-3) continue;  // below this ratio, sums count as zero
             // bf16 rounds rows and products by 2^-8 each, so the expected value is a range of
             // images.
             const double off = dtype == DType::kBF16 ? 0x1p-6 : 0x1p-9;

@@ -92,8 +92,8 @@ TEST_CASE("newton-schulz: with a restart before every step the Gram form is the 
 }
 
 TEST_CASE("newton-schulz: k equal singular values become p(1/sqrt(k))", "[unit][newton-schulz]") {
-  // Values of the composed polynomial in float64; columns: Keller Jordan, You, Polar Express,
-  // raw/1.05.
+  // Values of the composed polynomials in float64. The columns are for Keller Jordan, You, Polar
+  // Express and raw/1.05.
   struct Row {
     int64_t k;
     double p[4];
@@ -113,7 +113,7 @@ TEST_CASE("newton-schulz: k equal singular values become p(1/sqrt(k))", "[unit][
   for (auto& backend : backends::all()) {
     for (const Row& row : rows) {
       if (backend.slow && row.k > 64) continue;
-      // A Hadamard matrix for powers of two, otherwise a cyclic permutation.
+      // Uses a Hadamard matrix if k is a power of two, and otherwise a cyclic permutation.
       const bool power = (row.k & (row.k - 1)) == 0;
       Matrix x(row.k, row.k);
       for (int64_t i = 0; i < row.k; ++i) x(i, (i + 1) % row.k) = 1;
@@ -159,7 +159,8 @@ TEST_CASE("newton-schulz: scaling by a power of two does not change the result",
       for (const DType iteration : {DType::kF32, DType::kBF16}) {
         const Named l = five_step_lists()[2];
         const Matrix o = standard(backend, l, iteration, transport, x);
-        // Norms near 1e-30, 1e-19 (squares underflow in f32), 1e21 (they overflow) and 1e30.
+        // The norms are near 1e-30, 1e-19 (f32 squares underflow), 1e21 (f32 squares overflow) and
+        // 1e30.
         for (const int k : {-103, -63, -1, 3, 67, 97}) {
           INFO(backend.name << ", 2^" << k);
           const Matrix scaled = reference::scale(std::ldexp(1.0, k), x);
@@ -205,12 +206,14 @@ TEST_CASE("newton-schulz: makes exactly the planned products, all of them reserv
   struct Case {
     reference::List list;
     Method method;
-    int64_t square, gram, rectangle;  // of m x m by m x m, X X^T, m x m by m x n
-    int64_t sums = 0;                 // Q = b R + a I, passes over a whole matrix
+    int64_t square, gram, rectangle;  // products of m x m by m x m, X X^T, and m x m by m x n
+    // The number of sums Q = b R + a I, each of which passes over a whole matrix.
+    int64_t sums = 0;
   };
   const auto& pe = lists::kPolarModded;
   const auto& cubic = lists::kCubic;
-  // Quintic standard form: T of each. Gram form: 4T - 3(1+k), 1+k, 1+k. Cubic: no R R.
+  // With T steps, the quintic standard form makes T products of each kind. The Gram form with k
+  // restarts makes 4T - 3(1 + k), 1 + k and 1 + k. A cubic list needs no R R.
   const Case cases[] = {
       {pe, runner::standard(pe), 5, 5, 5},      {cubic, runner::standard(cubic), 0, 5, 5},
       {pe, runner::gram(pe, {}), 17, 1, 1},     {pe, runner::gram(pe, {2}), 14, 2, 2},
@@ -238,7 +241,7 @@ TEST_CASE("newton-schulz: makes exactly the planned products, all of them reserv
     CHECK(gram == c.gram);
     CHECK(rectangle == c.rectangle);
     CHECK(sums == c.sums);
-    // The planner's formula must equal the products that were really called.
+    // The planner's formula must equal the number of products that were made.
     if (c.list[0].c == 0) continue;
     const double md = m, nd = n;
     const double planned =

@@ -18,7 +18,8 @@ namespace lists = reference::lists;
 
 namespace {
 
-/// Returns the published search: eigenvalues shifted by 4e-4, singular values up to 1.
+/// Returns the settings of the published search: eigenvalues are shifted by 4e-4, and singular
+/// values are at most 1.
 RestartSearch published() { return {.perturbation = 4e-4, .bound = 200, .largest = 1}; }
 
 double metric(const reference::List& list, const std::vector<int>& restarts) {
@@ -32,7 +33,8 @@ reference::List first(const reference::List& list, int64_t n) {
 }  // namespace
 
 TEST_CASE("restarts: the metric equals the tabulated condition numbers", "[unit][restarts]") {
-  // Three digits from the simulation of Dao-AILab/gram-newton-schulz over 4001 points in Python.
+  // These values have three digits. They come from the simulation of Dao-AILab/gram-newton-schulz
+  // over 4001 points in Python.
   const auto near = [](double expected) { return Approx(expected).epsilon(0.03); };
   CHECK(metric(lists::kPolarRaw105, {}) == near(2.7e12));
   CHECK(metric(lists::kPolarRaw105, {2}) == near(84.6));
@@ -74,12 +76,12 @@ TEST_CASE("restarts: the search returns the fewest restarts that are as accurate
         .gram_restarts;
   };
   CHECK(search(pe, 1, DType::kF16) == Places{});
-  // The published {2} has up to 3.7 times the error of bf16 on spectra with two levels.
+  // On spectra with two levels, the published {2} has up to 3.7 times the error of bf16.
   CHECK(search(pe, 5, DType::kF16) == Places{1, 3});
   for (int steps = 6; steps <= 10; ++steps) CHECK(search(pe, steps, DType::kF16) == Places{2, 4});
   CHECK(search(CoefficientFamily::kYouJiacheng, 5, DType::kF16) == Places{2, 4});
   CHECK(search(CoefficientFamily::kKellerJordan, 5, DType::kF16) == Places{3});
-  // With the rounding errors of the standard form no restart can be saved.
+  // With the rounding errors of the standard form, no restart can be left out.
   CHECK(search(pe, 5, DType::kBF16) == Places{1, 2, 3, 4});
   CHECK(search(pe, 5, DType::kF32) == Places{3});
   CHECK(search(pe, kMaxSearchedSteps + 1, DType::kF16).size() == kMaxSearchedSteps);
@@ -151,7 +153,7 @@ TEST_CASE("restarts: a group's Gram form follows its family and dtype", "[unit][
   CHECK(f16.gram_list.steps[0].a == Approx(raw[0].a / 1.05).epsilon(1e-12));
   CHECK(f16.gram_list.steps[4].c == Approx(raw[4].c / std::pow(1.05, 5)).epsilon(1e-12));
 
-  // With a mode of the caller, the list keeps its default safety.
+  // If the caller chooses a mode, the list keeps its default safety.
   NewtonSchulzOptions mode;
   mode.mode_chosen = true;
   const NewtonSchulz own = make_newton_schulz(pe, default_settings(pe, 5), DType::kF16, mode);
@@ -163,7 +165,7 @@ TEST_CASE("restarts: a group's Gram form follows its family and dtype", "[unit][
         Approx(raw[0].a / 1.02).epsilon(1e-12));
 
   const NewtonSchulz cans = make(CoefficientFamily::kCans, DType::kF16);
-  // Fewer restarts do not bound Q for this list.
+  // With fewer restarts, Q is not bounded for this list.
   CHECK(cans.gram_restarts == std::vector<int>{1, 2, 3, 4});
   CHECK(permitted_form(cans, FormChoice::kAuto) == FormChoice::kStandard);
   CHECK(permitted_form(f16, FormChoice::kAuto) == FormChoice::kAuto);
@@ -174,7 +176,8 @@ namespace {
 
 constexpr int64_t kRows = 64, kCols = 128;
 
-/// Returns the error of a form in the spectral norm, compared with its list in float64.
+/// Returns the spectral norm of the difference between the result of a form and that of its
+/// coefficient list in float64.
 double form_error(backends::Backend& backend, const NewtonSchulz& settings, Form form,
                   const reference::Svd& known) {
   const SpectralTrial trial(settings, form, kRows);
@@ -200,8 +203,8 @@ TEST_CASE(
     CoefficientFamily family;
     int steps;
   };
-  // `auto` chooses the Gram form from 512 rows on, so the input is divided by the norm of a matrix
-  // of that size with the same relative rank.
+  // `auto` chooses the Gram form from 512 rows on. The input is therefore divided by the norm that
+  // a matrix of this size would have if its rank had the same ratio to its size.
   const auto made = [](const List& list, DType gram) {
     NewtonSchulzOptions options;
     options.gram_iteration = gram;
@@ -222,7 +225,7 @@ TEST_CASE(
                            {CoefficientFamily::kClassical, 5},
                            {CoefficientFamily::kClassical, 10}}) {
     const NewtonSchulz f16 = made(list, DType::kF16), bf16 = made(list, DType::kBF16);
-    // With a restart before every step it is the standard form in f16.
+    // With a restart before every step, the Gram form is the standard form in f16.
     if (std::ssize(f16.gram_restarts) == list.steps - 1) continue;
     ++gram_forms;
     for (const auto& [rank, last] : {std::pair{1, 1.0}, {8, 1.0}, {32, 1e-3}}) {

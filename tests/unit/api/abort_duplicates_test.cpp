@@ -41,8 +41,8 @@ class Gate {
   std::atomic<int> count_ = 0;
 };
 
-/// The errors of the ranks of a thread group, each of which creates an optimizer and runs a step,
-/// while the communicator of rank `who` is aborted before or after the delivery of message `at`.
+/// What happens if each rank of a thread group creates an optimizer and runs a step, while the
+/// communicator of rank `who` is aborted before or after the delivery of message `at`.
 struct AbortResult {
   std::vector<std::optional<Error>> errors;
   bool aborted = false;
@@ -68,7 +68,7 @@ AbortResult abort_at(int64_t at, int who, bool before) {
   out.errors = on_ranks(kRanks, [&](int r) {
     OneMatrix trainer;
     const auto failed = capture_error([&] { ok(trainer.create(comms[static_cast<size_t>(r)])); });
-    gate.pass();  // so that no rank receives an error because another rank destroys its objects
+    gate.pass();  // prevents errors that are caused by another rank that destroys its objects
     creating = false;
     const auto stepped = failed ? failed : capture_error([&] { ok(trainer.step()); });
     gate.pass();
@@ -107,7 +107,7 @@ TEST_CASE("abort: at every message of an optimizer's creation it ends the creati
         }
         check_all_aborted(result.errors);
       }
-      CHECK(at >= 5 * kRanks * (kRanks - 1));  // at least five collectives
+      CHECK(at >= 5 * kRanks * (kRanks - 1));  // there are at least five collectives
     }
   }
 }
@@ -185,7 +185,7 @@ TEST_CASE("abort: at any time of a creation over TCP", "[unit][comm][rendezvous]
 TEST_CASE(
     "abort: an abort of a communicator ends the step of an optimizer that was created from it",
     "[unit][comm][tsan]") {
-  // Statuses that state the outcome of a step are published as ABORTED.
+  // A status that states the outcome of a step is published as ABORTED.
   for (const auto& [given, published] : {std::pair{MUONRT_ERROR_IO, Status::kIo},
                                          std::pair{MUONRT_ERROR_INVALID_ARGUMENT, Status::kAborted},
                                          std::pair{MUONRT_ERROR_MISMATCH, Status::kAborted},
@@ -199,11 +199,11 @@ TEST_CASE(
       ok(muonrt_comm_create_thread(&comm, &group, r));
       ok(trainer.create(comm));
       gate.pass();
-      // Rank 1 aborts before its step, while the others are in the step or before it.
+      // Rank 1 aborts before its step. At that time each other rank is in its step or before it.
       if (r == 1) muonrt_comm_abort(comm, abort_with, "the data has ended");
       const auto error = capture_error([&] { ok(trainer.step()); });
       const bool ended = trainer.step() == MUONRT_ERROR_INVALID_STATE;
-      gate.pass();  // so that the error is not caused by a destroyed communicator
+      gate.pass();  // ensures that no destroyed communicator causes the error
       trainer.destroy();
       muonrt_comm_destroy(comm);
       transport_test::require_none(ended ? "" : "the optimizer is still usable");
@@ -213,7 +213,7 @@ TEST_CASE(
     for (size_t r = 0; r < kRanks; ++r) {
       REQUIRE(errors[r]);
       // Only rank 0 owns a matrix, so the others may have voted before the abort reaches them. A
-      // rank that has voted cannot know whether its peers have committed.
+      // rank that has voted cannot find out whether the other ranks have committed.
       const bool voted = r != 1 && errors[r]->status() == Status::kUndecided;
       if (!voted) CHECK(errors[r]->status() == published);
       CHECK(errors[r]->message().find("the data has ended") != std::string::npos);
@@ -238,6 +238,7 @@ TEST_CASE("abort: invalid statuses are rejected, and a communicator may be destr
   muonrt_comm_destroy(comm);
   CHECK(trainer.step() == MUONRT_OK);
   ok(muonrt_comm_create_self(&comm));
-  CHECK(muonrt_comm_abort(comm, MUONRT_ERROR_ABORTED, nullptr) == MUONRT_OK);  // without a message
+  // No message is passed.
+  CHECK(muonrt_comm_abort(comm, MUONRT_ERROR_ABORTED, nullptr) == MUONRT_OK);
   muonrt_comm_destroy(comm);
 }

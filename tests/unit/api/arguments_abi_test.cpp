@@ -11,8 +11,8 @@
 
 #include "muonrt/muonrt.hpp"
 
-// The memory that arguments of create and step point to may be freed after the call; learning rates
-// of the groups; enum arguments that are out of range.
+// Tests that the memory to which arguments of create and step point may be freed after the call.
+// Also tests the groups' learning rates and enum arguments that are out of range.
 
 namespace {
 
@@ -36,7 +36,7 @@ struct Buffers {
   }
 };
 
-/// Everything else that create reads, in one block.
+/// Everything else that create() reads, in one object.
 struct Arguments {
   char names[8][8] = {"matrix", "rest", "wq", "upper", "lower", "bias", "world", ""};
   int64_t shape[2] = {4, 6}, length = 6, strides[2] = {6, 1}, one = 1, values[2] = {0, 6};
@@ -192,7 +192,7 @@ TEST_CASE("arguments: one lr is rejected if a scale rule needs another rate than
   using Catch::Contains;
   const char* const names[] = {"match_rms", "original", "ratio", "max_dim", "none"};
   for (int32_t rule = 0; rule < 5; ++rule) {
-    for (const int used : {0, 1, 2}) {  // both groups, only Muon's, only AdamW's
+    for (const int used : {0, 1, 2}) {  // 0: both groups are used, 1: only Muon's, 2: only AdamW's
       Buffers b;
       Arguments a(b);
       a.options = muonrt::options();
@@ -288,7 +288,7 @@ TEST_CASE("arguments: fields of tuning and debug options take effect", "[unit][a
     return muonrt::Optimizer(muonrt::Comm::self(), a.options, {a.groups[0], a.groups[1]},
                              {a.params[0], a.params[1]});
   };
-  a.tuning.distributed = nullptr;  // its prefetch_count would replace window
+  a.tuning.distributed = nullptr;  // otherwise its prefetch_count would replace window
   const std::string plan = create().describe_plan(MUONRT_FORMAT_JSON);
   a.tuning.window = 5;
   CHECK(create().describe_plan(MUONRT_FORMAT_JSON) != plan);

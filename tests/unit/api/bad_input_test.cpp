@@ -4,9 +4,9 @@
 #include <chrono>
 #include <thread>
 
-// Invalid input at the C ABI on exactly one of three ranks: all ranks return the same status within
-// seconds, with a message that names rank, parameter or struct, field and value. No buffer changes,
-// and the next correct call succeeds.
+// Tests invalid input at the C ABI on exactly one of three ranks. All ranks must return the same
+// status within seconds, with a message that names the rank, the parameter or struct, the field and
+// the value. No buffer may change, and the next correct call must succeed.
 
 using namespace bad_input;
 
@@ -47,7 +47,7 @@ std::vector<Seen> run(const BadCase& c, bool in_step, int bad_rank) {
         mine.handle_null = !given.out_given || optimizer == nullptr;
       } else {
         mine.status = create(good, comm, &optimizer);
-        // The optimizer has the buffers of `good`; the step has the arguments of `given`.
+        // The optimizer was created with `good`, and the step gets the arguments of `given`.
         if (mine.status == MUONRT_OK) {
           if (given.rebind) muonrt_optimizer_set_grad(optimizer, 1, given.grad_of_1);
           const auto before = std::vector{good.data[0], good.data[1], good.data[2]};
@@ -88,9 +88,10 @@ void check_case(const BadCase& c, bool in_step, int bad_rank) {
     CHECK(s.status == c.status);
     CHECK(s.message == seen[0].message);
     for (const std::string& part : c.texts) CHECK(s.message.find(part) != std::string::npos);
-    // The remedy follows a semicolon.
+    // A message names the remedy after a semicolon.
     CHECK(s.message.find(';') != std::string::npos);
-    // If ranks disagree, the message names two of them; otherwise it begins with the invalid one.
+    // If ranks disagree, the message names two of them. Otherwise it begins with the rank that has
+    // the invalid input.
     if (c.status == kMismatch) {
       CHECK(s.message.find("on rank 0") != std::string::npos);
     } else {

@@ -10,7 +10,7 @@
 #include "reference/reference.hpp"
 #include "support/numerics/reference_ops.hpp"
 
-/// Tensors of the host and an orthogonalizer, through the C ABI.
+/// Host tensors and an orthogonalizer that use the C ABI.
 namespace c_tensor {
 
 using muonrt::DType;

@@ -10,7 +10,7 @@ using Catch::Contains;
 
 namespace {
 
-/// One Muon matrix of 8 x 4 and one bias of a rank.
+/// The arguments of one rank: a Muon matrix of 8 x 4 and a bias.
 struct Arguments {
   Arguments() {
     muonrt_group_init_muon(&groups[0]);
@@ -32,8 +32,8 @@ struct Arguments {
   const muonrt_optimizer_options_t* options = nullptr;
 };
 
-/// Creates an optimizer on `size` ranks and returns the error message, which must be the same on
-/// all ranks; "" if there is no error. Then each rank calls `work`.
+/// Creates an optimizer on `size` ranks and returns the error message, or "" if there is no error.
+/// Checks that all ranks have the same message. Then calls `work` on each rank.
 std::string create_message(int size, const std::function<void(int, Arguments&)>& change,
                            const std::function<void(muonrt_optimizer_t*)>& work = {}) {
   muonrt_thread_group_t* group = nullptr;
@@ -239,7 +239,7 @@ TEST_CASE("creation: owners of a stack that is cut over experts, from a list and
   CHECK_THAT(created(owners, 3), Contains("owners has 3 ranks, but the parameter has 4 matrices"));
   CHECK_THAT(created(nullptr, 4), Contains("n_owners is 4, but"));
   CHECK_THAT(created(owners, -1), Contains("n_owners is -1, but"));
-  // Every matrix goes to the last of its holders.
+  // This function assigns every matrix to the last rank that holds it.
   distributed.assign = [](void*, int64_t, const muonrt_assign_info_t* info, int32_t* owner) {
     if (info->n_matrices != 4 || info->matrix_begins[4] != 4) return 1;
     for (int64_t i = 0; i < info->n_matrices; ++i)

@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-// DLPack 1's declarations, so that the header compares its own with them.
+// The declarations of DLPack 1, with which the muonrt header compares its own.
 #define DLPACK_DLPACK_H_
 struct DLDevice {
   int32_t device_type;
@@ -37,7 +37,7 @@ struct Matrix {
   DLTensor tensor = {memory.data(), {1, 0}, 2, {2, 32, 1}, shape, strides, 8};
 };
 
-/// The error message, or "" if the tensor is accepted.
+/// Returns the error message, or "" if the tensor is accepted.
 std::string read_error(const DLTensor& tensor, enum muonrt_device device = MUONRT_DEVICE_HOST,
                        int32_t device_index = 0) {
   void* data = nullptr;
@@ -64,7 +64,7 @@ TEST_CASE("dlpack: a parameter and its gradient have the buffers and shapes of t
   CHECK((p.ndim == 2 && p.shape == w.shape && p.local_shape == w.shape));
   muonrt::Optimizer optimizer(muonrt::Comm::self(), muonrt::options(), {muonrt::muon_group()}, {p});
   optimizer.step(0.1);
-  CHECK((w.memory[0] == 1.0f && w.memory[1] == 1.0f));  // in front of the offset
+  CHECK((w.memory[0] == 1.0f && w.memory[1] == 1.0f));  // these elements come before the offset
   CHECK(w.memory[2] != 1.0f);
 }
 
@@ -82,7 +82,7 @@ TEST_CASE("dlpack: a shard keeps the whole tensor's shape", "[unit][abi]") {
   CHECK(muonrt_param_set_data_dlpack(&p, &w.tensor, MUONRT_DEVICE_HOST, 0) ==
         MUONRT_ERROR_INVALID_ARGUMENT);
   CHECK_THAT(muonrt_get_last_error(), Contains("'w' has 1 dimensions, but must have 2"));
-  // The shard of a flat range has one dimension, whatever the shape of the parameter.
+  // The shard of a flat range has one dimension, whatever the shape of the parameter is.
   muonrt_layout_t flat = muonrt::layout();
   flat.kind = MUONRT_LAYOUT_FLAT;
   p.layout = &flat;

@@ -1,5 +1,5 @@
-// Handles that were destroyed, have another type, belong to the parent of a fork, or are used by a
-// thread that ends.
+// Tests handles that are destroyed, have another type, belong to the parent of a fork, or are used
+// by a thread that ends.
 #include <dirent.h>
 #include <pthread.h>
 #include <sys/wait.h>
@@ -17,7 +17,7 @@
 
 namespace {
 
-/// Whether the last error message contains `text`.
+/// Returns whether the last error message contains `text`.
 bool error_has(const std::string& text) {
   return std::string(muonrt_get_last_error()).find(text) != std::string::npos;
 }
@@ -28,7 +28,7 @@ To* as(From* handle) {
 }
 
 /// Calls the functions of a communicator and returns their statuses.
-/// @param[out] said  whether all error messages contain `text`.
+/// @param[out] said  Whether all error messages contain `text`.
 std::vector<muonrt_status_t> calls_of(muonrt_comm_t* comm, const std::string& text, bool& said) {
   int32_t number = 0;
   char mine = 0, all[8];
@@ -53,7 +53,7 @@ std::vector<muonrt_status_t> calls_of(muonrt_comm_t* comm, const std::string& te
   return out;
 }
 
-/// The same for an optimizer.
+/// Calls the functions of an optimizer and returns their statuses.
 std::vector<muonrt_status_t> calls_of(muonrt_optimizer_t* o, muonrt_comm_t* comm,
                                       const std::string& text, bool& said) {
   std::vector<muonrt_status_t> out;
@@ -207,7 +207,7 @@ TEST_CASE("handles: muonrt_comm_create_thread rejects each invalid argument", "[
 #if !defined(__SANITIZE_THREAD__)
 namespace {
 
-/// Number of open sockets of this process.
+/// Returns the number of open sockets of this process.
 int sockets() {
   int out = 0;
   DIR* const folder = opendir("/proc/self/fd");
@@ -284,7 +284,7 @@ TEST_CASE("handles: a communicator is not destroyed inside a call on it", "[unit
   struct Destroying {
     muonrt_comm_t* comm = nullptr;
     std::atomic<bool> inside = false, ended = false;
-  } both[2];  // by the thread of the call, and by another one
+  } both[2];  // [0] is destroyed by the calling thread, [1] by another one
   for (Destroying& d : both) {
     muonrt_transport_t table;
     muonrt_transport_init(&table);
@@ -319,7 +319,7 @@ TEST_CASE("handles: a communicator is not destroyed inside a call on it", "[unit
 
 namespace {
 
-/// A transport of one rank whose functions end the thread that calls them, if `by` says so.
+/// A transport of one rank whose functions end the calling thread as `by` selects.
 struct Ending {
   enum class By { kNothing, kExit, kCancel } by = By::kNothing;
 
@@ -343,7 +343,7 @@ struct Ending {
   }
 };
 
-/// Runs `work` in a new thread and returns its exit value.
+/// Runs `work` in a new thread and returns the exit value of the thread.
 void* end_of(const std::function<void()>& work) {
   pthread_t thread;
   const auto body = [](void* given) -> void* {
@@ -359,7 +359,7 @@ void* end_of(const std::function<void()>& work) {
 }  // namespace
 
 TEST_CASE("handles: a thread may end inside a function of the caller", "[unit][abi]") {
-  // If caller_thread_only is 0, a thread of the optimizer calls the functions in a step.
+  // If caller_thread_only is 0, a thread of the optimizer calls the functions during a step.
   for (const int32_t on_caller : {1, 0}) {
     for (const bool in_step : {false, true}) {
       for (const auto by : {Ending::By::kExit, Ending::By::kCancel}) {
@@ -382,7 +382,7 @@ TEST_CASE("handles: a thread may end inside a function of the caller", "[unit][a
             end_of([&] { status = in_step ? trainer.step() : muonrt_comm_barrier(comm); });
         if (in_step && on_caller == 0) {
           CHECK(end == nullptr);
-          CHECK(status == MUONRT_ERROR_UNDECIDED);  // one rank sends only in the vote
+          CHECK(status == MUONRT_ERROR_UNDECIDED);  // a single rank sends only in the vote
         } else {
           CHECK(end == (by == Ending::By::kExit ? static_cast<void*>(&ending) : PTHREAD_CANCELED));
         }

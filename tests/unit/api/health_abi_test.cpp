@@ -4,11 +4,11 @@
 
 #include "muonrt/muonrt.hpp"
 
-// Health statistics at the C ABI and in muonrt.hpp.
+// Tests health statistics in the C ABI and in muonrt.hpp.
 
 namespace {
 
-/// One 4 x 6 matrix on one rank.
+/// An optimizer of one 4 x 6 matrix on one rank.
 struct Session {
   std::vector<float> data = std::vector<float>(24, 0.5f), grad = std::vector<float>(24);
   muonrt::Optimizer optimizer;
@@ -87,7 +87,8 @@ TEST_CASE("health abi: older, newer and wrong structs, null pointers, no interva
   health.struct_size = 0;
   check_error(handle, &health, nullptr, 0, "struct_size is 0");
   CHECK_THROWS_AS(Session(-1), muonrt::Error);
-  // Elements of a newer caller: their size is the stride, and bytes after the known fields stay.
+  // If the caller is compiled with a newer header, elements have its size as their stride, and the
+  // bytes after the fields that the library has stay unchanged.
   muonrt_health_init(&health);
   struct Newer {
     muonrt_matrix_health_t known;
@@ -99,5 +100,5 @@ TEST_CASE("health abi: older, newer and wrong structs, null pointers, no interva
   CHECK(muonrt_optimizer_get_health(&health, &newer[0].known, 3, handle) == MUONRT_OK);
   CHECK(newer[0].known.rows == 4);
   CHECK(newer[0].more == 0x5555555555555555);
-  CHECK(newer[1].known.rows == 0x5555555555555555);  // there is one matrix
+  CHECK(newer[1].known.rows == 0x5555555555555555);  // unchanged, because there is only one matrix
 }

@@ -6,7 +6,7 @@
 
 #include "muonrt/muonrt.hpp"
 
-// Weights that the caller writes after the creation, and parameters with new buffers.
+// Tests weights that the caller writes after creation, and parameters that get new buffers.
 
 using Catch::Contains;
 
@@ -17,7 +17,7 @@ constexpr uint16_t kOne = 0x3f80, kTwo = 0x4000, kHalf = 0x3f00;  // in bf16
 
 using Weights = std::vector<uint16_t>;
 
-/// A bf16 matrix of one rank, with f32 gradients of 1/2.
+/// An optimizer of a bf16 matrix on one rank, with f32 gradients of 1/2.
 struct Half {
   Weights weights;
   std::vector<float> grad = std::vector<float>(kNumel, 0.5f), master;
@@ -51,7 +51,7 @@ struct Half {
     args.n_inactive_params = static_cast<int64_t>(inactive.size());
     return muonrt_optimizer_step(nullptr, optimizer.get(), &args);
   }
-  /// The state of this kind, which is one shard.
+  /// Returns the state of this kind, which is a single shard.
   void* state(muonrt_state_kind_t kind) {
     for (const muonrt_state_shard_t& shard : optimizer.state_shards()) {
       if (shard.kind == kind) return shard.data;
@@ -61,7 +61,7 @@ struct Half {
 };
 
 Weights all(uint16_t bits) { return Weights(kNumel, bits); }
-/// In place: the optimizer keeps the address.
+/// Writes in place, because the optimizer keeps the address.
 void fill(Weights& weights, uint16_t bits) { std::fill(weights.begin(), weights.end(), bits); }
 
 }  // namespace
@@ -99,7 +99,7 @@ TEST_CASE("masters: a parameter may be its master rounded up or down", "[unit][a
     std::fill_n(at, kNumel, master);
     CHECK(two_off.step() == MUONRT_ERROR_INVALID_ARGUMENT);
   }
-  // A master that bf16 can represent is not rounded.
+  // If bf16 can represent a master weight exactly, no other weight is accepted.
   Half next(all(kOne));
   next.weights[0] = kOne + 1;
   CHECK(next.step() == MUONRT_ERROR_INVALID_ARGUMENT);
@@ -127,7 +127,7 @@ TEST_CASE("masters: a step rejects weights that differ in one bit from those of 
         h.weights = before;
         agree();
       }
-      // Neighbors in both directions: one of them is the other rounding of the master.
+      // One of the two adjacent values is the other possible rounding of the master weight.
       for (const int by : {-1, 1}) {
         const uint16_t before = h.weights[11];
         h.weights[11] = static_cast<uint16_t>(before + by);
@@ -189,7 +189,7 @@ TEST_CASE("masters: an invalid list of parameters changes nothing", "[unit][abi]
         MUONRT_ERROR_INVALID_ARGUMENT);
   CHECK(muonrt_optimizer_reset_masters(h.optimizer.get(), nullptr, 1) ==
         MUONRT_ERROR_INVALID_ARGUMENT);
-  CHECK(h.step() == MUONRT_ERROR_INVALID_ARGUMENT);  // no master was reset
+  CHECK(h.step() == MUONRT_ERROR_INVALID_ARGUMENT);  // no master weight was reset
 }
 
 TEST_CASE("set_data: a parameter with a new buffer steps as with the old one", "[unit][abi]") {
@@ -230,7 +230,7 @@ TEST_CASE("set_data: an invalid buffer is rejected, and the old one remains boun
   check_error(0, h.state(MUONRT_STATE_MASTER), "overlaps the master");
   check_error(0, reinterpret_cast<char*>(h.weights.data()) + 1, "misaligned");
   check_error(1, h.weights.data(), "param index is 1");
-  h.optimizer.set_data(0, h.weights.data());  // the same buffer
+  h.optimizer.set_data(0, h.weights.data());  // the buffer is the same as before
   REQUIRE(h.step() == MUONRT_OK);
   CHECK(h.weights != all(kOne));
 }

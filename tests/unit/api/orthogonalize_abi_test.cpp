@@ -1,5 +1,5 @@
-// muonrt_orthogonalize() and muonrt_symmetric_product(): the bits of a step, float64 references,
-// batches, strides, overlaps, and invalid input.
+// Tests muonrt_orthogonalize() and muonrt_symmetric_product(): compares them with a step and with
+// float64 references, and tests batches, strides, overlaps and invalid input.
 
 #include <limits>
 
@@ -31,8 +31,8 @@ muonrt_group_t group_of(const char* list, muonrt_form_t form, muonrt_dtype_t ite
   return g;
 }
 
-/// The update of a step with x as its direction: from weights of zero, with a rate and a scale of
-/// 1, the step stores 0 - update.
+/// Returns the update of a step whose direction is x. If the weights are zero and the learning rate
+/// and the scale are 1, the step stores 0 - update.
 Matrix update_of_step(muonrt_group_t g, const Matrix& x, DType transport) {
   Tensor weight = tensor_of(Matrix(x.rows, x.cols), DType::kF32), grad = tensor_of(x, DType::kF32);
   g.weight_decay = g.momentum = 0;
@@ -98,7 +98,7 @@ TEST_CASE("orthogonalize: singular values follow the polynomial in float64 on ev
     const Matrix error = reference::add(1, orthogonalized(with, x, DType::kF32), -1,
                                         reference::newton_schulz(list, 1.02, x));
     INFO(name);
-    // The spectral norm of the error.
+    // The limit applies to the spectral norm of the error.
     CHECK(reference::svd(error).s[0] <= limit);
   }
 }
@@ -115,11 +115,12 @@ TEST_CASE("orthogonalize: bits depend on neither batch, threads, strides, dtype 
       std::vector<Matrix> x, expected;
       for (int64_t k = 0; k < kCount; ++k) {
         x.push_back(reference::rounded(reference::gaussian(rows, cols, 60 + k), dtype));
-        if (k == 2) x.back() = Matrix(rows, cols);  // zeros give zeros
+        if (k == 2) x.back() = Matrix(rows, cols);  // the result of a zero matrix is zero
         expected.push_back(orthogonalized(one, x.back(), DType::kF32));
       }
       CHECK(same(expected[2], x[2]));
-      // Contiguous; padded; columns first; as columns [2, 2 + cols) of wider rows; interleaved.
+      // The layouts are contiguous rows, padded matrices, contiguous columns, columns [2, 2 + cols)
+      // of wider rows, columns with padding, and interleaved matrices.
       const std::vector<std::vector<int64_t>> layouts = {{},
                                                          {rows * cols + 3, cols, 1},
                                                          {rows * cols, 1, rows},
@@ -139,7 +140,8 @@ TEST_CASE("orthogonalize: bits depend on neither batch, threads, strides, dtype 
             CHECK(in.memory == before);
             for (int64_t k = 0; k < kCount; ++k)
               CHECK(same(out.get(k), expected[static_cast<size_t>(k)]));
-            // In place, rounded once, without a write between the rows.
+            // If the output is the input, the result is rounded once, and nothing is written
+            // between the rows.
             Tensor place = in;
             REQUIRE(with->orthogonalize(place.view(), place.view()) == MUONRT_OK);
             for (int64_t k = 0; k < kCount; ++k) {
@@ -157,7 +159,7 @@ TEST_CASE("orthogonalize: bits depend on neither batch, threads, strides, dtype 
 
 TEST_CASE("orthogonalize: a batch that runs in several parts has the bits of its matrices",
           "[unit][abi]") {
-  constexpr int64_t kCount = 40, kRows = 130, kCols = 220;  // 2^20 elements run together
+  constexpr int64_t kCount = 40, kRows = 130, kCols = 220;  // one launch can process 2^20 elements
   muonrt_group_t g = group_of("keller jordan", MUONRT_FORM_STANDARD);
   g.steps = 1;
   muonrt_optimizer_options_t threaded = options();
@@ -228,7 +230,7 @@ TEST_CASE("orthogonalize: an element that is not finite is reported, and nothing
 TEST_CASE("orthogonalize: invalid tensors are rejected with their values, and nothing is written",
           "[unit][abi]") {
   Orthogonalizer with;
-  // The tensors of one call, and what the message must contain.
+  // The tensors of one call, and the texts that the error message must contain.
   struct Call {
     Tensor x = tensor_of(reference::gaussian(4, 6, 1), DType::kF32);
     Tensor out = x;
@@ -278,7 +280,7 @@ TEST_CASE("orthogonalize: invalid tensors are rejected with their values, and no
     }
     CHECK(before == std::pair(call.x.memory, call.out.memory));
   }
-  // Slices of the same rows share no element.
+  // Column slices of the same rows have no element in common.
   Tensor rows(DType::kF32, {4, 12});
   rows.put(reference::gaussian(4, 12, 1));
   muonrt_dltensor_t left = rows.view(), right = rows.view();

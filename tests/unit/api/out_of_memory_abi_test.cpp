@@ -1,4 +1,4 @@
-// Allocations fail while optimizers are created and run steps, through the C ABI.
+// Tests allocations that fail while optimizers are created and run steps, through the C ABI.
 
 #include <algorithm>
 #include <catch2/catch.hpp>
@@ -21,7 +21,7 @@ using support::refusal;
 
 namespace {
 
-/// Options without the GEMM library, which does not survive a failed allocation.
+/// Options that do not use the GEMM library, which cannot handle a failed allocation.
 struct Portable {
   muonrt_debug_options_t debug;
   muonrt_optimizer_options_t options;
@@ -40,7 +40,8 @@ struct Portable {
 /// How two ranks are connected.
 enum class Over { kThreads, kTcp };
 
-/// @param[out] status  of muonrt_comm_create_tcp().
+/// Connects a rank over TCP.
+/// @param[out] status  The status of muonrt_comm_create_tcp().
 muonrt_comm_t* connect_over_tcp(int rank, const std::string& address, int64_t timeout_ms,
                                 muonrt_status_t& status) {
   static const char secret[] = "32 bytes or more that no other job knows";
@@ -58,7 +59,7 @@ muonrt_comm_t* connect_over_tcp(int rank, const std::string& address, int64_t ti
   return comm;
 }
 
-/// Two connected ranks.
+/// The communicators of two connected ranks.
 class Pair {
  public:
   explicit Pair(Over over) {
@@ -90,11 +91,12 @@ class Pair {
 constexpr int kSteps = 2;
 enum class In { kCreation, kStep };
 
-/// The results of two ranks that create an optimizer and run two steps; one allocation of rank
-/// `faulty` fails.
+/// The results of two ranks that create an optimizer and run two steps, while one allocation of
+/// rank `faulty` fails.
 struct Created {
   muonrt_status_t status[2] = {}, step[2] = {};
-  muonrt_status_t again[2] = {};  // if it failed: of another creation over the same communicators
+  // Result of a second attempt over the same communicators if creation failed.
+  muonrt_status_t again[2] = {};
   float data[2] = {};
   bool fired = false;
 };
@@ -124,7 +126,8 @@ Created create(Over over, In in, int faulty, int64_t nth) {
   return out;
 }
 
-/// @param stride  distance between the allocations that fail, one in each run.
+/// Fails one allocation in each run, and checks the results.
+/// @param stride  The distance between the allocations that fail.
 void check(Over over, In in, int64_t stride) {
   const float stepped = create(over, in, 0, -1).data[0];
   for (int faulty = 0; faulty < 2; ++faulty) {
@@ -135,8 +138,8 @@ void check(Over over, In in, int64_t stride) {
       CAPTURE(faulty, nth);
       const muonrt_status_t status = seen.status[0];
       CHECK(status == seen.status[1]);
-      // After OUT_OF_MEMORY the creation may be repeated; after COMM the communicator is unusable,
-      // unless the error ended only the optimizer's duplicate.
+      // After OUT_OF_MEMORY the ranks may create the optimizer again. After COMM the communicator
+      // is unusable, unless the error ended only the optimizer's duplicate.
       CHECK((status == MUONRT_OK || (in == In::kCreation && (status == MUONRT_ERROR_OUT_OF_MEMORY ||
                                                              status == MUONRT_ERROR_COMM))));
       for (int rank = 0; rank < 2; ++rank) {
@@ -188,8 +191,8 @@ TEST_CASE("out of memory: other collectives fail on every rank or on none, and n
 
 namespace {
 
-/// Forwards a duplication to a table of functions, and counts it. Its allocations never fail,
-/// because they belong to the caller.
+/// Duplicates a table of functions and counts the calls. These allocations never fail, because they
+/// belong to the caller.
 std::atomic<int> duplicates;
 muonrt_status_t counted_duplicate(void* state, muonrt_transport_t* out, int64_t timeout_ms,
                                   char* message, int64_t capacity) {
@@ -291,9 +294,9 @@ struct FolderRendezvousCase {
 };
 
 /// Checks a rendezvous in which an allocation of rank `faulty` fails: the rank retries, or returns
-/// the error and frees everything. The peer receives the error or is already connected, and no rank
-/// waits until the timeout.
-/// @param rendezvous  connects a rank in the nth rendezvous.
+/// the error and frees everything. The other rank receives the error or is already connected, and
+/// no rank waits until the timeout.
+/// @param rendezvous  Connects a rank in the nth rendezvous.
 template <class Rendezvous>
 void check_rendezvous(int64_t stride, const Rendezvous& rendezvous) {
   for (int faulty = 0; faulty < 2; ++faulty) {

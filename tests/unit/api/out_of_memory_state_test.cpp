@@ -1,4 +1,4 @@
-// Allocations fail while checkpoints are saved and loaded, through the C ABI.
+// Tests allocations that fail while checkpoints are saved and loaded, through the C ABI.
 
 #include <algorithm>
 #include <array>
@@ -19,7 +19,7 @@ using Values = std::array<float, 6>;
 
 enum class Work { kSave, kBegin, kBeginReserved, kLoad };
 
-/// Ranks, each with an optimizer of one replicated matrix, that share a folder.
+/// Ranks that share a folder. Each has an optimizer of one replicated matrix.
 class World {
  public:
   World(int ranks, Work work) : ranks_(ranks), work_(work) {
@@ -56,7 +56,8 @@ class World {
       return muonrt_optimizer_save(trainers_[rank].optimizer, path_.c_str(), &options_);
     });
   }
-  /// Does the work while allocation `nth` of rank `faulty` fails. Returns whether it was reached.
+  /// Does the work while allocation `nth` of rank `faulty` fails. Returns whether the rank made
+  /// this allocation.
   bool run(int faulty, int64_t nth) {
     return support::refused(ranks_, faulty, nth, [&](int rank) {
       status[rank] = work(trainers_[rank].optimizer);
@@ -74,7 +75,7 @@ class World {
     std::copy_n(trainers_[0].data, out.size(), out.begin());
     return out;
   }
-  /// The values in the checkpoint.
+  /// Returns the values in the checkpoint.
   Values saved() const {
     muonrt_comm_t* self = nullptr;
     muonrt_comm_create_self(&self);
@@ -99,7 +100,7 @@ class World {
     const auto begun = muonrt_optimizer_save_begin(optimizer, folder, &options_);
     return begun == MUONRT_OK ? muonrt_optimizer_save_wait(optimizer) : begun;
   }
-  /// Runs `call` on every rank; it must succeed.
+  /// Runs `call` on every rank and checks that it succeeds.
   template <class Call>
   void all(const Call& call) {
     std::vector<muonrt_status_t> found(static_cast<size_t>(ranks_));
@@ -117,7 +118,7 @@ class World {
   OneMatrix trainers_[2];
 };
 
-/// The folder holds the old checkpoint or the new one, and the next save succeeds.
+/// Checks that the folder holds the old or the new checkpoint, and that the next save succeeds.
 void check_saved(World& world, const Values& old, const Values& fresh) {
   CHECK(world.all_have(fresh));
   if (world.status[0] != MUONRT_OK) {
@@ -129,7 +130,7 @@ void check_saved(World& world, const Values& old, const Values& fresh) {
   CHECK(world.saved() == fresh);
 }
 
-/// Nothing has changed, or the optimizer is unusable; the next load succeeds.
+/// Checks that nothing has changed or the optimizer is unusable, and that the next load succeeds.
 void check_loaded(World& world, const Values& old, const Values& fresh) {
   if (world.status[0] != MUONRT_OK) {
     if (world.messages[0].find("partly written") == std::string::npos) CHECK(world.all_have(fresh));
@@ -143,7 +144,8 @@ void check_loaded(World& world, const Values& old, const Values& fresh) {
   CHECK(world.all_have(old));
 }
 
-/// @param stride  distance between the allocations that fail, one in each run.
+/// Fails one allocation in each run, and checks the result.
+/// @param stride  The distance between the allocations that fail.
 void check(Work work, int64_t stride) {
   for (const auto& [ranks, faulty] : {std::pair{1, 0}, {2, 0}, {2, 1}}) {
     int64_t failed = 0;

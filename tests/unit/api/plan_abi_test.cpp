@@ -13,7 +13,8 @@ namespace {
 
 constexpr int kWorld = 4;
 
-/// Two matrices and a vector whose rows are sharded over four ranks; with buffers if needed.
+/// The arguments for two matrices and a vector whose rows are sharded over four ranks, with buffers
+/// if needed.
 struct Trainer {
   std::vector<muonrt_group_t> groups = {muonrt::muon_group(), muonrt::adamw_group()};
   std::vector<muonrt_param_t> params;
@@ -81,7 +82,7 @@ TEST_CASE("plan: a plan without ranks is that of the optimizer on every rank", "
           out.memory = optimizer.memory();
           live.emplace(optimizer.get());
         }
-        // The plan does not need the optimizer any more.
+        // The plan outlives the optimizer.
         out.json = live->describe(MUONRT_FORMAT_JSON);
         out.text = live->describe();
         out.total = live->rank(rank).total_bytes;
@@ -104,7 +105,7 @@ TEST_CASE("plan: a plan without ranks is that of the optimizer on every rank", "
 }
 
 TEST_CASE("plan: memory is counted by kind, each element once", "[unit][api]") {
-  // Elements of rank 0: 16 x 32 and 10 x 24 of the matrices, 3 of the vector.
+  // Rank 0 has 16 x 32 and 10 x 24 elements of the matrices and 3 elements of the vector.
   constexpr int64_t kMuon = 16 * 32 + 10 * 24, kAdamW = 3, kAll = kMuon + kAdamW;
   const struct {
     muonrt_dtype_t dtype, grad_dtype;
@@ -137,7 +138,7 @@ TEST_CASE("plan: the summary adds up over the ranks", "[unit][api]") {
   const muonrt_plan_summary_t s = plan.summary();
   CHECK((s.world == kWorld && s.params == 3 && s.muon_params == 2 && s.matrices == 2));
   CHECK((s.elements == 64 * 32 + 40 * 24 + 10 && s.muon_elements == 64 * 32 + 40 * 24));
-  // Three of four shards of each matrix move to the owner and back, in bf16.
+  // Three of the four shards of each matrix are sent to the owner and back, in bf16.
   CHECK(s.moved_bytes == 2 * 2 * (64 * 32 + 40 * 24) * 3 / 4);
   int64_t matrices = 0, sent = 0, received = 0, most = 0;
   double busiest = 0;
@@ -154,7 +155,7 @@ TEST_CASE("plan: the summary adds up over the ranks", "[unit][api]") {
   CHECK((busiest == s.makespan && s.lower_bound > 0 && s.lower_bound <= s.makespan));
   CHECK(plan.rank(s.largest_rank).total_bytes == most);
   auto options = muonrt::options();
-  options.device = MUONRT_DEVICE_CUDA;  // planned without one
+  options.device = MUONRT_DEVICE_CUDA;  // planning for CUDA needs no GPU
   CHECK(Trainer().plan(options).rank(0).scratch_bytes != plan.rank(0).scratch_bytes);
 }
 

@@ -7,27 +7,28 @@
 
 #include "muonrt/muonrt.hpp"
 
-// QK-clip by the names of the parameters: one muonrt_qk_clip_t for all parameters of a model. With
-// the rate 0 and weights of 1, the step leaves the factor of each row.
+// Tests QK-clip settings that apply by parameter name: one muonrt_qk_clip_t serves all parameters
+// of a model. With a learning rate of 0 and weights of 1, each row is equal to its factor after the
+// step.
 
 namespace {
 
 constexpr int64_t kCols = 5;
 
-/// The gamma of a query head. Head 3 of each layer is below the threshold.
+/// Returns the gamma of a query head. Head 3 of each layer is below the threshold.
 double gamma(int64_t layer, int64_t head) {
   return head == 3 ? 1.0 : 1.0 / static_cast<double>(2 + layer + head);
 }
-/// That of a key head which two query heads share.
+/// Returns the gamma of a key head that two query heads share.
 double shared(int64_t layer, int64_t key) {
   return std::min(gamma(layer, 2 * key), gamma(layer, 2 * key + 1));
 }
 
 using Factor = std::function<double(int64_t layer, int64_t row)>;
 struct Weight {
-  const char* before;  // the name up to the number of the layer
+  const char* before;  // the name up to the layer number
   const char* after;
-  int64_t rows;  // 0: a vector
+  int64_t rows;  // 0 for a vector
   Factor factor;
 };
 struct Model {
@@ -108,7 +109,7 @@ std::vector<Model> models() {
       {"Phi-3", settings(2, 3), {{"model.layers.", ".self_attn.qkv_proj.weight", 24, kBlocks}}}};
 }
 
-/// The parameters of a model whose layers are 0, 1 and 12, and an embedding.
+/// The parameters of a model, which a test adds by name, and an optimizer for them.
 struct Trainer {
   std::vector<std::string> names;
   std::vector<std::array<int64_t, 2>> shapes;
@@ -209,7 +210,7 @@ TEST_CASE("qk-clip by name: a name that does not determine the rows is an error 
       for (const char* word : row.words) CHECK_THAT(error.what(), Catch::Contains(word));
     }
   }
-  // A kind with the layer of the name, for names that say nothing else.
+  // If the settings give the kind, only the layer is read from the name.
   Trainer t;
   t.add("blocks.7.key", 6);
   CHECK(t.create(by_layer).qk_layers() == std::vector<std::pair<int32_t, int32_t>>{{7, 4}});

@@ -8,7 +8,7 @@ using namespace muonrt;
 
 namespace {
 
-/// Computes the CRC by its definition, bit by bit.
+/// Computes the CRC bit by bit from its definition.
 uint32_t long_division(const std::vector<unsigned char>& data, size_t from, size_t bytes) {
   uint32_t crc = 0xffffffff;
   for (size_t i = from; i < from + bytes; ++i) {

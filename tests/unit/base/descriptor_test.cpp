@@ -18,7 +18,8 @@ Descriptor null_device() {
   return Descriptor([] { return open("/dev/null", O_RDONLY | O_CLOEXEC); });
 }
 
-/// Runs `body` in a forked child. @return  its exit code.
+/// Runs `body` in a forked child.
+/// @return The exit code of the child.
 template <class Body>
 int in_child(const Body& body) {
   const pid_t child = fork();
@@ -64,7 +65,8 @@ TEST_CASE("descriptor: if open fails, it is empty and errno is kept", "[unit][ba
   CHECK(reason == ENOENT);
 }
 
-// Rank 0 forks a worker while ranks connect. When rank 0 dies, the others must detect it at once.
+// Rank 0 may fork a worker while ranks connect. When rank 0 dies, the other ranks must detect it at
+// once.
 TEST_CASE("descriptor: a connection ends with its process even if a child still runs",
           "[unit][base]") {
   int ends[2], worker[2];
@@ -76,10 +78,10 @@ TEST_CASE("descriptor: a connection ends with its process even if a child still 
     const Descriptor connection([&] { return ends[1]; });
     if (fork() == 0) {
       char byte;
-      while (read(worker[0], &byte, 1) > 0) continue;  // until the test ends
+      while (read(worker[0], &byte, 1) > 0) continue;  // waits until the test ends
       _exit(0);
     }
-    return 0;  // without destructors, like a process that is killed
+    return 0;  // exits without destructors, like a process that is killed
   });
   CHECK(code == 0);
   close(ends[1]);

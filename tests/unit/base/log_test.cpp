@@ -1,4 +1,5 @@
-// The log of the process: levels, replaced functions, threads, forked children, and what is logged.
+// Tests the log of the process: levels, replaced functions, threads, forked children, and which
+// events are logged.
 
 #include "base/log.hpp"
 
@@ -43,7 +44,7 @@ class LogLines {
     muonrt_set_log(nullptr, nullptr, MUONRT_LOG_OFF);
     return lines_;
   }
-  /// The number of lines that begin with `level` and contain all words.
+  /// Returns the number of lines that begin with `level` and contain all words.
   int count(const char* level, const std::vector<std::string>& words) {
     int out = 0;
     for (const std::string& line : lines()) {
@@ -55,7 +56,7 @@ class LogLines {
   }
 
  private:
-  std::vector<std::string> lines_;  // the library calls the function in one thread at a time
+  std::vector<std::string> lines_;  // the library calls the function in only one thread at a time
 };
 
 void log_text(LogLevel level, const char* text) {
@@ -127,7 +128,8 @@ TEST_CASE("log: after a function is replaced it is not running and not called",
     REQUIRE(muonrt_set_log(
                 [](void* state, enum muonrt_log_level, const char*) {
                   auto& r = *static_cast<Receiver*>(state);
-                  if (!r.alive || r.inside.exchange(true)) ++r.wrong;  // late, or two at a time
+                  // The call is late, or overlaps with another one.
+                  if (!r.alive || r.inside.exchange(true)) ++r.wrong;
                   ++r.calls;
                   std::this_thread::yield();
                   r.inside = false;
@@ -149,7 +151,7 @@ TEST_CASE("log: a forked child logs nothing until it sets a function", "[unit][b
   static int calls;
   calls = 0;
   std::atomic<bool> holds{false}, ends{false};
-  // Another thread is inside the function during the fork.
+  // During the fork another thread is inside the function.
   set_log(
       [&](LogLevel, const char*) {
         ++calls;

@@ -20,7 +20,7 @@ std::string of(std::string_view text) {
 }  // namespace
 
 TEST_CASE("sha256: the published digests of short messages", "[unit][base]") {
-  // FIPS 180-2, appendix B, and the empty message.
+  // The messages of FIPS 180-2, appendix B, and the empty message.
   CHECK(of("") == "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
   CHECK(of("abc") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
   CHECK(of("abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq") ==
@@ -49,7 +49,7 @@ std::string hmac(const std::string& key, const std::string& message) {
 
 }  // namespace
 
-// RFC 4231, test cases 1, 2, 3 and 6 (a key longer than a block).
+// The digests are those of test cases 1, 2, 3 and 6 (a key longer than a block) in RFC 4231.
 TEST_CASE("hmac_sha256: the published digests", "[unit][base]") {
   CHECK(hmac(std::string(20, '\x0b'), "Hi There") ==
         "b0344c61d8db38535ca8afceaf0bf12b881dc200c9833da726e9376c2e32cff7");

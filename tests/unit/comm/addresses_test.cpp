@@ -40,7 +40,7 @@ std::vector<SocketAddress> list(const std::vector<std::string>& of) {
 Socket self_connection(int port, const std::string& host) {
   Socket out([&] { return socket(AF_INET, SOCK_STREAM, 0); });
   const sockaddr_in here = loopback::address(port);
-  const SocketAddress to = resolve(cat(host, ':', port))[0];
+  const SystemAddress to(resolve(cat(host, ':', port))[0]);
   const bool good = bind(out.fd(), reinterpret_cast<const sockaddr*>(&here), sizeof here) == 0 &&
                     connect(out.fd(), to.get(), to.length) == 0;
   return good ? std::move(out) : Socket();
@@ -85,11 +85,10 @@ TEST_CASE("addresses: rank 0 listens at all addresses of its machine", "[unit][c
 TEST_CASE("addresses: a free port is the same at all addresses", "[unit][comm][rendezvous]") {
   const auto listeners =
       listen_in_range(list({"127.0.0.1:0", "198.51.100.7:0", "127.0.0.2:0"}), {}, 4);
-  const std::string port = cat(':', address_of(listeners.at(0)).port());
+  const std::string port = cat(':', address_of(listeners.at(0)).port);
   CHECK(port != ":0");
   CHECK(texts(listeners) == cat("127.0.0.1", port, " 127.0.0.2", port, " "));
-  CHECK(
-      (port_of("127.0.0.1" + port) == address_of(listeners[0]).port() && port_of("[::1]:0") == 0));
+  CHECK((port_of("127.0.0.1" + port) == address_of(listeners[0]).port && port_of("[::1]:0") == 0));
   CHECK(with_port("[::1]:0", 80) == "[::1]:80");
 }
 
@@ -104,7 +103,7 @@ TEST_CASE("addresses: a range of ports is used from its first free one, and its 
     } catch (const Error&) {  // another program uses a port of the range
       break;
     }
-    const int32_t got = address_of(taken.back()).port();
+    const int32_t got = address_of(taken.back()).port;
     CHECK((got >= port && got <= first + 2));
   }
   CHECK_THROWS_WITH(listen_in_range(at, {first, first + 2}, 4),

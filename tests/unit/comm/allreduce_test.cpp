@@ -1,4 +1,4 @@
-// muonrt_comm_allreduce_sum() over threads and TCP, through the C++ interface.
+// Tests muonrt_comm_allreduce_sum() over threads and TCP, through the C++ interface.
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <cstring>
@@ -69,7 +69,7 @@ bool same_bits(const Values& a, const Values& b) {
   return a.size() == b.size() && (a.empty() || !std::memcmp(a.data(), b.data(), 8 * a.size()));
 }
 
-/// Values of one rank whose sum depends on the order of the ranks.
+/// Returns the values of one rank. Their sum depends on the order of the ranks.
 Values values_of(int32_t rank, size_t n) {
   Values out(n);
   for (size_t i = 0; i < n; ++i) {
@@ -88,7 +88,8 @@ Values sums_in_order(int32_t size, size_t n) {
   return out;
 }
 
-/// Throws unless the sums of `values[rank]` over all ranks have the bits of `expected`.
+/// Throws an error unless the sums of `values[rank]` over all ranks are bitwise identical to
+/// `expected`.
 void require_sums(muonrt::Comm& comm, const std::vector<Values>& values, const Values& expected) {
   const Values sums = comm.allreduce_sum(values[static_cast<size_t>(comm.rank())]);
   if (!same_bits(sums, expected)) throw std::runtime_error("sums differ; ");
@@ -117,7 +118,7 @@ TEST_CASE("allreduce_sum: adds in rank order, with the same bits on all ranks an
 }
 
 TEST_CASE("allreduce_sum: more values than are gathered at once", "[unit][comm]") {
-  constexpr size_t kMany = 200'000;  // of 3 ranks 174,762 are gathered at once
+  constexpr size_t kMany = 200'000;  // more than the 174,762 numbers that 3 ranks gather at a time
   const Values expected = sums_in_order(3, kMany);
   CHECK(over_threads(3, [&](muonrt::Comm& comm) {
           if (!same_bits(comm.allreduce_sum(values_of(comm.rank(), kMany)), expected))
@@ -126,7 +127,7 @@ TEST_CASE("allreduce_sum: more values than are gathered at once", "[unit][comm]"
 }
 
 TEST_CASE("allreduce_sum: infinities, NaN and signed zeros", "[unit][comm]") {
-  double other_nan = 0;  // negative, with a payload
+  double other_nan = 0;  // a negative NaN with a payload
   const uint64_t bits = 0xfff8000000001234;
   std::memcpy(&other_nan, &bits, sizeof bits);
   const std::vector<Values> values = {{kInf, kInf, -kInf, other_nan, 1, -0.0, -0.0, 1e308},
@@ -186,5 +187,5 @@ TEST_CASE("allreduce_sum: invalid arguments are reported with their names", "[un
   check_error(muonrt_comm_allreduce_sum(&value, comm.get(), &value, -1), "n is -1");
   check_error(muonrt_comm_allreduce_sum(&value, comm.get(), &value, (1 << 20) + 1),
               "n is 1048577; pass 0 to 1048576");
-  CHECK(comm.allreduce_sum({value}) == Values{1});  // the communicator is still usable
+  CHECK(comm.allreduce_sum({value}) == Values{1});  // the communicator can still be used
 }

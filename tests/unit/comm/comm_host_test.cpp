@@ -15,7 +15,7 @@ using namespace transport_test;
 
 namespace {
 
-/// Runs a task when it is enqueued.
+/// Runs each task at the time when it is enqueued.
 class InlineStream final : public host::HostStream {
  public:
   void enqueue(host::Task task) override { task(); }
@@ -23,7 +23,7 @@ class InlineStream final : public host::HostStream {
 
 class OtherStream final : public Stream {};
 
-/// Rank 0 of two, whose operations fail to allocate.
+/// A transport of rank 0 of two, whose operations fail to allocate memory.
 class FailingTransport final : public Transport {
  public:
   FailingTransport() : Transport(0, 2) {}
@@ -73,7 +73,7 @@ TEST_CASE("comm: if a transport runs out of memory, the communicator ends with C
   }));
   check(thrown_by(
       [&] { make_bootstrap(std::make_unique<FailingTransport>())->reduce_sum(&word, &word, 1); }));
-  // Saves, loads and creations use allgather, which ends their communicator, too.
+  // A failure of allgather, which saves, loads and creations use, also ends the communicator.
   HostComm gathers(std::make_unique<FailingTransport>());
   check(thrown_by([&] { gathers.allgather(&byte, &byte, 1); }));
   check(thrown_by(
@@ -98,7 +98,7 @@ TEST_CASE("host communicator: operations run in the order of its stream, and are
     const SendTo sends[] = {{next, &mine[0], 8}, {rank, &mine[1], 8}};
     const ReceiveFrom receives[] = {{rank, &own, 8}, {previous, &from[0], 8}};
     comm.exchange(stream, sends, receives);
-    const SendTo onward{next, &from[0], 8};  // the bytes that the first exchange has received
+    const SendTo onward{next, &from[0], 8};  // sends the bytes that the first exchange has received
     const ReceiveFrom second{previous, &from[1], 8};
     comm.exchange(stream, {&onward, 1}, {&second, 1});
     comm.reduce_sum(stream, &from[1], sum, 1);
@@ -108,7 +108,8 @@ TEST_CASE("host communicator: operations run in the order of its stream, and are
 
     require_none(own == 10 * (rank + 1) ? "" : "own message");
     require_none(from[0] == previous + 1 ? "" : "first exchange");
-    require_none(from[1] == next + 1 ? "" : "second exchange");  // two ranks back is one ahead
+    // With three ranks, two ranks back is the next rank.
+    require_none(from[1] == next + 1 ? "" : "second exchange");
     require_none(sum[0] == 6 ? "" : "sum");
     require_none(most[0] == 2.0f ? "" : "max");
     require_none(comm.bytes_sent() == 16 ? "" : "bytes_sent() counts the rank's message to itself");

@@ -1,4 +1,5 @@
-// A rendezvous in a folder, to which other users may write and in which earlier runs left files.
+// Tests the rendezvous in a folder to which other users may write, and in which earlier runs have
+// left files.
 #include "comm/tcp/folder_rendezvous.hpp"
 
 #include <sys/stat.h>

@@ -1,5 +1,5 @@
-// Each allocation of two steps fails in turn. Only allocations with operator new fail, and GEMMs
-// are portable, because other libraries do not handle failed allocations.
+// Tests two steps in which each allocation fails in turn. Only allocations with operator new fail,
+// and GEMMs are portable, because other libraries do not handle failed allocations.
 
 #include <algorithm>
 #include <catch2/catch.hpp>
@@ -27,17 +27,18 @@ namespace {
 struct Ended {
   std::string wrong;
   bool fired = false;
-  int64_t failed_steps = 0;  // steps that were out of memory
+  int64_t failed_steps = 0;  // number of steps that ran out of memory
   world::Tensors tensors;
 };
 
-/// A fault of the second step. The step is repeated without it.
+/// A fault in the second step, which is then repeated without the fault.
 struct Fault {
   Status status = Status::kOk;  // the expected status
   std::function<void(world::Rank&, int rank)> before, after;
 };
 
-/// Runs two steps, each repeated until it is committed, and compares the statuses of all ranks.
+/// Runs two steps, each of which is repeated until it is committed, and compares the statuses of
+/// all ranks.
 Ended run(const world::Case& c, const Fault& fault, int faulty, int64_t nth) {
   Ended out;
   std::vector<std::string> seen(static_cast<size_t>(c.world));
@@ -73,7 +74,7 @@ Ended run(const world::Case& c, const Fault& fault, int faulty, int64_t nth) {
         mine += cat(" ", status_name(status), stepped ? "+1" : "");
         const bool expected = status == (faulty_step ? fault.status : Status::kOk);
         if ((!expected && status != Status::kOutOfMemory) || stepped != (status == Status::kOk))
-          return;  // the statuses show the problem
+          return;  // the statuses that are recorded show the problem
         faulty_step = faulty_step && status == Status::kOutOfMemory;
       }
     }
@@ -105,7 +106,7 @@ Ended run(const world::Case& c, const Fault& fault, int faulty, int64_t nth) {
   return out;
 }
 
-/// Counts over all runs.
+/// Numbers of allocations and rejected steps over all runs.
 struct Swept {
   int64_t allocations = 0, rejected = 0;
 };
@@ -145,7 +146,7 @@ world::Case matrices(int ranks) {
   return c;
 }
 
-/// A case with all features of a step.
+/// Returns a case that uses all features of a step.
 world::Case everything(int ranks) {
   world::Case c = matrices(ranks);
   static const std::vector<float> kLogits = {50, 400, 100, 900};
@@ -201,7 +202,7 @@ TEST_CASE("out of memory: a step does not allocate, except for its arguments",
     world::Case eager = everything(ranks);
     eager.settings.commit = CommitMode::kEager;
     CHECK(check_every(eager).allocations == 0);
-    // If a stream's queue is full, it grows, or the step waits for it.
+    // If the queue of a stream is full, it grows, or the step waits until there is space.
     for (int variant = 0; variant < bits::kVariants; ++variant) {
       const size_t mesh = ranks == 1 ? 0 : 1;
       world::Case c = bits::make(
@@ -252,7 +253,8 @@ TEST_CASE("out of memory: over TCP, operations after the first ones do not alloc
         if (r == 1) mine.exchange({}, {&receive, 1});
         mine.allgather(data.data(), all.data(), bytes);
       }
-      if (turn == 0 && r == 0) refusal.begin_drought();  // of the service thread of rank 0
+      // From now on allocations of the service thread of rank 0 fail.
+      if (turn == 0 && r == 0) refusal.begin_drought();
       mine.allgather(data.data(), all.data(), 1);
       if (turn == 0) {
         AllocationFailure::mark(true);

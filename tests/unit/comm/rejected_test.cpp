@@ -1,5 +1,6 @@
-// The system does not start a thread, or has no memory to resolve a name. The functions of this
-// program replace those of the C library. Not under sanitizers, which replace them, too.
+// Tests a system that starts no more threads, or has no memory to resolve a name. For this,
+// functions of this program replace those of the C library. The test does not run under sanitizers,
+// because they also replace these functions.
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 
 #include <dlfcn.h>
@@ -34,7 +35,7 @@ Function* next(const char* name) {
 
 }  // namespace
 
-// Visible to other libraries, so that their calls use these functions.
+// The functions are visible to other libraries, so that their calls also use them.
 #define MUONRT_EXPORTED __attribute__((visibility("default")))
 
 extern "C" MUONRT_EXPORTED int pthread_create(pthread_t* thread, const pthread_attr_t* attributes,
@@ -52,7 +53,7 @@ extern "C" MUONRT_EXPORTED int getaddrinfo(const char* name, const char* service
 
 namespace {
 
-/// Statuses and messages of two ranks.
+/// The statuses and messages of two ranks.
 struct Ended {
   muonrt_status_t status[2];
   std::string message[2];
@@ -102,12 +103,12 @@ TEST_CASE("rejected thread: the creation of an optimizer is out of memory on eve
         if (rejected) CHECK_THAT(ended.message[rank], Catch::Contains("thread"));
       }
     }
-    CHECK(failed >= 4);  // two of the thread pool, two streams
+    CHECK(failed >= 4);  // two threads of the thread pool, and two streams
   }
 }
 
 TEST_CASE("rejected thread: the creation of a connection is out of memory", "[unit][tcp]") {
-  auto connections = transport_test::tcp_connections(3);  // with three ranks, rank 0 has a thread
+  auto connections = transport_test::tcp_connections(3);  // with three ranks, rank 0 needs a thread
   threads_left = 0;
   marked = true;
   const auto outcome = [&]() -> std::optional<Error> {

@@ -32,17 +32,6 @@ std::unique_ptr<Transport> connect(const TcpRendezvous& m, int64_t timeout_ms = 
   return out;
 }
 
-/// Returns the errors of three ranks, of which rank 2 has a changed configuration.
-std::vector<std::optional<Error>> with_rank_2(const std::function<void(TcpRendezvous&)>& change,
-                                              int64_t timeout_ms) {
-  const int port = loopback::free_port();
-  return on_ranks(3, [&](int rank) {
-    TcpRendezvous m = config(port, rank, 3);
-    if (rank == 2) change(m);
-    connect(m, timeout_ms);
-  });
-}
-
 bool is_error(const std::optional<Error>& error, Status status, const std::string& text) {
   return error && error->status() == status && error->message().find(text) != std::string::npos;
 }
@@ -66,9 +55,8 @@ struct Visitor {
     setsockopt(socket.fd(), SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof timeout);
   }
   bool greeted() { return receive(socket, greeting); }
-  void claims(int rank, int size, const Nonce& nonce = fresh_nonce(),
-              uint16_t wire = kProtocolVersion) {
-    claim = {kClaim, rank, size, 100, wire, 0, 0, nonce, {}};
+  void claims(int rank, int size, int version = 100, uint16_t wire = kProtocolVersion) {
+    claim = {kClaim, rank, size, version, wire, 0, 0, fresh_nonce(), {}};
     claim.proof = proof_of(kSecret, greeting.nonce, claim);
     send_value(socket, claim);
   }
@@ -97,25 +85,16 @@ std::optional<Error> while_rank_0_waits(int size, const std::function<void(int)>
 
 TEST_CASE("rendezvous: a rank with another secret is rejected, and the others continue to wait",
           "[unit][comm][rendezvous]") {
-  const auto errors =
-      with_rank_2([](TcpRendezvous& m) { m.secret = "another secret altogether"; }, 2000);
+  const int port = loopback::free_port();
+  const auto errors = on_ranks(3, [&](int rank) {
+    TcpRendezvous m = config(port, rank, 3);
+    if (rank == 2) m.secret = "another secret altogether";
+    connect(m, 2000);
+  });
   CHECK(is_error(errors[2], Status::kComm, "without an answer, as it does if the secrets differ"));
   CHECK(is_error(errors[0], Status::kTimeout, "rank 2 of 3 did not connect"));
   CHECK(is_error(errors[0], Status::kTimeout, "its secret differs"));
   CHECK(is_error(errors[1], Status::kTimeout, "rendezvous at"));
-}
-
-TEST_CASE("rendezvous: if the configurations differ, all ranks get the error",
-          "[unit][comm][rendezvous]") {
-  const auto size = with_rank_2([](TcpRendezvous& m) { m.size = 4; }, kLong);
-  const auto version = with_rank_2([](TcpRendezvous& m) { m.version = 101; }, kLong);
-  const auto twice = with_rank_2([](TcpRendezvous& m) { m.rank = 1; }, kLong);
-  for (size_t r = 0; r < 3; ++r) {
-    CHECK(is_error(size[r], Status::kMismatch, "size is 4 on rank 2, but 3 on rank 0"));
-    CHECK(is_error(version[r], Status::kMismatch,
-                   "rank 2 runs version 101 of muonrt, but rank 0 runs version 100"));
-    CHECK(is_error(twice[r], Status::kMismatch, "two processes have rank 1"));
-  }
 }
 
 TEST_CASE("rendezvous: after a timeout the missing ranks are named", "[unit][comm][rendezvous]") {
@@ -159,7 +138,7 @@ TEST_CASE("rendezvous: a server that is not muonrt, or does not know the secret,
       send(connection.fd(), &accepted, sizeof accepted, MSG_NOSIGNAL);
     });
     const auto errors = on_ranks(1, [&](int) {
-      connect_to_rank_0(config(address_of(listener).port(), 1, 2), Deadline::in_ms(timeout_ms));
+      connect_to_rank_0(config(address_of(listener).port, 1, 2), Deadline::in_ms(timeout_ms));
     });
     server.join();
     return errors[0];
@@ -282,22 +261,45 @@ TEST_CASE("rendezvous: accepts more ranks at once than unauthenticated connectio
   CHECK(text_of({outcome}) == "");
 }
 
-TEST_CASE("rendezvous: a rank that connects after two processes with one rank gets the error",
+TEST_CASE("rendezvous: a rank that does not fit ends it on all ranks, also on later ones",
           "[unit][comm][rendezvous]") {
-  std::vector<std::string> answers;
-  const auto outcome = while_rank_0_waits(3, [&](int port) {
-    Visitor first(port);
-    if (first.greeted()) first.claims(1, 3);
-    for (const int rank : {1, 2}) {
-      Visitor visitor(port);
-      if (visitor.greeted()) visitor.claims(rank, 3);
-      answers.push_back(visitor.answer());
+  struct Row {
+    int rank, size, version;
+    uint16_t wire;
+    std::string text;
+  };
+  const auto no_rank = [](int rank) {
+    return cat("a process has rank ", rank, ", but must have a rank from 1 to 3");
+  };
+  for (const Row& row :
+       {Row{-5, 4, 100, kProtocolVersion, no_rank(-5)},
+        {0, 4, 100, kProtocolVersion, no_rank(0)},
+        {4, 4, 100, kProtocolVersion, no_rank(4)},
+        {1, 4, 100, kProtocolVersion, "two processes have rank 1"},
+        {2, 5, 100, kProtocolVersion, "size is 5 on rank 2, but 4 on rank 0"},
+        {2, 4, 101, kProtocolVersion,
+         "rank 2 runs version 101 of muonrt, but rank 0 runs version 100"},
+        {2, 4, 100, 1, cat("the protocol version is 1 on rank 2, but ", kProtocolVersion)}}) {
+    CAPTURE(row.text);
+    std::vector<std::string> answers;
+    const auto outcome = while_rank_0_waits(4, [&](int port) {
+      Visitor first(port), misfit(port);
+      if (first.greeted()) first.claims(1, 4);
+      if (misfit.greeted()) misfit.claims(row.rank, row.size, row.version, row.wire);
+      answers = {first.answer(), misfit.answer()};
+      for (const int rank : {2, 3}) {
+        if (rank == row.rank) continue;
+        Visitor late(port);
+        if (late.greeted()) late.claims(rank, 4);
+        answers.push_back(late.answer());
+      }
+    });
+    for (const std::string& answer : answers) {
+      CHECK_THAT(answer, Catch::StartsWith("MUONRT_ERROR_MISMATCH "));
+      CHECK_THAT(answer, Catch::Contains(row.text));
     }
-  });
-  CHECK((outcome && outcome->status() == Status::kMismatch));
-  REQUIRE(answers.size() == 2);
-  for (const std::string& answer : answers)
-    CHECK(answer.find("two processes have rank 1") != std::string::npos);
+    CHECK(is_error(outcome, Status::kMismatch, row.text));
+  }
 }
 
 TEST_CASE("rendezvous: if rank 0 may not open enough files, late ranks get the error, too",
@@ -330,41 +332,4 @@ TEST_CASE("rendezvous: if rank 0 may not open enough files, late ranks get the e
   waitpid(child, &status, 0);
   CHECK(answered == kSize - 1);
   CHECK((WIFEXITED(status) && WEXITSTATUS(status) == 0));
-}
-
-TEST_CASE("rendezvous: a rank that does not exist gets an error", "[unit][comm][rendezvous]") {
-  for (const int rank : {-5, 0, 3}) {
-    std::string answer;
-    const auto outcome = while_rank_0_waits(3, [&](int port) {
-      Visitor visitor(port);
-      if (visitor.greeted()) visitor.claims(rank, 3);
-      answer = visitor.answer();
-      for (const int other : {1, 2}) {  // rank 0 returns when all have the error
-        Visitor late(port);
-        if (late.greeted()) late.claims(other, 3);
-      }
-    });
-    CHECK(answer.find(cat("a process has rank ", rank, ", but must have a rank from 1 to 2")) !=
-          std::string::npos);
-    CHECK((outcome && outcome->status() == Status::kMismatch));
-  }
-}
-
-TEST_CASE("rendezvous: a rank with an older protocol version is named on all ranks",
-          "[unit][comm][rendezvous]") {
-  const std::string text =
-      cat("rendezvous: the protocol version is 1 on rank 1, but ", kProtocolVersion,
-          " on rank 0; use the same version of muonrt on all ranks");
-  std::string answers;
-  const auto outcome = while_rank_0_waits(3, [&](int port) {
-    Visitor two(port), old(port);
-    if (two.greeted()) two.claims(2, 3);
-    if (old.greeted()) old.claims(1, 3, fresh_nonce(), 1);
-    answers = old.answer() + " " + two.answer();
-  });
-  REQUIRE(outcome);
-  CHECK(outcome->status() == Status::kMismatch);
-  CHECK(outcome->message() == text);
-  CHECK(answers.find("MUONRT_ERROR_MISMATCH " + text) == 0);
-  CHECK(answers.rfind(text) > text.size());  // the third rank gets it, too
 }

@@ -44,66 +44,53 @@ struct Hostile {
   bool with_checksums = true;  // correct ones
 };
 
-/// Frames that `from` sends to `to`, the only other rank, which expects a message of 16 bytes.
+/// Frames that `from` sends to `to`, the only other rank, which expects a message of 16 bytes. Each
+/// differs from a valid one in one field.
 std::vector<Hostile> hostile_frames(int from, int to) {
-  const std::string text(16, 'x'), full(static_cast<size_t>(kMaxPayloadBytes), 'x');
-  std::vector<Hostile> out;
-  const auto add = [&](const char* name, FrameKind kind, const std::string& content, auto change) {
+  const auto frame = [&](const char* name, FrameKind kind, const std::string& content) {
     const auto bytes = std::ssize(content);
-    out.push_back({name,
+    return Hostile{name,
                    {0, static_cast<int32_t>(kind), kChannel, from, to, 0, bytes, 0, bytes, 0, 0},
-                   content});
-    change(out.back().head);
+                   content};
   };
-  const auto data = [&](const char* name, const std::string& content, auto change) {
-    add(name, FrameKind::kData, content, change);
+  std::vector<Hostile> out;
+  const auto change = [&](const Hostile& valid, auto FrameHeader::*field, auto... values) {
+    for (const auto value : {static_cast<std::decay_t<decltype(valid.head.*field)>>(values)...}) {
+      if (valid.head.*field == value) continue;
+      out.push_back(valid);
+      out.back().head.*field = value;
+    }
   };
-  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
-  for (const int64_t bytes : {int64_t{3'900'000'000}, int64_t{1} << 62, kMost})
-    data("a huge message", full, [=](FrameHeader& h) { h.message_bytes = bytes; });
-  for (const int64_t bytes : {int64_t{-1}, int64_t{0}, kMost, kMaxPayloadBytes + 1, int64_t{17}})
-    data("size of a payload", text, [=](FrameHeader& h) { h.payload_bytes = bytes; });
-  for (const int64_t bytes : {int64_t{-1}, int64_t{0}, int64_t{15}, -kMost - 1})
-    data("size of a message", text, [=](FrameHeader& h) { h.message_bytes = bytes; });
-  data("less than is expected", std::string(15, 'x'), [](FrameHeader&) {});
-  for (const int64_t offset : {int64_t{-1}, int64_t{1}, int64_t{16}, kMost})
-    data("an offset", text, [=](FrameHeader& h) { h.offset = offset; });
-  data("a second part first", text, [](FrameHeader& h) {
-    h.offset = kMaxPayloadBytes;
-    h.message_bytes = kMaxPayloadBytes + 16;
-  });
-  for (const uint64_t number : {uint64_t{2}, ~uint64_t{0}})
-    data("a later message", text, [=](FrameHeader& h) { h.number = number; });
-  data("a later message that is long", full, [](FrameHeader& h) { h.number = 1; });
-  for (const int32_t who : {-2, -1, to, 2, 1 << 30, std::numeric_limits<int32_t>::min()})
-    data("a sender", text, [=](FrameHeader& h) { h.from = who; });
-  for (const int32_t who : {-2, -1, from, 2, 1 << 30})
-    data("a receiver", text, [=](FrameHeader& h) { h.to = who; });
-  for (const int32_t kind : {-1, 0, 2, 4, 5, 6, 1 << 30})
-    data("a kind", text, [=](FrameHeader& h) { h.kind = kind; });
-  data("no checksums", text, [](FrameHeader& h) { h.magic = kFrameMagic; });
-  out.back().with_checksums = false;
-  data("protocol version 2", text, [](FrameHeader& h) { h.magic = 0x324d524d; });
-  out.back().with_checksums = false;
-  for (const uint64_t number : {uint64_t{1}, ~uint64_t{0}})
-    add("a grant of a later message", FrameKind::kGrant, "", [=](FrameHeader& h) {
-      h.number = number;
-      h.message_bytes = 16;
-    });
-  for (const auto& [status, rank] : {std::pair{0, -1},
-                                     {1, -1},
-                                     {2, -1},
-                                     {-1, -1},
-                                     {12345, -1},
-                                     {52, -2},
-                                     {52, 2},
-                                     {52, 1 << 30}}) {
+  constexpr int64_t kMost = std::numeric_limits<int64_t>::max(), kLeast = -kMost - 1;
+  const Hostile data = frame("data", FrameKind::kData, std::string(16, 'x'));
+  for (const auto field :
+       {&FrameHeader::message_bytes, &FrameHeader::offset, &FrameHeader::payload_bytes})
+    change(data, field, kLeast, -1, 0, 1, 15, 16, 17, kMaxPayloadBytes + 1, 3'900'000'000, kMost);
+  change(data, &FrameHeader::number, 1, 2, -1);
+  change(data, &FrameHeader::from, -2, -1, to, from, 2, 1 << 30);
+  change(data, &FrameHeader::to, -2, -1, to, from, 2, 1 << 30);
+  change(data, &FrameHeader::kind, -1, 0, 1, 2, 4, 5, 6, 1 << 30);
+  const Hostile part =
+      frame("a part", FrameKind::kData, std::string(static_cast<size_t>(kMaxPayloadBytes), 'x'));
+  change(part, &FrameHeader::message_bytes, 3'900'000'000, kMost);
+  change(part, &FrameHeader::offset, kMaxPayloadBytes);
+  change(part, &FrameHeader::number, 1);
+  Hostile grant = frame("grant", FrameKind::kGrant, "");
+  grant.head.message_bytes = 16;
+  change(grant, &FrameHeader::number, 1, -1);
+  for (const uint32_t magic : {kFrameMagic, uint32_t{0x324d524d}}) {  // also of version 2
+    out.push_back(frame("no checksums", FrameKind::kData, std::string(16, 'x')));
+    out.back().head.magic = magic;
+    out.back().with_checksums = false;
+  }
+  for (const auto& [status, rank] :
+       {std::pair{0, -1}, {1, -1}, {-1, -1}, {12345, -1}, {52, -2}, {52, 2}}) {
     const ErrorFrameHeader error{status, rank};
     const std::string content(reinterpret_cast<const char*>(&error), sizeof error);
-    add("an error", FrameKind::kError, content + "no error", [](FrameHeader&) {});
+    out.push_back(frame("error", FrameKind::kError, content + "no error"));
   }
-  for (const std::string& content : {std::string(7, 'x'), std::string(4009, 'x')})
-    add("size of an error", FrameKind::kError, content, [](FrameHeader&) {});
+  for (const size_t bytes : {size_t{7}, size_t{4009}})
+    out.push_back(frame("size of an error", FrameKind::kError, std::string(bytes, 'x')));
   return out;
 }
 
@@ -225,8 +212,7 @@ TEST_CASE("tcp: a connection between ranks that is blocked is an error with both
           "[unit][comm][rendezvous]") {
   auto ranks = tcp_connections(3);
   const int closed = loopback::free_port();
-  for (TcpConnections& c : ranks)
-    if (c.addresses[1].length > 0) c.addresses[1].set_port(static_cast<uint16_t>(closed));
+  for (TcpConnections& c : ranks) c.addresses[1].port = static_cast<uint16_t>(closed);
   const auto errors = on_ranks(3, [&](int rank) {
     const auto mine = make_tcp_transport_over(std::move(ranks[static_cast<size_t>(rank)]));
     mine->set_timeout_ms(30'000);

@@ -1,4 +1,4 @@
-// The scripts that every transport must pass; mpi/comm_test.cpp runs them under mpirun.
+// Runs the scripts that every transport must pass. mpi/comm_test.cpp runs them under mpirun.
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <functional>
@@ -19,7 +19,7 @@ namespace {
 
 using Transports = std::vector<std::unique_ptr<Transport>>;
 
-/// A kind of transport, and the numbers of ranks to test.
+/// A kind of transport, and the numbers of ranks with which it is tested.
 struct Kind {
   std::string name;
   std::vector<int> sizes;
@@ -35,7 +35,8 @@ Transports over_threads(int size, const ThreadFaults& faults = {}) {
 
 std::atomic<int> destroyed = 0;
 
-/// @param change  removes optional functions of the table.
+/// Returns transports over tables of functions.
+/// @param change  Removes optional functions from the tables.
 Transports over_tables(int size, const std::function<void(muonrt_transport_t&)>& change) {
   Transports out;
   for (auto& inner : over_threads(size)) {
@@ -46,7 +47,7 @@ Transports over_tables(int size, const std::function<void(muonrt_transport_t&)>&
   return out;
 }
 
-/// Runs every script on fresh transports.
+/// Runs every script, each on new transports.
 void check_all(const Kind& kind) {
   for (const int size : kind.sizes) {
     for (const Script& script : scripts()) {

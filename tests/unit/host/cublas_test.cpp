@@ -1,4 +1,5 @@
-// Descriptions of products, read back from cuBLASLt itself. This needs no GPU.
+// Tests descriptions of matrix products by reading them back from cuBLASLt itself. This needs no
+// GPU.
 
 #include <dlfcn.h>
 

@@ -1,5 +1,5 @@
-// Without a GPU, GPU settings, optimizers and communicators are rejected with an error that names
-// them.
+// Tests that without a GPU, GPU settings, optimizers and communicators are rejected with an error
+// that names them.
 
 #include <catch2/catch.hpp>
 #include <string>
@@ -82,7 +82,7 @@ TEST_CASE("no GPU: creating a communicator of GPU memory returns NOT_SUPPORTED",
 TEST_CASE("no GPU: an invalid argument of one rank is an error on every rank", "[unit][cuda]") {
   struct Bad {
     const char* words;
-    void (*change)(muonrt_nccl_options_t&);  // null: a staged communicator with comm NULL
+    void (*change)(muonrt_nccl_options_t&);  // null: create a staged communicator with comm NULL
   };
   for (const Bad& bad : {Bad{"max_ctas is 12", [](auto& o) { o.max_ctas = 12; }},
                          Bad{"max_ctas is 0", [](auto& o) { o.max_ctas = 0; }},

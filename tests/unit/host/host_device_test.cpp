@@ -105,11 +105,11 @@ TEST_CASE("host device: its threads block all signals except faults", "[unit][ho
 
 namespace {
 
-// Programs that embed muonrt have their own floating-point environment and locale. Neither changes
-// a bit of the results, and every call leaves both unchanged.
+// The following cases test that results do not depend on the floating-point environment and the
+// locale of the program that embeds muonrt, and that no call changes them.
 constexpr int64_t kRows = 24, kCols = 40;
 
-// Values with many denormal products, which flush-to-zero would change.
+// Returns values with many denormal products, which flush-to-zero would change.
 std::vector<float> filled(int64_t salt, float scale) {
   std::vector<float> out(kRows * kCols);
   for (size_t i = 0; i < out.size(); ++i) {
@@ -128,7 +128,8 @@ void require(muonrt_status_t status) {
   if (status != MUONRT_OK) FAIL(muonrt_get_last_error());
 }
 
-/// Created before a test changes the environment, because the test's own arithmetic depends on it.
+/// The inputs of a run. A test creates them before it changes the environment, because its own
+/// arithmetic depends on the environment.
 struct Inputs {
   std::vector<float> matrix = filled(1, 1.0f), vector = filled(2, 1e-20f);
   std::vector<float> grad = filled(3, 1e-37f), small = filled(4, 1e-21f);
@@ -218,7 +219,8 @@ TEST_CASE("environment: a caller's rounding and flushing change no bit and are r
 TEST_CASE("environment: a caller's locale changes no text and is restored", "[unit][abi]") {
   const Inputs inputs;
   const Result plain = run(inputs);
-  /// Decimal commas and grouped digits, independent of the locales of the machine.
+  /// A locale with decimal commas and grouped digits, which does not depend on the locales of the
+  /// machine.
   struct Comma : std::numpunct<char> {
     char do_decimal_point() const override { return ','; }
     char do_thousands_sep() const override { return '.'; }
@@ -350,7 +352,7 @@ TEST_CASE("environment: pool threads and stream tasks do not inherit it from the
   CHECK(plain == 3);
   pool.parallel_for(kThreads, [&](int64_t, int) {
     if (has_default_environment()) ++plain;
-    ++arrived;  // each thread runs one index, because it waits for the others
+    ++arrived;  // each thread runs exactly one index, because it waits for the others
     const Deadline deadline = Deadline::in_ms(60000);
     while (arrived < kThreads && !deadline.passed()) std::this_thread::yield();
   });

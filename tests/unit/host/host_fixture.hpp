@@ -12,7 +12,7 @@
 #include "host/host_stream.hpp"
 #include "support/numerics/noise.hpp"
 
-// Helpers of the tests of src/host.
+// Types and functions that the tests of src/host share.
 namespace host_test {
 
 using test_support::bits_at;

@@ -12,8 +12,8 @@
 #include "reference/reference.hpp"
 #include "support/tolerances.hpp"
 
-/// Helpers of the tests of matrix products on the host: storage between red zones, kernels, one
-/// product.
+/// Shared by the tests of matrix products on the host: memory between red zones, the kernels, and a
+/// function that checks one product.
 namespace gemm_cases {
 
 using muonrt::bf16;
@@ -26,8 +26,8 @@ using muonrt::host::PanelShape;
 using muonrt::host::ThreadPool;
 using muonrt::host::TileKernel;
 
-/// Bytes with red zones on both sides, at a given offset from a 64-byte boundary. Every byte is
-/// initially 0xff, which is NaN in f32 and in bf16.
+/// An array of bytes with red zones on both sides, at a given offset from a 64-byte boundary. Every
+/// byte is initially 0xff, which is NaN in f32 and in bf16.
 class RedZoned {
  public:
   RedZoned(int64_t bytes, int64_t offset)
@@ -88,7 +88,7 @@ class Matrix {
   bool same_bits(int64_t i, int64_t j, Matrix& other, int64_t p, int64_t q) {
     return std::memcmp(place(i, j), other.place(p, q), static_cast<size_t>(size_of(dtype_))) == 0;
   }
-  /// Compares only elements; padding and alignment may differ.
+  /// Compares only the elements, because padding and alignment may differ.
   bool same_bits(Matrix& other) {
     for (int64_t i = 0; i < rows_; ++i) {
       const size_t bytes = static_cast<size_t>(cols_ * size_of(dtype_));
@@ -123,7 +123,8 @@ class Matrix {
   RedZoned memory_;
 };
 
-/// Uniform in [-0.5, 0.5); depends only on the seed and the index of the element.
+/// Fills the matrix with uniformly distributed values in [-0.5, 0.5), which depend only on the seed
+/// and the index of the element.
 inline void fill_uniform(Matrix& m, uint32_t seed) {
   std::mt19937 random(seed);
   for (int64_t i = 0; i < m.rows(); ++i) {
@@ -140,7 +141,7 @@ inline void fill_symmetric(Matrix& m, uint32_t seed) {
   }
 }
 
-/// Wraps a kernel without its native bf16 products, and counts the created panels.
+/// Wraps a kernel without its native bf16 products, and counts the panels that it creates.
 class Widened final : public TileKernel {
  public:
   explicit Widened(const TileKernel& kernel) : kernel_(kernel) {}
@@ -168,7 +169,8 @@ inline std::vector<const TileKernel*> kernels() {
   return list;
 }
 
-/// Computes `args` with a separate workspace. Returns false if it wrote outside of the workspace.
+/// Computes `args` with a separate workspace. Returns false if the kernel wrote outside of the
+/// workspace.
 inline bool multiply(const TileKernel& kernel, const GemmArgs& args, int threads = 1,
                      int64_t scratch_offset = 0, int64_t packed = GemmScratch::kPackedBytes) {
   ThreadPool pool(threads);
@@ -189,10 +191,10 @@ inline reference::Matrix exact(Matrix& m, bool magnitudes) {
   return out;
 }
 
-/// Returns the number of elements of C that differ from alpha A op(B) + beta D + gamma I by more
-/// than the rounding of the sum, or are NaN.
-/// @param args  only the factors and flags are used.
-/// @param d     null: no D.
+/// Returns the number of elements of C that are NaN or differ from alpha A op(B) + beta D + gamma I
+/// by more than the rounding of the sum.
+/// @param args  Only the factors and flags are used.
+/// @param d  Null if the product has no D.
 inline int64_t count_wrong(const GemmArgs& args, Matrix& a, Matrix& b, Matrix* d, Matrix& c) {
   const auto product = [&](bool magnitudes) {
     const reference::Matrix right = exact(b, magnitudes);
@@ -202,7 +204,8 @@ inline int64_t count_wrong(const GemmArgs& args, Matrix& a, Matrix& b, Matrix* d
   const reference::Matrix sums = product(false), sizes = product(true);
   const DType dtype = args.c.dtype;
   const double alpha = args.alpha, beta = args.beta, gamma = args.gamma;
-  // Half the smallest f16, and denormals, which the bf16 instructions of x86 flush to zero.
+  // The allowed error includes half the smallest f16 value, and denormals, which the bf16
+  // instructions of x86 flush to zero.
   const double least = dtype == DType::kF16 ? 0x1p-25 : 0x1p-100;
   int64_t wrong = 0;
   for (int64_t i = 0; i < c.rows(); ++i) {

@@ -17,7 +17,7 @@ struct Size {
   int64_t m, n, k;
 };
 
-// Block boundaries, single rows and columns, short and long sums.
+// The sizes cover block boundaries, single rows and columns, and short and long sums.
 constexpr Size kSizes[] = {{1, 1, 1},    {1, 130, 9},    {130, 1, 9},   {5, 3, 2},
                            {31, 33, 65}, {97, 101, 103}, {256, 256, 8}, {257, 255, 33},
                            {17, 300, 1}, {1, 1, 10007},  {2, 513, 3},   {513, 2, 64}};
@@ -29,7 +29,8 @@ struct Factors {
 };
 
 /// Computes one product of the given sizes and dtypes, and returns the number of wrong elements of
-/// C. A symmetric product is A A^T. The lower half of D is then NaN, because it must not be read.
+/// C. A symmetric product is A A^T. In this case the lower half of D is NaN, because it must not be
+/// read.
 int64_t wrong_elements(const TileKernel& kernel, Size s, DType in, DType out, bool transpose_b,
                        const Factors& f, bool symmetric = false) {
   Matrix a(in, s.m, s.k), c(out, s.m, s.n), d(out, s.m, s.n), given(out, s.m, s.n);
@@ -133,8 +134,8 @@ namespace {
 struct Variant {
   const char* what;
   int threads = 1;
-  int64_t offset = 0;    // of every matrix, in elements
-  int64_t widening = 0;  // added to every leading dimension
+  int64_t offset = 0;    // offset of every matrix, in elements
+  int64_t widening = 0;  // is added to every leading dimension
   int64_t scratch_offset = 0;
   int64_t packed = GemmScratch::kPackedBytes;
 };

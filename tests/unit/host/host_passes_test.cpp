@@ -13,10 +13,10 @@ using host_test::values;
 
 namespace {
 
-constexpr int64_t kN = 131;  // no multiple of any vector
+constexpr int64_t kN = 131;  // not a multiple of any vector length
 
 /// Requires that body(isa, cut) returns the same bits for every instruction set of this machine and
-/// every cut of n elements in two. The tests of the ops (tests/ops) check the values.
+/// every cut of n elements in two. The tests in tests/ops check the values.
 template <class Body>
 void same_for_every_isa_and_cut(const Body& body) {
   const auto expected = body(Isa::kBaseline, 0);
@@ -29,7 +29,7 @@ void same_for_every_isa_and_cut(const Body& body) {
   }
 }
 
-/// Both parts of a cut.
+/// Returns the beginning and the length of both parts of a cut.
 std::array<std::pair<int64_t, int64_t>, 2> parts(int64_t cut) {
   return {{{0, cut}, {cut, kN - cut}}};
 }
@@ -141,7 +141,8 @@ TEST_CASE("host passes: a value that is not finite is detected at every index", 
         REQUIRE(scan() != 0);
         REQUIRE_FALSE(std::isfinite(f32(y[i])));
       }
-      // Finite in f32; bf16 rounds the first to infinity, the second to its largest value.
+      // Both values are finite in f32, but bf16 rounds the first one to infinity, and the second
+      // one to the largest bf16 value.
       x[i] = largest;
       REQUIRE(cast() != 0);
       REQUIRE(scan() == 0);
@@ -165,7 +166,8 @@ TEST_CASE("host passes: a norm's bits do not depend on instruction sets or align
       largest = std::max(largest, std::abs(static_cast<double>(x)));
     }
     const float expected = run_pass<SquaresPass<float>>(Isa::kBaseline, row.data(), n, 1.0f, 1.0f);
-    // Roundings: 8 terms in a chain, 8 halvings, at most 2 levels of blocks, and the square itself.
+    // The bound counts 8 terms in a chain, 8 halvings, at most 2 levels of blocks, and the square
+    // itself.
     REQUIRE(std::abs(expected - exact) <= 19 * 0x1p-24 * exact);
     for (const Isa isa : {Isa::kBaseline, Isa::kAvx2, Isa::kAvx512}) {
       if (isa > best_isa()) continue;
@@ -188,7 +190,7 @@ TEST_CASE("host passes: the pairwise sum adds every value once", "[unit][host]")
     for (int64_t i = 0; i < n; ++i) sum.add(static_cast<float>(i * i));
     REQUIRE(sum.total() == static_cast<float>((n - 1) * n * (2 * n - 1) / 6));
   }
-  // A sequential sum would stop near 2^24, because later terms would be rounded away.
+  // A sequential sum would stop growing near 2^24, because later terms would be rounded away.
   PairwiseSum ones;
   for (int64_t i = 0; i < (1 << 25); ++i) ones.add(1.0f);
   REQUIRE(ones.total() == 0x1p25f);

@@ -50,7 +50,7 @@ TEST_CASE(
   for (const StreamKind from : kKinds) {
     for (const StreamKind to : kKinds) {
       for (const Later later : {kNothing, kRecordedElsewhere, kDestroyed}) {
-        // A wait for the third stream would run the caller's tasks and block at the gate.
+        // Waiting for the third stream would run the caller's tasks and block at the gate.
         if (later == kRecordedElsewhere && from == StreamKind::kCommOnCaller) continue;
         const auto first = device->create_stream(from), second = device->create_stream(to);
         const auto third = device->create_stream(StreamKind::kComm);
@@ -66,7 +66,7 @@ TEST_CASE(
         device->record(*event, *first);
         device->wait(*second, *event);
         if (later == kRecordedElsewhere) {
-          device->record(*event, *third);  // complete at once
+          device->record(*event, *third);  // completes at once
           device->synchronize(*event, Deadline::in_ms(60000));
         }
         if (later == kDestroyed) event.reset();
@@ -92,7 +92,7 @@ TEST_CASE("host event: a wait uses the recording that was current when it was en
   device->record(*event, *a);
   device->wait(*b, *event);
   enqueue(*a, [=] { g->pass(); });
-  device->record(*event, *a);  // not complete until the gate opens
+  device->record(*event, *a);  // is not complete until the gate opens
   int ran = 0;
   auto* r = &ran;
   enqueue(*b, [=] { *r = 1; });
@@ -147,7 +147,7 @@ TEST_CASE("host stream: the caller's thread runs work of kCommOnCaller only in s
   const auto comm = device->create_stream(StreamKind::kCommOnCaller);
   const auto packed = device->create_event(), arrived = device->create_event(),
              done = device->create_event();
-  // compute -> comm -> compute, three times over.
+  // The work alternates between a compute and a communication stream, three times.
   std::vector<std::thread::id> ran_on(6);
   auto* ids = &ran_on;
   for (size_t i = 0; i < 6; i += 2) {
@@ -252,7 +252,8 @@ TEST_CASE("host stream: destroying a stream drops pending work, even if it waits
     enqueue(*dropped, [=] { *r += 1; });
     device->record(*event, *dropped);
     device->wait(*after, *event);
-    enqueue(*after, [=] { *r += 10; });  // skipped, because its input was dropped
+    // Does not run, because the stream that it waits for was destroyed.
+    enqueue(*after, [=] { *r += 10; });
     dropped.reset();
     synchronize(*device, *after);
     device->synchronize(*event, Deadline::in_ms(0));

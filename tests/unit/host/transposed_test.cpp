@@ -6,8 +6,9 @@
 #include "reference/reference.hpp"
 #include "support/world.hpp"
 
-// Matrices that are stored as inputs x outputs. Their updates are bitwise identical to those of the
-// transposed matrix stored as outputs x inputs, and match the float64 reference implementation.
+// Tests matrices that are stored as inputs x outputs. Their updates must be bitwise identical to
+// those of the transposed matrix stored as outputs x inputs, and match the float64 reference
+// implementation.
 
 using namespace muonrt;
 
@@ -35,7 +36,7 @@ std::vector<Twin> twins() {
             {"v", {{9, 12}}, whole(5), 1.0}}}};
 }
 
-/// Each matrix twice: stored as outputs x inputs, then as inputs x outputs.
+/// Returns a case with each matrix twice: stored as outputs x inputs, then as inputs x outputs.
 world::Case make_case() {
   world::Case c;
   c.settings.groups = world::default_groups();
@@ -57,7 +58,7 @@ world::Case make_case() {
   return c;
 }
 
-/// Returns consecutive matrices, each transposed.
+/// Transposes each of the matrices, which are stored one after another.
 std::vector<float> transposed(const std::vector<unsigned char>& bytes, const Twin& t) {
   std::vector<float> from(bytes.size() / 4), to(from.size());
   std::memcpy(from.data(), bytes.data(), bytes.size());
@@ -113,7 +114,8 @@ TEST_CASE("transposed: in x out is updated as the transpose of out x in, for eve
     INFO("scale_rule " << static_cast<int>(rule));
     world::Case c = make_case();
     c.settings.groups[0].scale_rule = rule;
-    for (world::Param& p : c.params)  // a parameter's own axis requires an axis in the group
+    // A parameter can only have its own axis if its group has an axis.
+    for (world::Param& p : c.params)
       for (PartSettings& part : p.parts) part.normuon_axis = NormuonAxis::kOff;
     check_twins(c);
   }
@@ -153,7 +155,7 @@ TEST_CASE("transposed: matrices cut over four ranks match the float64 reference"
   c.settings.groups[0].scale_rule = ScaleRule::kOriginal;
   c.settings.groups[0].normuon_axis = NormuonAxis::kRows;
   const Placement s0{PlacementKind::kShard, 0, 1}, s1{PlacementKind::kShard, 1, 1};
-  // Stored: 24 inputs x 60 outputs, cut both ways, and so on.
+  // The first matrix is stored as 24 inputs x 60 outputs, and is sharded in both dimensions.
   c.params = {world::matrix("c_fc", {24, 60}, {s0, s1}),
               world::matrix("c_proj", {60, 24}, {s1, s1}),
               world::matrix("square", {31, 31}, {s1, s0})};
@@ -185,14 +187,14 @@ TEST_CASE("transposed: matrices cut over four ranks match the float64 reference"
       std::memcpy(&x, outcome.tensors.params[i].data() + 4 * e, 4);
       worst = std::max(worst, std::abs(static_cast<double>(x) - expected.v[e]));
     }
-    // The same bound as in step_reference_test: the weights are of size 1.
+    // The bound is that of step_reference_test, because the weights are of size 1.
     CHECK(worst < 2e-5);
   }
 }
 
 TEST_CASE("transposed: the C ABI accepts stacks with any dims and rejects heads in columns",
           "[unit][abi]") {
-  // 2 layers x 3 experts x (2 x 2 inputs) x 4 outputs.
+  // The parameter has 2 layers x 3 experts x (2 x 2 inputs) x 4 outputs.
   const int64_t shape[5] = {2, 3, 2, 2, 4}, flat_shape[3] = {6, 4, 4};
   std::vector<float> data(96), grad(96);
   for (size_t i = 0; i < data.size(); ++i) {

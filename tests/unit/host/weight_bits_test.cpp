@@ -19,8 +19,8 @@ void check_halves(uint32_t stride) {
       const uint32_t bits = high << 16 | low;
       const SplitWeight split = split_weight(std::bit_cast<float>(bits));
       wrong_here += std::bit_cast<uint32_t>(join_weight(split.high, split.low)) != bits;
-      // At most half a step of bf16. The bits of adjacent values with the same sign are
-      // consecutive.
+      // The high half may differ from the weight by at most half the distance of adjacent bf16
+      // values. The bits of adjacent values with the same sign are consecutive.
       const uint32_t back = static_cast<uint32_t>(split.high) << 16;
       far_here += back - bits + 0x7fffu > 0xffffu;
     }
@@ -35,7 +35,7 @@ void check_halves(uint32_t stride) {
 
 TEST_CASE("weight bits: a bf16 value and 16 more bits are an f32, bit for bit",
           "[unit][backend][nosan]") {
-  check_halves(257);  // 0, 257, ..., 65535
+  check_halves(257);  // low halves 0, 257, ..., 65535
   for (const uint32_t high : {0u, 0x3f80u, 0x7f7fu, 0x7f80u, 0x8000u, 0xffffu}) {
     for (const uint32_t low : {0x7ffeu, 0x7fffu, 0x8000u, 0x8001u}) {
       const uint32_t bits = high << 16 | low;
@@ -54,7 +54,7 @@ TEST_CASE("weight bits: the bf16 half is the rounded master weight, except for e
     if (!std::isfinite(x) || (bits & 0xffffu) == 0x8000u) continue;
     REQUIRE(split_weight(x).high == to_bf16(x).bits);
   }
-  CHECK(split_weight(1.00390625f).high == 0x3f81);  // a tie: away from zero
+  CHECK(split_weight(1.00390625f).high == 0x3f81);  // a tie is rounded away from zero
   CHECK(split_weight(-1.00390625f).high == 0xbf81);
 }
 
@@ -70,14 +70,15 @@ TEST_CASE("weight bits: every NaN becomes the same NaN, which is also NaN in bf1
 }
 
 TEST_CASE("weight bits: random bits are Philox's", "[unit][backend]") {
-  // Known answers of Random123 (kat_vectors, philox4x32 with 10 rounds).
+  // The known answers of Random123 (kat_vectors, philox4x32 with 10 rounds).
   const auto check = [](const RandomBlock& block, const std::array<uint32_t, 4>& words) {
     for (size_t i = 0; i < 4; ++i) CHECK(block.word[i] == words[i]);
     for (uint64_t e = 0; e < kRandomBlock; ++e)
       CHECK(block.of(8000 + e) == (words[e / 2] >> 16 * (e % 2) & 0xffffu));
   };
   check(random_block(0, 0, 0, 0), {0x6627e8d5u, 0xe169c58du, 0xbc57ac4cu, 0x9b00dbd8u});
-  // The high half of the step is mixed into the key: 0xffffffff twice cancels in its upper word.
+  // The high half of the step is mixed into the key. If the high halves are 0xffffffff twice, they
+  // cancel in the upper word of the key.
   check(random_block(0x00000000ffffffffu, 0xffffffffffffffffu, 0xffffffffu, 0xffffffffffffffffu),
         {0x408f276du, 0x41c83b0eu, 0xa20bc7c6u, 0x6d5451fdu});
   check(random_block(0x299f31d0a4093822u, 0x03707344u, 0x13198a2eu, 0x85a308d3243f6a88u),
@@ -86,16 +87,17 @@ TEST_CASE("weight bits: random bits are Philox's", "[unit][backend]") {
 }
 
 TEST_CASE("weight bits: stochastic rounding keeps the mean and exact values", "[unit][backend]") {
-  const float x = std::bit_cast<float>(0x3f804000u);  // a quarter of the way from 1 to the next
+  // This value is a quarter of the way from 1 to the next bf16 value.
+  const float x = std::bit_cast<float>(0x3f804000u);
   int64_t up = 0;
   for (uint64_t i = 0; i < 1 << 16; ++i) {
     const uint16_t rounded = round_stochastic(x, random_bits(1, 2, 3, i));
     REQUIRE((rounded == 0x3f80 || rounded == 0x3f81));
     up += rounded == 0x3f81;
   }
-  // Binomial: 16384 expected, standard deviation 111.
+  // The number is binomially distributed with mean 16384 and standard deviation 111.
   CHECK(std::abs(up - 16384) < 6 * 111);
-  // With every value of the random bits once, the mean is exact.
+  // If each value of the random bits occurs once, the mean is exact.
   for (const uint32_t low : {0x0001u, 0x4000u, 0x8000u, 0xffffu}) {
     for (const uint32_t sign : {0u, 0x80000000u}) {
       const float w = std::bit_cast<float>(sign | 0x40490000u | low);

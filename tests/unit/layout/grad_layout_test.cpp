@@ -5,9 +5,9 @@
 #include "support/check_same.hpp"
 #include "support/numerics/gradient_cases.hpp"
 
-// Gradients with a separate layout: replicated parameters with sharded gradients (ZeRO), sharded
-// parameters with whole gradients, any two cuts, with and without partial gradients. Results must
-// be bitwise identical to those of one rank.
+// Tests gradients that have a different layout than their parameters: replicated parameters with
+// sharded gradients (ZeRO), sharded parameters with whole gradients, and any two cuts, with and
+// without partial gradients. Results must be bitwise identical to those of one rank.
 
 using namespace muonrt;
 

@@ -3,8 +3,8 @@
 
 #include "muonrt/muonrt.hpp"
 
-// Local shapes and strides in the C ABI. muonrt_layout_get_local_shape() returns the local shape
-// that a parameter may have.
+// Tests local shapes and strides in the C ABI: muonrt_layout_get_local_shape() returns a local
+// shape that a parameter may have.
 
 using Catch::Contains;
 using Pair = std::array<int64_t, 2>;
@@ -19,7 +19,8 @@ muonrt_layout_t made(muonrt_layout_kind_t kind, const int64_t* values, int64_t n
   return out;
 }
 
-/// Creates an optimizer with one such parameter; returns the error message, or "".
+/// Creates an optimizer with one parameter of this layout. Returns the error message, or "" if
+/// there is none.
 std::string error_of(const muonrt_layout_t* layout, Pair shape, const int64_t* local_shape,
                      const int64_t* strides) {
   std::vector<float> data(16, 1.0f), grad(16, 0.5f);
@@ -56,7 +57,7 @@ TEST_CASE("layout abi: the local shape of flat ranges is (elements, 1)", "[unit]
     REQUIRE(muonrt_layout_get_local_shape(out.data(), &layout, 4, 2, shape, rank) == MUONRT_OK);
     CHECK(out == expected[rank]);
   }
-  // MUONRT_LAYOUT_CUTS has no last step, so it takes no values.
+  // A layout of kind MUONRT_LAYOUT_CUTS has no last step, so it takes no values.
   layout.kind = MUONRT_LAYOUT_CUTS;
   Pair out;
   CHECK(muonrt_layout_get_local_shape(out.data(), &layout, 4, 2, shape, 0) ==

@@ -5,7 +5,7 @@
 #include "layout/parse.hpp"
 
 using namespace muonrt;
-using Blocks = std::vector<Block>;  // each {row, col, rows, cols, local_offset, local_ld}
+using Blocks = std::vector<Block>;  // each block is {row, col, rows, cols, local_offset, local_ld}
 using Sizes = std::vector<int64_t>;
 
 namespace {
@@ -36,13 +36,13 @@ TEST_CASE("blocks: a shard has one block for each pair of its runs", "[unit][lay
            Row{{4}, {10, 6}, "R", 2, {{0, 0, 10, 6, 0, 6}}},
            Row{{2, 2}, {5, 6}, "S(0),S(1)", 3, {{3, 3, 2, 3, 0, 3}}},
            Row{{2}, {8, 3}, "SS(0,2)", 1, {{2, 0, 2, 3, 0, 3}, {6, 0, 2, 3, 6, 3}}},
-           // local 4 x 4: rows 0 1 4 5, columns 2 3 6 7
+           // The local shard is 4 x 4 and has rows 0, 1, 4, 5 and columns 2, 3, 6, 7.
            Row{{2, 2},
                {8, 8},
                "SS(0,2),SS(1,2)",
                1,
                {{0, 2, 2, 2, 0, 4}, {0, 6, 2, 2, 2, 4}, {4, 2, 2, 2, 8, 4}, {4, 6, 2, 2, 10, 4}}},
-           // one dim: one row; a scalar: one element
+           // A tensor with one dimension counts as one row, and a scalar as one element.
            Row{{4}, {10}, "S(0)", 3, {{0, 9, 1, 1, 0, 1}}},
            Row{{2}, {8}, "SS(0,2)", 0, {{0, 0, 1, 2, 0, 2}, {0, 4, 1, 2, 2, 2}}},
            Row{{2}, {}, "R", 1, {{0, 0, 1, 1, 0, 1}}},
@@ -69,7 +69,7 @@ TEST_CASE("blocks: a flat range is the end of a row, whole rows, and the start o
 
 TEST_CASE("blocks: sizes above 2^31 and meshes of 1024 ranks cost no more than small ones",
           "[unit][layout]") {
-  // 2^58 elements: a cost that grows with them would not end
+  // The layout has 2^58 elements, so a function whose cost grows with their number would not end.
   const int64_t e = 1 << 10, r = int64_t{1} << 28, c = int64_t{1} << 20;
   const Layout l = placed({16, 8, 8}, {e, r, c}, "S(2),SS(1,3),S(0)");
   CHECK(l.numel() == int64_t{1} << 58);

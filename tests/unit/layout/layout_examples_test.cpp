@@ -4,18 +4,18 @@
 #include "layout/parse.hpp"
 #include "unit/layout/layout_naive.hpp"
 
-// Examples of layouts with all indices, written by hand. They are compared with the layouts from
-// cuts and from placements, and with the naive model of the property tests.
+// Tests examples of layouts whose indices are written by hand. They are compared with the layouts
+// from cuts and from placements, and with the naive model of the property tests.
 
 using namespace muonrt;
 using naive::List;
 
 namespace {
 
-/// Name; shape; mesh; cuts, outermost first; indices; placements that give the same layout, their
-/// reading if it is not the literal one, and the FSDP dims of the ordered reading. Indices: ranks
-/// in mesh order, separated by '|'; within a rank the dims, separated by 'x'; '-' for none, '*' for
-/// all.
+/// Each line has: name; shape; mesh; cuts, outermost first; indices; placements that give the same
+/// layout, how to read them if not literally, and the FSDP dimensions if they are read as ordered.
+/// In the indices, '|' separates ranks, which are in mesh order, and 'x' separates dimensions. '-'
+/// means no index, and '*' all indices.
 constexpr const char* kExamples = R"(
 E1; 5; a=4; a:0; 0 1|2 3|4|-; S(0)
 E2; 9; a=8; a:0; 0 1|2 3|4 5|6 7|8|-|-|-; S(0)
@@ -63,7 +63,7 @@ std::vector<std::string> split(const std::string& text, char separator) {
   return out;
 }
 
-/// Returns the lists of one rank, one for each dim.
+/// Returns the lists of one rank, one for each dimension.
 std::vector<List> read_lists(const std::string& text, const List& shape) {
   std::vector<List> out;
   for (const std::string& dim : split(text, 'x')) {

@@ -4,8 +4,8 @@
 #include "support/covering.hpp"
 #include "support/numerics/form_cases.hpp"
 
-// Bitwise identical results for every form of layout (form_cases.hpp). The reference is one rank
-// that holds everything.
+// Tests that results are bitwise identical for every kind of layout (form_cases.hpp). The reference
+// is one rank that holds everything.
 
 using namespace muonrt;
 using forms::kMatrices;
@@ -43,15 +43,15 @@ TEST_CASE("same bits: every form on any mesh, with any owners and with exchange 
       CHECK(r.orthogonalized == r.planned);
       if (by_callback) CHECK(r.bytes_sent == 0);
     }
-    // One gather and one redistribute per parameter, rank and step.
+    // Each rank calls gather and redistribute once for each parameter in each step.
     CHECK(board.calls() == (by_callback ? 2 * forms::kMuon * c.world * c.steps : 0));
   }
 }
 
 TEST_CASE("same bits: overlapping groups of ranks never deadlock", "[bits]") {
-  // Groups {0, 1} and {0, 2} in turn, one matrix per chunk, all owned by rank 0. If each rank
-  // counted the window by its own chunks, rank 1 would wait in a gather for rank 0, and rank 0 for
-  // rank 2.
+  // Matrices are sharded over ranks {0, 1} and {0, 2} in turn. Each chunk has one matrix, and rank
+  // 0 owns all of them. If each rank applied the window to its own chunks only, rank 1 would wait
+  // in a gather for rank 0, and rank 0 for rank 2.
   const auto make_groups = [](int ranks, int window) {
     world::Case c = world::on_mesh({ranks});
     c.settings.window = window;
@@ -80,7 +80,7 @@ TEST_CASE("same bits: overlapping groups of ranks never deadlock", "[bits]") {
 }
 
 TEST_CASE("parts: each part gives the same result as a separate parameter", "[unit][optimizer]") {
-  // gate_up with its halves as parts, compared with two parameters.
+  // Compares gate_up, whose halves are parts, with two parameters.
   world::Case fused, apart;
   for (world::Case* c : {&fused, &apart}) c->steps = 1;
   world::Param p;

@@ -61,14 +61,16 @@ TEST_CASE("layout: partial gradients are numbered by mesh coordinates", "[unit][
 }
 
 TEST_CASE("layout: weights of more than two dims are matrices only on request", "[unit][layout]") {
-  // (out 4, in 2, 3 x 3): in is cut over tp, out over dp
+  // The dimensions are 4 outputs, 2 inputs and a kernel of 3 x 3. Inputs are sharded over the
+  // second mesh dimension, and outputs over the first one.
   const Layout l = Layout::from_cuts(mesh({2, 2}), {4, 2, 3, 3}, {{{0}, 0}, {{1}, 1}});
   CHECK_THROWS_WITH(blocks_of(l, 0), Contains("is not a matrix"));
   const Layout m = l.as_matrix();
   CHECK(m.shape() == Sizes{4, 18});
   CHECK(m.local_shape(3) == Sizes{2, 9});
   CHECK(m.runs(3, 1) == Runs{{9, 18}});
-  // layers 2 x experts 2 x (2 x 3), experts cut over dim 1: expert 1 of both layers
+  // The tensor has 2 layers x 2 experts x (2 x 3). Experts are sharded over mesh dimension 1, so
+  // rank 1 has expert 1 of both layers.
   const Layout s = Layout::from_cuts(mesh({1, 2}), {2, 2, 2, 3}, {{{1}, 1}}).viewed(2, 1);
   CHECK(s.shape() == Sizes{4, 2, 3});
   CHECK(holders_of(s, 3).replicas == std::vector<std::vector<int>>{{1}});

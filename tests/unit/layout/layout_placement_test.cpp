@@ -12,12 +12,13 @@ namespace {
 
 using Order = std::vector<int>;
 
-/// Returns placements of a 1-D tensor whose split factors encode `order`; other mesh dims
-/// replicate.
+/// Returns placements of a 1-D tensor whose split factors encode `order`. The other mesh dimensions
+/// replicate the tensor.
 std::vector<Placement> encode(const Mesh& mesh, const Order& order) {
   std::vector<Placement> out(static_cast<size_t>(mesh.dims()));
   for (size_t t = 0; t < order.size(); ++t) {
-    int64_t factor = 1;  // sizes of the dims to the right that cut earlier
+    // The product of the sizes of the mesh dimensions to the right that cut earlier.
+    int64_t factor = 1;
     for (size_t s = 0; s < t; ++s) {
       if (order[s] > order[t]) factor *= mesh.shape()[static_cast<size_t>(order[s])];
     }

@@ -8,7 +8,7 @@ using namespace muonrt;
 using naive::List;
 using random_layout::pick;
 
-/// Returns true if the runs cover `count` shards, and neighbors differ.
+/// Returns whether the runs cover `count` shards, and adjacent runs have different sizes.
 bool are_runs(const ShardRuns& runs, int64_t count) {
   int64_t end = 0, numel = -1;
   for (const ShardRun& run : runs) {
@@ -30,7 +30,7 @@ TEST_CASE("layout: for every kind, mesh and shape each rank holds the explicit l
       List got(held.size(), -1);
       RC_ASSERT(random_layout::read_blocks(blocks_of(matrix, rank), cols, got));
       RC_ASSERT(got == held);
-      // Lists ascend, and adjacent runs are merged.
+      // The lists ascend, and adjacent runs are merged.
       for (int d = 0; d < layout.dims(); ++d) {
         const Runs runs = layout.runs_before_flat(rank, d);
         int64_t before = -1;
@@ -66,7 +66,8 @@ TEST_CASE("layout: for every kind, mesh and shape each rank holds the explicit l
   }));
 }
 
-/// Returns a layout of three to five dims as a stack of matrices, with some dims merged.
+/// Returns a layout of three to five dimensions as a stack of matrices, with some dimensions
+/// merged.
 Layout random_stack(const Layout& layout) {
   const int batch = static_cast<int>(pick(1, layout.dims() - 2));
   return layout.viewed(batch, static_cast<int>(pick(1, layout.dims() - 1 - batch)));
@@ -87,7 +88,7 @@ TEST_CASE("layout: a stack splits into matrices that their holders hold exactly 
       RC_ASSERT(local == std::ssize(held));
       got[rank] = List(held.size(), -1);
     }
-    std::vector<std::vector<std::vector<int>>> replicas;  // of each matrix
+    std::vector<std::vector<std::vector<int>>> replicas;  // replicas of each matrix
     for (int64_t e = 0; e < count; ++e) {
       replicas.push_back(holders_of(stack, e).replicas);
       std::set<int> named;
@@ -132,10 +133,11 @@ TEST_CASE("layout: the runs of shards do not grow with the number of ranks", "[u
   };
   const int64_t shards = 65536;
   CHECK(runs({shards * 3, 5}, {{{0, 1}, 0}}) == ShardRuns{{shards, 15}});
-  // 100,000 rows in shards of 2: 50,000 shards have rows.
+  // If 100,000 rows are cut into shards of 2 rows, 50,000 shards have rows.
   CHECK(runs({100000, 5}, {{{0, 1}, 0}}) == ShardRuns{{50000, 10}, {shards, 0}});
   CHECK(runs({100001, 5}, {{{0, 1}, 0}}) == ShardRuns{{50000, 10}, {50001, 5}, {shards, 0}});
-  // Columns over the outer dimension: 99 in shards of 1, and 413 of its coordinates have none.
+  // Columns are sharded over the outer mesh dimension. 99 of its coordinates have one column each,
+  // and 413 have none.
   CHECK(runs({256, 99}, {{{0}, 1}, {{1}, 0}}) == ShardRuns{{99 * 128, 2}, {shards, 0}});
 }
 
@@ -188,7 +190,7 @@ TEST_CASE("layout: layouts are equal if all ranks hold the same elements",
   CHECK(rc::check("equality", [] {
     const Layout drawn = random_layout::draw(1, 2);
     const Layout a = Layout::from_cuts(drawn.shared_mesh(), drawn.shape(), drawn.cuts());
-    // the same mesh with one more dim of size 1, and other names
+    // The mesh gets one more dimension of size 1, and other names.
     List shape = a.mesh().shape();
     const auto extra = static_cast<int>(shape.size());
     shape.push_back(1);
@@ -200,7 +202,7 @@ TEST_CASE("layout: layouts are equal if all ranks hold the same elements",
                                        a.shape(), cuts);
     RC_ASSERT(a == b);
     RC_ASSERT(a.hash() == b.hash());
-    // another split factor: equal if and only if all lists are equal
+    // With another split factor, the layouts are equal if and only if all index lists are equal.
     if (a.cuts().empty()) return;
     cuts = a.cuts();
     cuts[0].split_factor = pick(1, 5);

@@ -17,7 +17,7 @@ namespace random_layout {
 using muonrt::Layout;
 using naive::List;
 
-/// Returns a number in [low, high]; all are equally likely from the first case on.
+/// Returns a number in [low, high]. All numbers are equally likely from the first case on.
 inline int64_t pick(int64_t low, int64_t high) {
   return *rc::gen::resize(rc::kNominalSize, rc::gen::inRange<int64_t>(low, high + 1));
 }
@@ -28,7 +28,7 @@ void shuffle(Items& items) {
   std::shuffle(items.begin(), items.end(), random);
 }
 
-/// Up to 48 ranks in any order, with gaps.
+/// Returns a mesh of up to 48 ranks in any order, with gaps between their numbers.
 inline std::shared_ptr<const muonrt::Mesh> random_mesh() {
   List shape;
   const int64_t dims = pick(1, 5);
@@ -44,7 +44,7 @@ inline std::shared_ptr<const muonrt::Mesh> random_mesh() {
   return std::make_shared<const muonrt::Mesh>(shape, std::vector<std::string>{}, ranks);
 }
 
-/// Cuts by the given mesh dims in random order, some of them flattened into one.
+/// Returns cuts by the given mesh dimensions in random order, some of them flattened into one.
 inline std::vector<muonrt::Cut> random_cuts(std::vector<int> mesh_dims, int tensor_dims) {
   std::vector<muonrt::Cut> out;
   shuffle(mesh_dims);
@@ -60,7 +60,7 @@ inline std::vector<muonrt::Cut> random_cuts(std::vector<int> mesh_dims, int tens
   return out;
 }
 
-/// shards + 1 bounds from 0 to n.
+/// Returns shards + 1 bounds from 0 to n.
 inline List random_bounds(int64_t shards, int64_t n) {
   List out = {0, n};
   for (int64_t i = 1; i < shards; ++i) out.push_back(pick(0, n));
@@ -70,7 +70,8 @@ inline List random_bounds(int64_t shards, int64_t n) {
 
 using Ranges = std::vector<std::pair<int64_t, int64_t>>;
 
-/// Returns one range for each shard that together cover [0, n), in random order of the shards.
+/// Returns one range for each shard. Together the ranges cover [0, n); the shards are in random
+/// order.
 inline Ranges random_ranges(int64_t shards, int64_t n) {
   const List bounds = random_bounds(shards, n);
   Ranges out;
@@ -79,8 +80,9 @@ inline Ranges random_ranges(int64_t shards, int64_t n) {
   return out;
 }
 
-/// Returns ranges over the mesh dims `last` of the local tensor after `cuts`: a separate tiling for
-/// each combination of the cutting dims, or one for all.
+/// Returns ranges that divide the local tensor after `cuts` over the mesh dimensions `last`. The
+/// division is separate for each combination of coordinates of the cutting dimensions, or the same
+/// for all.
 inline Ranges random_flat(const Layout& cuts, const std::vector<int>& last) {
   const List& mesh = cuts.mesh().shape();
   const std::vector<int> cutting = cuts.shard_dims();

@@ -73,14 +73,18 @@ inline void run(const muonrt::MachineProfile& profile,
         std::max(others(members[k].exchange->sends), others(members[k].exchange->receives));
     ready[k] = members[k].begin + (count > 0 ? profile.exchange_seconds : profile.pass_seconds) +
                profile.message_seconds * static_cast<double>(count);
+    // On the host the rank copies its message to itself first.
+    for (const auto& [peer, bytes] : members[k].exchange->sends)
+      if (peer == members[k].rank && !profile.gpu)
+        ready[k] += 2 * static_cast<double>(bytes) / profile.pass_bytes;
     ended[k] = std::max(ended[k], ready[k]);
   }
   for (size_t k = 0; k < members.size(); ++k) {
     for (const auto& [peer, bytes] : members[k].exchange->sends) {
       const size_t to = at.at(peer);
       if (to == k) {
-        ended[k] =
-            std::max(ended[k], ready[k] + 2 * static_cast<double>(bytes) / profile.pass_bytes);
+        const double own = profile.gpu ? 2 * static_cast<double>(bytes) / profile.pass_bytes : 0;
+        ended[k] = std::max(ended[k], ready[k] + own);
         continue;
       }
       const size_t tier = node(k) == node(to) ? 0 : 2;

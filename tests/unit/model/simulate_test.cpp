@@ -248,6 +248,16 @@ TEST_CASE("simulation: random plans: nothing is lost, and every stage counts", "
       CHECK(r.messages == traffic.messages);
     }
     CHECK(sent == received);
+    // In each exchange of a chunk every message arrives, and nothing else does.
+    std::map<int64_t, std::map<std::pair<int32_t, int32_t>, int64_t>> missing;
+    for (const RankRecording* r : all.recordings) {
+      for (const RecordedExchange& x : r->exchanges) {
+        for (const auto& [peer, bytes] : x.sends) missing[x.key][{r->rank, peer}] += bytes;
+        for (const auto& [peer, bytes] : x.receives) missing[x.key][{peer, r->rank}] -= bytes;
+      }
+    }
+    for (const auto& [key, messages] : missing)
+      for (const auto& [pair, bytes] : messages) CHECK(bytes == 0);
     // Message by message.
     CHECK(all.seconds(message_replay::model(all.profile)) == Approx(slowest).epsilon(0.02));
     // Without one kind of work.

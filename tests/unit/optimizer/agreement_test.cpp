@@ -18,8 +18,8 @@ struct Compared {
   int64_t bytes = 0;
 };
 
-/// Runs require_equal on every rank with the table that `table(rank)` returns. Returns the errors,
-/// and the bytes that all ranks have sent.
+/// Runs require_equal() on every rank with the table that `table(rank)` returns. Returns the
+/// errors, and the number of bytes that all ranks have sent.
 Compared compare(const std::function<AgreementTable(int rank)>& table) {
   std::atomic<int64_t> bytes = 0;
   ThreadFaults count;
@@ -76,7 +76,7 @@ TEST_CASE("agreement: a shorter table differs where it ends", "[unit][optimizer]
 }
 
 TEST_CASE("agreement: ranks send only a few KiB of long tables", "[unit][optimizer]") {
-  const int64_t n = 50000;  // about 2 MB
+  const int64_t n = 50000;  // the table has about 2 MB
   const auto got = compare([&](int rank) { return make_table(n, rank, cat("[", rank, "]")); });
   check_errors(got, "param 'layers.0': shape is [0] on rank 0 and [4096, 4096] on rank 1");
   CHECK(got.bytes < kRanks * kRanks * 5000);

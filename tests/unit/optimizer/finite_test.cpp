@@ -9,8 +9,8 @@
 #include "support/rank_check.hpp"
 #include "support/sanitized.hpp"
 
-// Infinities and NaN in weights and state are reported before the next commit, whether they were
-// loaded or written by a step.
+// Tests that infinities and NaN in weights and state are reported before the next commit, whether
+// they were loaded or written by a step.
 
 using namespace muonrt;
 
@@ -31,9 +31,9 @@ const std::vector<Stored> kForms = {{"f32", DType::kF32, MasterKind::kNone},
                                     {"bf16, remainder", DType::kBF16, MasterKind::kRemainder},
                                     {"bf16, stochastic", DType::kBF16, MasterKind::kStochastic}};
 
-/// Every way to write a weight: commit_muon, commit_adamw; with partial gradients commit_update
-/// with commit_momentum, and commit_values with commit_adamw. Only the first two parameters are
-/// sharded.
+/// Returns a case in which every op that writes weights runs: commit_muon and commit_adamw for the
+/// first two parameters, which are sharded, and commit_update, commit_momentum and commit_values
+/// for those with partial gradients.
 world::Case case_of(const Stored& form, int ranks) {
   world::Case c = world::on_mesh({ranks});
   const Placement rows{PlacementKind::kShard, 0, 1}, partial_grads{PlacementKind::kPartial, 0, 1};
@@ -49,8 +49,8 @@ world::Case case_of(const Stored& form, int ranks) {
     p.dtype = form.dtype;
     p.master_kind = form.master;
   }
-  // The decay of the second step is 10^9: a weight of 3e38 then overflows, and a weight of 1 does
-  // not.
+  // The learning rate of the second step is so large that its decay makes a weight of 3e38
+  // overflow, but not a weight of 1.
   c.arguments = [](StepArgs& s, int64_t step, int) { s.lr = step == 1 ? 1e10 : 0.02; };
   return c;
 }
@@ -65,7 +65,7 @@ void put(const world::Case& c, world::Rank& rank, int64_t param, float x) {
     std::memcpy(rank.data(param).data(), &half, 2);
 }
 
-/// The message of a step that is rejected; it changes nothing.
+/// Returns the message of a step that must be rejected, and checks that the step changes nothing.
 std::string rejection_message(world::Rank& rank, int64_t step) {
   const int64_t steps = rank.optimizer().steps();
   const world::Ended end = world::attempt(rank, step);
@@ -78,15 +78,17 @@ bool has(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 
-/// Whether the message names the parameter, what is not finite, and with several ranks the rank.
+/// Returns whether the message names the parameter, the array that has the value and, if there are
+/// several ranks, the rank.
 bool names(const std::string& messages, const std::string& param, const std::string& what, int rank,
            int ranks) {
   return has(messages, cat("param '", param, "': its ", what, " is not finite")) &&
          (ranks == 1 || has(messages, cat("rank ", rank)));
 }
 
-/// The tensors after four steps. If `breaks`, the second step makes a weight of `param` infinite,
-/// and the weight is then repaired. @param messages  by rank: the message of the rejected step.
+/// Returns the tensors after four steps. If `breaks` is true, the second step makes a weight of
+/// `param` infinite, and the weight is then repaired.
+/// @param messages  for each rank, the message of the rejected step.
 world::Tensors overflow(const world::Case& c, int64_t param, bool breaks,
                         std::vector<std::string>& messages) {
   return world::tensors_after(c, [&](world::Rank& rank, Comm& comm) {
@@ -149,7 +151,7 @@ TEST_CASE("finite: of several parameters the lowest is named", "[unit][optimizer
       if (mine) put(c, rank, p, 3e38f);
     RANK_CHECK(rank.step(1, report) == Status::kOk);
     RANK_CHECK(names(rejection_message(rank, 2), "matrix", "data", 1, 2));
-    if (mine) put(c, rank, 0, 1.0f);  // without masters nothing has to be reset
+    if (mine) put(c, rank, 0, 1.0f);  // no master weight has to be reset
     RANK_CHECK(names(rejection_message(rank, 2), "vector", "data", 1, 2));
     if (mine) put(c, rank, 1, 1.0f);
     RANK_CHECK(rank.step(2, report) == Status::kOk);
@@ -162,7 +164,7 @@ TEST_CASE("finite: loaded state is checked before the first commit, and again af
   for (const Stored& form : kForms) {
     for (const int ranks : {1, 3}) {
       world::Case c = case_of(form, ranks);
-      c.settings.replica_check = ReplicaCheck::kOff;  // independent of this
+      c.settings.replica_check = ReplicaCheck::kOff;  // this case does not test it
       c.settings.groups = world::default_groups();
       if (form.master == MasterKind::kNone) c.settings.groups[0].normuon_axis = NormuonAxis::kRows;
       std::vector<Held> held = {
@@ -193,7 +195,7 @@ TEST_CASE("finite: loaded state is checked before the first commit, and again af
         for (const auto& [param, kind] : held) {
           const StateView view = o.state(param, kind);
           const bool low = kind == StateKind::kRemainder;
-          // Zero with the wrong remainder is NaN.
+          // A weight of zero with a remainder of 0x8000 is NaN.
           const float bad = low ? 0.0f : kNan;
           const uint16_t half = 0x8000;
           const bool mine = comm.rank() == 0;
@@ -231,7 +233,7 @@ TEST_CASE("finite: a momentum beyond bf16's range becomes its largest value", "[
   world::on_each(c, [](world::Rank& rank, Comm& comm) {
     StepReport report;
     rank.fill_gradients(0);
-    const float above = 3.4e38f;  // a finite f32; bf16 ends at 3.3895e38
+    const float above = 3.4e38f;  // finite in f32, but the largest bf16 value is 3.3895e38
     if (comm.rank() == 1) std::memcpy(rank.grad(0).data(), &above, 4);
     RANK_CHECK(rank.step_only(0, report) == Status::kOk);
     uint16_t stored = 0;
@@ -253,19 +255,21 @@ TEST_CASE("skip: an overflow of the transport dtype is distinguished from NaN",
       c.settings.transport_dtype = transport;
       c.settings.groups = world::default_groups();
       c.settings.groups[0].momentum_kind = MomentumKind::kHeavyBall;
-      c.settings.groups[0].nesterov = false;  // a first direction is the gradient
+      c.settings.groups[0].nesterov = false;  // the first direction is the gradient
       c.params = {world::matrix("a", {4, 3}, {rows}), world::matrix("b", {4, 3}, {rows}),
                   world::matrix("sum", {4, 3}, {partial_grads})};
       c.params[2].partial_grads = 2;
       c.params[2].owner = 0;
       struct Planted {
-        float a, b, sum;  // on rank 1
-        int64_t param;    // named; -1: committed
+        float a, b, sum;  // values on rank 1
+        int64_t param;    // the parameter that is reported, or -1 if the step is committed
         int32_t rank;
         bool overflow;
       };
       const bool half = transport == DType::kBF16;
-      // A bf16 direction above its range, at the owner for a sum; with NaN below, at and above it.
+      // A bf16 direction exceeds its range on rank 1 or, if gradients are partial, on the owner of
+      // the sum. Parameters before it, after it or both may have a NaN, and so may the parameter
+      // itself.
       const std::vector<Planted> all = {{kAbove, 1, 1, half ? 0 : -1, 1, half},
                                         {kAbove, kNan, 1, half ? 0 : 1, 1, half},
                                         {kNan, kAbove, 1, 0, 1, false},
@@ -285,7 +289,7 @@ TEST_CASE("skip: an overflow of the transport dtype is distinguished from NaN",
               describe_skip(rank.optimizer().settings(), end.report);
           return end;
         });
-        // In an eager step the vote on gradients comes first; NaN is found there in any parameter.
+        // An eager step first votes on the gradients, and this vote finds a NaN in any parameter.
         if (eager && p.overflow) {
           if (!std::isfinite(p.b) || !std::isfinite(p.sum)) continue;
           for (const world::Ended& end : ends) CHECK(end.status == Status::kTorn);

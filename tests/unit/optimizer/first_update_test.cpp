@@ -7,8 +7,8 @@
 #include "support/rank_check.hpp"
 #include "support/world.hpp"
 
-// The first step reports the parameter that it moves most relative to its weights, the same on
-// every rank and mesh.
+// Tests that the first step reports the parameter whose update is largest relative to its weights,
+// and that all ranks and meshes report the same one.
 
 using namespace muonrt;
 
@@ -17,7 +17,7 @@ namespace {
 constexpr Placement kRows{PlacementKind::kShard, 0, 1}, kCols{PlacementKind::kShard, 1, 1},
     kCopy{PlacementKind::kReplicate, 0, 1}, kPartial{PlacementKind::kPartial, 0, 1};
 
-/// Root of the mean of the squares of all weights before the first step.
+/// Returns the root mean square of all weights of the parameter before the first step.
 double weight_rms(const world::Param& p, int64_t param) {
   double sum = 0;
   int64_t count = 1;
@@ -32,7 +32,7 @@ double weight_rms(const world::Param& p, int64_t param) {
   return std::sqrt(sum / static_cast<double>(count));
 }
 
-/// The reports of the case's steps, which must be equal on all ranks.
+/// Returns the reports of all steps, and checks that they are equal on all ranks.
 std::vector<LargeUpdate> reports_of(const world::Case& c,
                                     const std::function<void(world::Rank&)>& before = {}) {
   std::vector<std::vector<LargeUpdate>> all(static_cast<size_t>(c.world));
@@ -107,16 +107,17 @@ TEST_CASE("first update: each scale rule, kind of weight and mesh has the ratio 
           if (!mesh.placements.empty() && mesh.placements[0].kind == PlacementKind::kPartial)
             c.params[i].partial_grads = 2;
         }
-        large.lr_factor = 100;  // so that this parameter has the largest ratio
+        large.lr_factor = 100;  // gives this parameter the largest ratio
         const auto reports = reports_of(c);
         const double update = 3.0 * 0.5 * 100 * factor * std::sqrt(6.0 / (6 * 24));
-        // Masters of bf16 parameters start at the rounded values.
+        // Master weights of bf16 parameters start at the rounded values, so the expected root mean
+        // square is that of a parameter without them.
         if (kind.dtype == DType::kBF16) large.master_kind = MasterKind::kNone;
         CHECK(reports[0].param == 2);
         CHECK(reports[0].ratio == Approx(update / weight_rms(large, 2)).epsilon(1e-12));
         if (first == 0) first = reports[0].ratio;
         CHECK(reports[0].ratio == first);
-        CHECK(reports[1].param == -1);  // only the first step
+        CHECK(reports[1].param == -1);  // only the first step reports
       }
     }
   }
@@ -131,7 +132,7 @@ TEST_CASE("first update: parts, experts and outputs as columns count with their 
   c.steps = 1;
   world::Param& p = world::add(c, "experts", {3, 4, 10}, {kRows});
   p.view = View::kStack;
-  p.transposed = true;  // 10 outputs x 4 inputs
+  p.transposed = true;  // the matrix has 10 outputs and 4 inputs
   p.parts.resize(2);
   p.parts[0].rows = {{0, 2}};
   for (PartSettings& part : p.parts) part.cols = {{0, 4}};
@@ -166,7 +167,7 @@ TEST_CASE("first update: it is what the step does to a matrix", "[unit][optimize
 }
 
 TEST_CASE("first update: nothing is reported without a cause", "[unit][optimizer]") {
-  // 0.2 lr is the RMS of the update, and that of the weights is about 0.58.
+  // The root mean square is 0.2 lr for the update and about 0.58 for the weights.
   const auto on = [](double lr) { return case_on({2}, {kRows}, lr); };
   CHECK(reports_of(on(0.16))[0].param >= 1);
   CHECK(reports_of(on(0.12))[0].param == -1);
@@ -174,7 +175,7 @@ TEST_CASE("first update: nothing is reported without a cause", "[unit][optimizer
   const auto zeros = [](world::Rank& rank) {
     for (const int64_t param : {1, 2}) fill(rank, rank.data(param), 0);
   };
-  CHECK(reports_of(on(1), zeros)[0].param == -1);  // LoRA's B
+  CHECK(reports_of(on(1), zeros)[0].param == -1);  // B in LoRA starts at zero
   world::Case adamw = on(1);
   for (size_t i = 1; i < 3; ++i) adamw.params[i].role = Role::kAdamW;
   CHECK(reports_of(adamw)[0].param == -1);
@@ -182,7 +183,7 @@ TEST_CASE("first update: nothing is reported without a cause", "[unit][optimizer
   world::Case inactive = on(1);
   inactive.inactive_params = {{1, 2}};
   for (const LargeUpdate& report : reports_of(inactive)) CHECK(report.param == -1);
-  // Parameter 2 has a gradient of zeros, as LoRA's A: it does not move.
+  // Parameter 2 has a gradient of zeros, like A in LoRA at the start, so the step does not move it.
   world::on_ranks(2, [&](Comm& comm) {
     const world::Case c = on(1);
     world::Rank rank(c, comm);

@@ -6,7 +6,7 @@
 #include "support/caller_functions.hpp"
 #include "support/rank_check.hpp"
 
-// The caller's assign, gather and redistribute functions: which errors they cause, and that a
+// Tests the caller's assign, gather and redistribute functions: which errors they cause, and that a
 // failed step changes nothing.
 
 using namespace muonrt;
@@ -23,7 +23,7 @@ world::Case three_ranks() {
   return c;
 }
 
-/// The status and message of the creation.
+/// Returns the status and the message of creating an optimizer.
 world::Ended creation(const world::Case& c) {
   world::Ended out;
   try {
@@ -39,8 +39,8 @@ world::Ended creation(const world::Case& c) {
 
 TEST_CASE("functions: an error on one rank rejects the step on all ranks, and nothing changes",
           "[unit][functions]") {
-  // Calls of a rank in a step: gather first, gather second, redistribute first, redistribute second
-  // (window 2). The step before and the step after are committed.
+  // In each step a rank makes four calls: gather first, gather second, redistribute first,
+  // redistribute second (window 2). The steps before and after the failed one are committed.
   const int64_t failing_call = GENERATE(range(0, 4));
   const int failing_rank = GENERATE(0, 2);
   world::Case c = three_ranks();
@@ -53,7 +53,7 @@ TEST_CASE("functions: an error on one rank rejects the step on all ranks, and no
     StepReport report;
     RANK_CHECK(rank.step(0, report) == Status::kOk);
     ends[static_cast<size_t>(comm.rank())] = world::attempt(rank, 1);
-    RANK_CHECK(rank.step(1, report) == Status::kOk);  // the optimizer is usable
+    RANK_CHECK(rank.step(1, report) == Status::kOk);  // the optimizer can still be used
     RANK_CHECK(report.step == 2);
   });
   const char* const function = failing_call < 2 ? "gather" : "redistribute";
@@ -125,14 +125,16 @@ TEST_CASE("functions: assign without the others sets owners of the built-in exch
     StepReport report;
     RANK_CHECK(rank.step(0, report) == Status::kOk);
   });
-  // 7 rows in ceil-sized chunks of 3: 3, 3, 1; 2 rows: 1, 1, none.
+  // Chunks of 7 rows over 3 ranks have ceil(7 / 3) = 3, 3 and 1 rows. Chunks of 2 rows have 1, 1
+  // and 0.
   CHECK(holders == std::vector<std::vector<int32_t>>{{0, 1, 2}, {0, 1}});
 }
 
 namespace {
 
-/// Of the calls of a rank: the largest number of owners, and of parameters of one owner, between
-/// their gather and their redistribution.
+/// How many parameters are in flight on a rank: they are gathered, but not yet redistributed. The
+/// fields are the largest number of their owners, of those with the same owner (of_one), and of
+/// all.
 struct InWork {
   size_t owners = 0;
   int64_t of_one = 0, all = 0;
@@ -163,7 +165,8 @@ TEST_CASE("functions: all owners work at once, whatever number of gathers runs a
     world::add(c, cat("w", i), {5 + i, 6}, {{PlacementKind::kShard, 0, 1}});
   c.steps = 1;
   const world::Tensors expected = world::run(c).tensors;
-  for (const bool adjacent : {false, true}) {  // 0 0 1 1 2 2 3 3, not 0 1 2 3 0 1 2 3
+  // Owners are 0 0 1 1 2 2 3 3, or else 0 1 2 3 0 1 2 3.
+  for (const bool adjacent : {false, true}) {
     for (const bool serial : {false, true}) {
       for (const int prefetch : {0, 1, 3}) {
         INFO("adjacent " << adjacent << ", serial " << serial << ", prefetch " << prefetch);
@@ -190,7 +193,7 @@ TEST_CASE("functions: all owners work at once, whatever number of gathers runs a
 
 namespace {
 
-/// Eight experts, two on each of four ranks, and a matrix that all ranks hold.
+/// Returns a case with eight experts, two on each of four ranks, and a matrix that all ranks hold.
 world::Case experts() {
   world::Case c = world::on_mesh({4});
   const Placement s0{PlacementKind::kShard, 0, 1};
@@ -218,7 +221,7 @@ TEST_CASE("functions: every matrix of a stack that is cut over experts has its o
     CHECK(world::run(c).tensors == expected);
   };
   SECTION("set in the parameter") {
-    // With -1 the plan chooses, and only holders.
+    // For an owner of -1, the plan chooses a rank that holds the expert.
     for (const std::vector<int32_t>& owners : {kOfHolders, {0, -1, 1, -1, 2, -1, 3, -1}}) {
       c.adjust = [&](OptimizerSettings& s, int) { s.params[0].owners = owners; };
       check(kOfHolders);
@@ -246,7 +249,8 @@ TEST_CASE("functions: every matrix of a stack that is cut over experts has its o
         world::Case own = c;
         own.adjust = [&](OptimizerSettings& s, int rank) { board.serve(s, rank); };
         CHECK(world::run(own).tensors == world::run(plain).tensors);
-        // A gather and a redistribution for each of the four owners, and those of "dense".
+        // Each rank gathers and redistributes once for each of the four owners, and once for
+        // "dense".
         CHECK(std::ssize(board.calls_of(2)) == 2 * (4 + 1) * c.steps);
       }
     }

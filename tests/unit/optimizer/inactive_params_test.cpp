@@ -9,7 +9,7 @@
 
 using namespace muonrt;
 
-// Parameters of `inactive_params` with the option omit_inactive.
+// Tests parameters of `inactive_params` with the option omit_inactive.
 
 namespace {
 
@@ -20,8 +20,9 @@ struct Layouts {
   std::vector<Placement> placements, grad_placements;
 };
 
-/// Three matrices and an AdamW parameter, and one without messages. Whatever else is in the plan,
-/// each has its owner, so the bytes of a step are those of its parameters.
+/// Returns a case with those of three matrices and an AdamW parameter that `which` lists, and a
+/// parameter without messages. Owners do not depend on `which`, so the bytes that a step sends
+/// depend only on the parameters that are active in it.
 world::Case make_case(const Layouts& layouts, bool omit, const std::vector<int64_t>& which) {
   world::Case c = world::on_mesh({2, 2});
   c.steps = 6;
@@ -75,16 +76,16 @@ TEST_CASE("inactive params: with omit_inactive they exchange nothing, with the s
       omits.inactive_params = kInactive;
       const world::Outcome seen = with(omits), all = with(zeros);
       CHECK((seen.tensors == expected.tensors));
-      for (size_t s = 2; s < kInactive.size(); ++s) {  // the first steps have further messages
+      for (size_t s = 2; s < kInactive.size(); ++s) {  // the first steps send further messages
         INFO("chunk_bytes " << chunk_bytes << ", step " << s);
-        // Rank 0, of which these are the bytes, returns w1; it sends w0 and w2 to rank 1 if no
-        // other rank holds its shard.
+        // The reports count the bytes that rank 0 sends. Rank 0 owns w1 and returns its update. It
+        // sends w0 and w2 to rank 1 only if no other rank holds its shard.
         const std::vector<int64_t>& inactive = kInactive[s];
         const bool fewer = std::count(inactive.begin(), inactive.end(), 1) > 0 ||
                            (layouts.grad_placements.empty() && layouts.placements[0] == shard(1));
         CHECK(seen.reports[s].bytes_sent <= all.reports[s].bytes_sent - (fewer ? 1 : 0));
         CHECK(seen.reports[s].orthogonalized == seen.reports[s].planned);
-        if (chunk_bytes > 1) continue;  // with one matrix for each owner and chunk
+        if (chunk_bytes > 1) continue;  // otherwise a chunk has several matrices of an owner
         std::vector<int64_t> active;
         for (const int64_t i : kAll)
           if (std::count(inactive.begin(), inactive.end(), i) == 0) active.push_back(i);

@@ -7,14 +7,15 @@
 #include "support/attempts.hpp"
 #include "support/rank_check.hpp"
 
-// Weights that the caller writes after the creation, and parameters that move, on several ranks.
+// Tests weights that the caller writes after creation, and parameters that the caller moves, on
+// several ranks.
 
 using namespace muonrt;
 
 namespace {
 
-/// Matrices and vectors in bf16 with master weights, sharded over `ranks`; with two ranks also a
-/// matrix and a vector with partial gradients.
+/// Returns a case of matrices and vectors in bf16 with master weights, sharded over `ranks`. With
+/// two ranks it also has a matrix and a vector with partial gradients.
 world::Case cut(int ranks) {
   world::Case c = world::on_mesh({ranks});
   const Placement rows{PlacementKind::kShard, 0, 1}, partial_grads{PlacementKind::kPartial, 0, 1};
@@ -29,7 +30,8 @@ world::Case cut(int ranks) {
   return c;
 }
 
-/// The tensors after two steps. @param between  on each rank, after the creation.
+/// Returns the tensors after two steps.
+/// @param between  called on each rank after creation.
 world::Tensors after(const world::Case& c, const std::function<void(world::Rank&, int)>& between) {
   return world::tensors_after(c, [&](world::Rank& rank, Comm& comm) {
     between(rank, comm.rank());
@@ -72,7 +74,7 @@ TEST_CASE("masters: stale weights of one rank are an error on every rank, which 
       world::Case c = cut(ranks);
       c.settings.commit = commit;
       for (int64_t p = 0; p < std::ssize(c.params); ++p) {
-        for (const int64_t steps : {0, 1}) {  // before the step
+        for (const int64_t steps : {0, 1}) {  // number of steps before the caller writes
           const auto ends = world::on_each(c, [&](world::Rank& rank, Comm& comm) {
             StepReport report;
             for (int64_t s = 0; s < steps; ++s) rank.step(s, report);
@@ -96,7 +98,7 @@ TEST_CASE("masters: stale weights of one rank are an error on every rank, which 
 TEST_CASE("set_data: owner state of partial gradients follows its parameter", "[unit][optimizer]") {
   const world::Case c = cut(2);
   const world::Tensors stayed = after(c, [](world::Rank&, int) {});
-  // Parameters are moved to other memory, and their old memory is overwritten.
+  // The caller moves all parameters to other memory, and overwrites the old memory.
   std::array<std::vector<std::vector<unsigned char>>, 2> elsewhere;
   const world::Tensors moved = after(c, [&](world::Rank& rank, int me) {
     auto& mine = elsewhere[static_cast<size_t>(me)];

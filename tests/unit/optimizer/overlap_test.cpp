@@ -12,7 +12,8 @@ using namespace muonrt;
 
 namespace {
 
-// Counts the gather exchanges of each rank that have arrived, and lets a product wait for one.
+// Counts the gather exchanges of each rank that have arrived, and lets a product wait for one of
+// them.
 class Gate {
  public:
   explicit Gate(int ranks) : arrived_(static_cast<size_t>(ranks)) {}
@@ -21,7 +22,8 @@ class Gate {
     ++arrived_[static_cast<size_t>(rank)];
     changed_.notify_all();
   }
-  /// Errors: TIMEOUT if `count` exchanges have not arrived at `rank` in time.
+  /// Waits until `count` exchanges have arrived at `rank`.
+  /// Errors: TIMEOUT if they do not arrive in time.
   void wait_for(int rank, int64_t count, std::chrono::milliseconds patience) {
     std::unique_lock lock(mutex_);
     const bool came = changed_.wait_for(
@@ -36,8 +38,8 @@ class Gate {
   std::vector<int64_t> arrived_;
 };
 
-// Holds the product of chunk k (counted by normalizations) until exchange k + 1 has arrived. The
-// last product of a step has no successor to wait for.
+// Delays the product of chunk k (chunks are counted by their normalizations) until exchange k + 1
+// has arrived. After the last product of a step there is no exchange to wait for.
 class GatedOps : public wrapped::Ops {
  public:
   GatedOps(muonrt::Ops& inner, Gate& gate, int rank, int64_t chunks,
@@ -66,7 +68,7 @@ class GatedOps : public wrapped::Ops {
 constexpr int kRanks = 2;
 constexpr int64_t kChunks = 4;
 
-// Each rank owns one 16 x 16 matrix in each of four chunks.
+// Returns a case in which each rank owns one 16 x 16 matrix in each of four chunks.
 world::Case gated_case(int window, CommitMode commit) {
   world::Case c = world::on_mesh({kRanks});
   c.steps = 1;
@@ -78,7 +80,8 @@ world::Case gated_case(int window, CommitMode commit) {
   return c;
 }
 
-// Every chunk has two exchanges for a rank: its gather (counted) and its return.
+// Runs a step with delayed products. For each chunk a rank has two exchanges: the gather, which is
+// counted, and the return.
 void run_gated(int window, CommitMode commit, std::chrono::milliseconds patience) {
   Gate gate(kRanks);
   std::mutex mutex;
@@ -115,7 +118,7 @@ void run_gated(int window, CommitMode commit, std::chrono::milliseconds patience
       std::move(faults));
 }
 
-/// Returns the number of chunks and the tensors after two steps of matrices of `bytes` each.
+/// Runs two steps with matrices of `side` x `side`. Returns the number of chunks and the tensors.
 std::pair<int32_t, world::Tensors> chunks_and_bits(const Placement& placement, int window,
                                                    int64_t side) {
   world::Case c = world::on_mesh({kRanks});
@@ -134,15 +137,16 @@ std::pair<int32_t, world::Tensors> chunks_and_bits(const Placement& placement, i
 
 TEST_CASE("overlap: by default there are as many chunks as are in flight, with the same bits",
           "[unit][pipeline][bits]") {
-  const int64_t side = 192;  // 72 KiB in bf16, more than PlanOptions::least_part
+  const int64_t side = 192;  // 72 KiB in bf16, which exceeds PlanOptions::least_part
   for (const auto kind : {PlacementKind::kShard, PlacementKind::kReplicate}) {
     const auto alone = chunks_and_bits({kind, 0, 1}, 1, side);
     const auto default_ = chunks_and_bits({kind, 0, 1}, PlanOptions().window, side);
     CHECK(alone.first == 1);
-    CHECK(default_.first == 3);  // one matrix for each owner and chunk
+    CHECK(default_.first == 3);  // each chunk has one matrix for each owner
     CHECK((alone.second == default_.second));
   }
-  CHECK(chunks_and_bits({PlacementKind::kShard, 0, 1}, 3, 64).first == 1);  // 24 KiB for each owner
+  // Each owner has only 24 KiB.
+  CHECK(chunks_and_bits({PlacementKind::kShard, 0, 1}, 3, 64).first == 1);
 }
 
 TEST_CASE("overlap: exchange k + 1 arrives while product k is held, with two chunks in flight",
@@ -160,7 +164,8 @@ TEST_CASE("overlap: with one chunk in flight the same gate never opens", "[unit]
       FAIL("the product was not held");
     } catch (const Error& e) {
       INFO(e.message());
-      // An eager step has voted before its products; an atomic one has committed nothing.
+      // An eager step has already voted when its products run; an atomic step has committed
+      // nothing.
       CHECK(e.status() == (commit == CommitMode::kAtomic ? Status::kTimeout : Status::kTorn));
       CHECK(e.message().find("product held") != std::string::npos);
     }

@@ -11,7 +11,7 @@
 #include "optimizer/settings/fields.hpp"
 #include "optimizer/settings/settings.hpp"
 
-// The tables of a step on rank 0 of 2. No communicator, no step.
+// Tests the tables of a step on rank 0 of 2, without a communicator and without running a step.
 
 using namespace muonrt;
 
@@ -19,8 +19,8 @@ namespace {
 
 enum : int32_t { kMatrix, kVector, kLate, kPartialGrads };
 
-/// A matrix, a vector, a vector that is updated in every second step, and a matrix with partial
-/// gradients that rank 0 adds.
+/// The tables of a matrix, a vector, a vector that is updated in every second step, and a matrix
+/// whose partial gradients rank 0 adds.
 struct Rig {
   Rig() {
     settings.groups = {GroupSettings::defaults(Role::kMuon), GroupSettings::defaults(Role::kAdamW),
@@ -129,14 +129,14 @@ TEST_CASE("tables: which parameters are active", "[unit][optimizer]") {
   rig.fill(1);
   CHECK(rig.active() == std::vector<int32_t>{1, 1, 1, 1, 1});
   CHECK(rig.tables.params()[kLate].clip_only == 0);
-  // Owner state is active if its parameter is.
+  // State on the owner is active if its parameter is active.
   CHECK(rig.tables.param_of(4) == kPartialGrads);
   CHECK(rig.tables.param_of(kVector) == kVector);
   rig.step.inactive_params = {kLate, kPartialGrads};
   rig.fill(0);
   CHECK(rig.active() == std::vector<int32_t>{1, 1, 0, 0, 0});
   CHECK(rig.tables.params()[kLate].clip_only == 0);
-  // A gradient is missing, and the parameter is not listed as inactive.
+  // This gradient is missing, although the parameter is not listed as inactive.
   rig.step.inactive_params = {kMatrix};
   rig.tables.params()[kVector].grad = nullptr;
   const auto error = capture_error([&] { rig.fill(0); });

@@ -14,8 +14,8 @@
 #include "support/sanitized.hpp"
 #include "support/wrapped_device.hpp"
 
-// With a fixed number of partial gradients, results are bitwise identical to those of one rank that
-// gets their sum, which is added in f32 in the order of mesh coordinates.
+// Tests partial gradients: if their number is fixed, results are bitwise identical to those of one
+// rank whose gradient is their sum, added in f32 in the order of mesh coordinates.
 
 using namespace muonrt;
 
@@ -112,7 +112,7 @@ void covering_array(bool half) {
   }
 }
 
-/// bf16 momentum, and a matrix in parts of several runs of rows and columns.
+/// Sets bf16 momentum, and adds a matrix whose parts consist of several runs of rows and columns.
 world::Case with_bf16_momentum(world::Case c) {
   c.settings.groups = world::default_groups();
   c.settings.groups[0].momentum_dtype = DType::kBF16;
@@ -161,7 +161,8 @@ void put(world::Rank& rank, int64_t param, size_t element, float x) {
   std::memcpy(rank.grad(param).data() + element * 4, &x, 4);
 }
 
-/// A step in which `spoil` changes gradients of a rank: it is skipped, and `param` is named.
+/// Checks that a step in which `spoil` changes gradients of a rank is skipped, and that the report
+/// names `param`.
 void check_skipped(const MeshCase& m, int64_t param, const std::string& what,
                    const std::function<void(world::Rank&, int)>& spoil) {
   INFO(what);
@@ -216,12 +217,12 @@ TEST_CASE("partial: a partial gradient or sum that is not finite skips the step 
     check_skipped(m, param, "NaN in one partial gradient", [&](world::Rank& rank, int r) {
       if (r == 2) put(rank, param, 5, std::numeric_limits<float>::quiet_NaN());
     });
-    // Both are finite, but their sum overflows f32.
+    // The two values are finite, but their sum overflows f32.
     check_skipped(m, param, "overflow of the sum", [&](world::Rank& rank, int r) {
       if (r % 2 == 0) put(rank, param, 5, 1.5e38f);
     });
   }
-  // A sum whose square overflows has no second moment.
+  // A sum whose square overflows f32 has no second moment.
   check_skipped(m, 7, "square", [&](world::Rank& rank, int r) {
     if (r % 2 == 0) put(rank, 7, 5, 1e19f);
   });
@@ -250,7 +251,8 @@ TEST_CASE("partial: owners store the state, and its views have the bytes that th
         const StateView view = rank.optimizer().state(p, StateKind::kMomentum);
         const bool adamw = c.params[static_cast<size_t>(p)].role == Role::kAdamW;
         kept += view.numel * (adamw ? 8 : 4);
-        const bool summed = p + 1 < std::ssize(c.params);  // the last has no partial gradients
+        // The last parameter has no partial gradients.
+        const bool summed = p + 1 < std::ssize(c.params);
         const StateLocation of_sums =
             adamw ? StateLocation::kOwnedSlices : StateLocation::kOwnedMatrices;
         RANK_CHECK(view.location == (summed ? of_sums : StateLocation::kShard));
@@ -270,7 +272,8 @@ TEST_CASE("partial: a matrix with zero gradients stops changing if owners store 
     c.settings.groups[0].momentum_dtype = momentum;
     c.settings.groups[0].weight_decay = 0;
     world::add(c, "expert", {6, 10}, {kP}).partial_grads = 2;
-    // From below 2 to below 2^-126, rounded up by 2^-7 of itself at most in each step.
+    // The momentum decays from below 2 to below 2^-126. Each step multiplies it by 0.1, and
+    // rounding increases the result by at most a factor of 1 + 2^-7.
     const auto most = static_cast<int64_t>(std::ceil(127 * std::log(2.0) / -std::log(0.101))) + 2;
     INFO(name_of(momentum));
     world::on_each(c, [&](world::Rank& rank, Comm&) {
@@ -290,7 +293,8 @@ TEST_CASE("partial: a matrix with zero gradients stops changing if owners store 
 
 namespace {
 
-/// Two parameters that can rest (AdamW) or one of them, and a matrix.
+/// A case with a matrix, and with AdamW parameters that may be inactive in a step because of
+/// update_every. The embedding and the matrix can be left out.
 struct Resting {
   std::vector<Placement> placements, grad_placements;
   int window = 3;
@@ -301,7 +305,7 @@ struct Resting {
     c.steps = 6;
     c.settings.window = window;
     c.settings.commit = commit;
-    c.settings.chunk_bytes = 64;  // several chunks
+    c.settings.chunk_bytes = 64;  // gives several chunks
     c.settings.poison = true;
     c.settings.groups = world::default_groups();
     c.settings.groups[1].update_every = every;

@@ -8,8 +8,8 @@
 #include "support/bits_cases.hpp"
 #include "support/wrapped_device.hpp"
 
-// The comparison of results must detect a difference. Each fault here occurs in real systems. It is
-// planted in the ops of the device and depends on the number of ranks.
+// Tests that the comparison of results detects faults. Each fault here occurs in real systems; it
+// is planted in the ops of the device and depends on the number of ranks.
 
 using namespace muonrt;
 
@@ -34,7 +34,8 @@ void enqueue(Stream& stream, host::Task task) {
   dynamic_cast<host::HostStream&>(stream).enqueue(task);
 }
 
-/// Sums the norm over one block of columns for each rank, as a sum over shards would.
+/// Adds the squares of the norm over one block of columns for each rank, as a sum over shards
+/// would.
 class NormPerShard : public wrapped::Ops {
  public:
   NormPerShard(muonrt::Ops& inner, int64_t shards) : wrapped::Ops(inner), shards_(shards) {}
@@ -66,8 +67,8 @@ class NormPerShard : public wrapped::Ops {
   int64_t shards_;
 };
 
-/// Products whose order of summation depends on a number `block`, as in a library that chooses its
-/// blocking by the leading dimension, or that splits the depth over threads.
+/// Computes products whose order of summation depends on a number `block`, like a library that
+/// chooses its blocking by the leading dimension or splits the depth over threads.
 class BlockedProducts : public wrapped::Ops {
  public:
   using wrapped::Ops::Ops;
@@ -102,8 +103,8 @@ class BlockedProducts : public wrapped::Ops {
   }
 };
 
-/// A leading dimension that grows with the number of ranks, in a library whose results depend on
-/// it.
+/// Simulates a library whose results depend on the leading dimension, with a leading dimension that
+/// grows with the number of ranks.
 class LeadingDimension : public BlockedProducts {
  public:
   LeadingDimension(muonrt::Ops& inner, int64_t extra) : BlockedProducts(inner), extra_(extra) {}
@@ -118,7 +119,7 @@ class LeadingDimension : public BlockedProducts {
   int64_t extra_;
 };
 
-/// A product whose depth is split over the threads.
+/// Computes products whose depth is split over the threads.
 class TwoThreads : public BlockedProducts {
  public:
   TwoThreads(muonrt::Ops& inner, int64_t threads) : BlockedProducts(inner), threads_(threads) {}
@@ -130,7 +131,7 @@ class TwoThreads : public BlockedProducts {
   int64_t threads_;
 };
 
-/// One rank sends the upper half of each f32 direction without rounding to bf16.
+/// Simulates a rank that sends the upper half of each f32 direction without rounding it to bf16.
 class CastSkipped : public wrapped::Ops {
  public:
   CastSkipped(muonrt::Ops& inner, bool here) : wrapped::Ops(inner), here_(here) {}
@@ -164,7 +165,7 @@ class CastSkipped : public wrapped::Ops {
   bool here_;
 };
 
-/// The tensors of a world in which every rank has the fault, as strong as `strength` returns.
+/// Returns the tensors if every rank has the fault, with the strength that `strength` returns.
 template <class Fault, class Strength>
 world::Tensors run(const bits::Factors& factors, Strength strength) {
   const world::Case c = bits::make(factors, false, 2);
@@ -183,7 +184,8 @@ world::Tensors run(const bits::Factors& factors, Strength strength) {
   return out;
 }
 
-/// World 4, rows sharded, two compute threads, against one rank with one.
+/// Returns whether results differ between one rank with one compute thread and 4 ranks with sharded
+/// rows and two compute threads.
 template <class Fault, class Strength>
 bool noticed(Strength strength) {
   return !(run<Fault>({}, strength) == run<Fault>({.mesh = 4, .chunk = 1, .threads = 2}, strength));

@@ -14,9 +14,9 @@
 #include "support/sanitized.hpp"
 #include "support/thread_ranks.hpp"
 
-// A step that fails during its vote: some ranks have committed it, others have not received the
-// vote sum. After `recover` the result is that of a step without the fault, or no rank has
-// committed.
+// Tests a step that fails during its vote, so that some ranks have committed it and others have not
+// received the vote sum. After `recover`, either the result equals that of a step without the
+// fault, or no rank has committed the step.
 
 using namespace muonrt;
 using Settled = Recovery::Outcome;
@@ -27,7 +27,7 @@ constexpr int kSteps = 3;
 
 const Placement kRows{PlacementKind::kShard, 0, 1};
 
-/// Three ranks, matrices in several chunks, and AdamW.
+/// Returns a case with three ranks, matrices in several chunks, and AdamW.
 world::Case three_ranks() {
   world::Case c = world::on_mesh({3});
   c.steps = kSteps;
@@ -56,7 +56,8 @@ void check_followed(const world::Case& c, int receiver, const std::vector<int>& 
   CHECK((result.tensors == expected));
 }
 
-/// Each rank in turn is the only one that receives the vote sum; then only the last rank does not.
+/// Checks the recovery if only one rank receives the vote sum (each rank in turn), and if only the
+/// last rank does not.
 void check_all(const world::Case& c, int64_t reductions = 1) {
   const world::Tensors expected = world::run(c).tensors;
   for (int receiver = 0; receiver < c.world; ++receiver) {
@@ -82,7 +83,7 @@ TEST_CASE("recover: ranks without the vote sum follow a rank that has it, on any
     const auto& row = rows[i];
     const bool half = row[3] == 1;
     bits::Factors f;
-    f.mesh = static_cast<size_t>(row[0]) + 1;  // the first has one rank
+    f.mesh = static_cast<size_t>(row[0]) + 1;  // mesh 0 has only one rank
     f.scheme = row[1];
     f.variant = row[2];
     f.window = row[4] + 1;
@@ -178,7 +179,7 @@ TEST_CASE("recover: if no rank has committed the step, it is discarded", "[unit]
         [&](world::Rank& rank, Comm& comm) {
           StepReport report;
           rank.step(0, report);
-          // No rank may still be in its first vote when another rank ends its second.
+          // No rank may still be in its first vote when another rank completes its second one.
           char all[3], here = 1;
           comm.allgather(&here, all, 1);
           const world::Tensors before = rank.tensors();
@@ -202,11 +203,13 @@ TEST_CASE("recover: if no rank has committed the step, it is discarded", "[unit]
 TEST_CASE("recover: a step that fails after its vote is torn for all ranks", "[unit][recover]") {
   world::Case c = three_ranks();
   c.settings.commit = CommitMode::kEager;
-  // Rank 0 does not receive the sum of the second vote, after its chunks were committed.
+  // Rank 0 does not receive the sum of the second vote, which comes after the commits of its
+  // chunks.
   const recovery::Result result = recovery::run(c, 1, {0}, 2);
   CHECK(result.ranks[1].step.status == Status::kOk);
   CHECK(result.ranks[0].step.status == Status::kTorn);
-  // Rank 2 may not have received the sum either; of two torn ranks the first survivor is named.
+  // Rank 2 may not have received the sum either. If two ranks are torn, the error names the one
+  // that comes first among the survivors.
   const bool both = result.ranks[2].step.status == Status::kTorn;
   CHECK((both || result.ranks[2].step.status == Status::kOk));
   const char* const named = both ? "rank 2 is torn" : "rank 0 is torn";
@@ -228,8 +231,8 @@ std::optional<Error> error_of_recover(Optimizer& optimizer, Comm& survivors) {
   return std::nullopt;
 }
 
-/// The errors of `recover` on two ranks of a group, each with an optimizer over `sizes[rank]`
-/// ranks.
+/// Returns the errors of `recover` on two ranks that form a group, although the optimizer of each
+/// was created over `sizes[rank]` ranks.
 std::vector<std::optional<Error>> unrelated(std::vector<int> sizes) {
   ThreadGroup meeting(2);
   std::vector<std::optional<Error>> out(2);
@@ -243,7 +246,7 @@ std::vector<std::optional<Error>> unrelated(std::vector<int> sizes) {
       if (comm.rank() != (sizes[at] > 1 ? me : 0)) return;
       HostComm survivors(meeting.transport(me));
       out[at] = error_of_recover(rank.optimizer(), survivors);
-      // A failed recovery leaves the optimizer usable.
+      // After a failed recovery the optimizer can still be used.
       if (comm.size() == 1) RANK_CHECK(rank.step(1, report) == Status::kOk);
     });
   })));
@@ -284,7 +287,7 @@ TEST_CASE("recover: impossible step numbers and duplicate ranks are named", "[un
     steps[me] = error_of_recover(rank.optimizer(), survivors);
     char both[2], here = 1;
     survivors.allgather(&here, both, 1);
-    twice[me] = error_of_recover(*all[0], survivors);  // which only reads it
+    twice[me] = error_of_recover(*all[0], survivors);  // recover() only reads the optimizer
     survivors.allgather(&here, both, 1);
   });
   check_mismatch(steps,
@@ -300,7 +303,7 @@ TEST_CASE("recover: too few ranks are rejected, unless the policy allows it", "[
   world::on_each(c, [&](world::Rank& rank, Comm& comm) {
     StepReport report;
     rank.step(0, report);
-    const bool lowest = comm.rank() % 2 == 0;  // 0 and 2, or 1 and 3
+    const bool lowest = comm.rank() % 2 == 0;  // the halves are ranks 0 and 2, and ranks 1 and 3
     HostComm half((lowest ? with_lowest : without).transport(comm.rank() / 2));
     const auto status = [&](Comm& survivors, SurvivorPolicy policy) {
       try {
@@ -317,7 +320,7 @@ TEST_CASE("recover: too few ranks are rejected, unless the policy allows it", "[
     RANK_CHECK(status(half, SurvivorPolicy::kMajority) ==
                (lowest ? Status::kOk : Status::kUndecided));
     RANK_CHECK(status(half, SurvivorPolicy::kAny) == Status::kOk);
-    // The policies differ between ranks.
+    // The ranks pass different policies.
     RANK_CHECK(status(half, comm.rank() < 2 ? SurvivorPolicy::kAny : SurvivorPolicy::kMajority) ==
                Status::kMismatch);
     if (comm.rank() == 0) {
@@ -325,7 +328,7 @@ TEST_CASE("recover: too few ranks are rejected, unless the policy allows it", "[
       RANK_CHECK(status(one, SurvivorPolicy::kMajority) == Status::kUndecided);
       RANK_CHECK(status(one, SurvivorPolicy::kAny) == Status::kOk);
     }
-    RANK_CHECK(rank.step(1, report) == Status::kOk);  // the optimizer is usable
+    RANK_CHECK(rank.step(1, report) == Status::kOk);  // the optimizer can still be used
   });
 }
 

@@ -6,7 +6,7 @@
 #include "support/forwarding_comm.hpp"
 #include "support/rank_check.hpp"
 
-// Replicas that differ are detected and named before anything is committed.
+// Tests that a step detects and names replicas that differ before it commits anything.
 
 using namespace muonrt;
 using Catch::Contains;
@@ -17,7 +17,8 @@ const Placement kWhole{PlacementKind::kReplicate, 0, 1}, kRows{PlacementKind::kS
     kPartialGrads{PlacementKind::kPartial, 0, 1};
 enum : int64_t { kMatrix, kNorm, kOther };
 
-/// A matrix and two vectors of one shape, replicated over the first mesh dimension.
+/// Returns a case with a matrix and two vectors of equal shape, all replicated over the first mesh
+/// dimension.
 world::Case replicated(std::vector<int64_t> mesh, ReplicaCheck check = ReplicaCheck::kFirst) {
   const bool sharded = mesh.size() > 1;
   world::Case c = world::on_mesh(std::move(mesh));
@@ -38,8 +39,8 @@ Plant flip_gradient(int64_t param, int where) {
   };
 }
 
-/// The message of a rejected step, which must change nothing; "" if the step is committed or
-/// skipped.
+/// Runs a step. Returns its message if it is rejected, and checks that it then changes nothing.
+/// Returns "" if the step is committed or skipped.
 std::string step(world::Rank& rank, int me, int64_t number, const Plant& plant = {}) {
   rank.fill_gradients(number);
   if (plant) plant(rank, me);
@@ -48,7 +49,8 @@ std::string step(world::Rank& rank, int me, int64_t number, const Plant& plant =
   return end.message;
 }
 
-/// The messages of the steps of `script(rank, number)`, which are the same on all ranks.
+/// Returns the messages of the steps of `script(rank, number)`, and checks that all ranks have the
+/// same messages.
 template <class Script>
 std::vector<std::string> messages(const world::Case& c, Script script) {
   const auto all = world::on_each(c, [&](world::Rank& rank, Comm& comm) {
@@ -100,12 +102,14 @@ TEST_CASE("replica check: a gradient that one rank did not reduce is named by pa
                             "': its gradient on rank ", ranks - 1, " differs from rank 0")});
     }
   }
-  // If the first replica differs, all others are named; of shards, the replica of that shard.
+  // If replica 0 differs, the error names all others. If the parameter is sharded, the error names
+  // the replica of the shard that differs.
   rows.push_back({replicated({4}), kOther, 0,
                   "param 'other': its gradient on ranks 1, 2, 3 differs from rank 0"});
   rows.push_back(
       {replicated({2, 2}), kNorm, 3, "param 'norm': its gradient on rank 3 differs from rank 1"});
-  // Two partial gradients, each on two ranks: ranks 0 and 1, ranks 2 and 3.
+  // There are two partial gradients. Ranks 0 and 1 hold the first one, and ranks 2 and 3 the second
+  // one.
   world::Case sums = world::on_mesh({2, 2});
   world::add(sums, "sum", {6, 4}, {kPartialGrads, kWhole}).partial_grads = 2;
   rows.push_back({sums, 0, 3, "param 'sum': its gradient on rank 3 differs from rank 2"});
@@ -206,7 +210,7 @@ TEST_CASE("replica check: a resume, or a reset of masters, makes it due again",
         if (!resume && everywhere && me == 1) rank.data(kNorm).at(2) ^= 4;
         if (resume && (everywhere || me == 1)) rank.optimizer().set_steps(1);
         if (!resume && (everywhere || me == 1)) rank.optimizer().reset_masters({kNorm});
-        // A reset of masters does not make the check of gradients due.
+        // Resetting master weights does not cause another check of gradients.
         out.push_back(step(rank, me, 1, everywhere ? flip_gradient(kOther, 1) : Plant{}));
         return out;
       });
@@ -233,13 +237,14 @@ TEST_CASE("replica check: one of a thousand parameters is found with few message
     const world::Ended end = world::attempt_only(rank, 0);
     RANK_CHECK(end.says("param 'vector 700': its gradient on rank 2 differs from rank"));
     RANK_CHECK(gathered.most_bytes <= kExplanationBytes);
-    // Ten for the bisection, then the hashes of the parameter; before them the errors of all ranks.
+    // The calls gather the errors of all ranks, then ten times hashes for the bisection, then the
+    // hashes of the parameter.
     RANK_CHECK(gathered.calls >= 10 && gathered.calls <= 16);
     gathered = {};
     StepReport report;
     rank.step(0, report);
     // Two numbers of the vote show that all replicas are equal. The one call gathers the squares of
-    // the weights, before the first commit.
+    // the weights before the first commit.
     RANK_CHECK(gathered.calls == 1);
   });
 }

@@ -55,7 +55,7 @@ TEST_CASE("schedule: every chunk is gathered, orthogonalized and committed once,
       std::map<int32_t, int> in_flight;
       for (const Action& a : schedule(11, window, commit)) {
         if (a.chunk >= 0) stages_of[a.chunk].push_back(a.stage);
-        // An eager update must have left its buffers before the next chunk's update is stored
+        // An eager update must have left its buffers before the update of the next chunk is stored
         // there.
         if (commit == CommitMode::kEager && a.stage == Stage::kOrthogonalize) {
           CHECK(in_flight[a.chunk % window]++ == 0);
@@ -101,7 +101,7 @@ TEST_CASE("trace: the times of a step's stages are kept, those of the warm-up ar
   world::add(c, "wide", {6, 20}, {rows}).owner = 0;
   world::add(c, "tall", {24, 5}, {rows}).owner = 1;
   world::add(c, "bias", {7}, {rows});
-  // Its chunk rests in the first and in the third step.
+  // The chunk of "table" is inactive in the first and in the third step.
   world::add(c, "table", {8, 5}, {{PlacementKind::kPartial, 0, 1}}).role = Role::kAdamW;
   c.params.back().partial_grads = 2;
   c.settings.groups = world::default_groups();
@@ -123,7 +123,7 @@ TEST_CASE("trace: the times of a step's stages are kept, those of the warm-up ar
             ran.back() += span.end > 0;
             sent += span.end > 0 ? span.bytes_sent : 0;
           }
-          RANK_CHECK(s == 0 || sent == report.bytes_sent);  // the first step compares replicas
+          RANK_CHECK(s == 0 || sent == report.bytes_sent);  // the first step also compares replicas
         }
         RANK_CHECK(ran[1] > ran[0] && ran[2] == ran[0]);
 
@@ -138,7 +138,7 @@ TEST_CASE("trace: the times of a step's stages are kept, those of the warm-up ar
         const std::string later = chrome_trace(pipeline, comm.rank(), 3, 5000);
         RANK_CHECK(std::fabs(first_time(later) - first_time(trace) - 5.0) < 1e-2);
 
-        // A stream does one thing at a time.
+        // A stream runs one operation at a time.
         std::vector<Span> spans = pipeline.spans();
         std::erase_if(spans, [](const Span& span) { return span.end == 0; });
         std::sort(spans.begin(), spans.end(),

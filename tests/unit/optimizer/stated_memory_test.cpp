@@ -22,7 +22,8 @@ using namespace muonrt;
 
 namespace {
 
-/// A plan of one rank with `count` matrices of each shape, in the standard form.
+/// Returns a plan for one rank with `count` matrices of each shape, all in the standard form of
+/// Newton-Schulz.
 Plan plan_of(const std::vector<std::pair<std::vector<int64_t>, int>>& shapes) {
   Problem p;
   const auto on = plan_case::mesh({1});
@@ -51,7 +52,8 @@ int64_t one_rank(const std::vector<std::pair<std::vector<int64_t>, int>>& shapes
   return bytes[0];
 }
 
-// Gathered in bf16; X twice, R and Z; rows padded to 16 elements or 64 bytes.
+// A matrix is gathered in bf16 and needs two buffers X, one R and one Z. Rows are padded to 16
+// elements or 64 bytes.
 constexpr int64_t kHost32x48 = 32 * 48 * 2 + (2 * 32 * 48 + 2 * 32 * 32) * 4;
 constexpr int64_t kGpu32x48 = 32 * 64 * 2 + (2 * 32 * 64 + 2 * 32 * 32) * 2;
 constexpr int64_t kGpu32x64 = kGpu32x48;
@@ -68,23 +70,24 @@ TEST_CASE("scratch: gathered matrices and four iterates of each, worked by hand"
 }
 
 TEST_CASE("scratch: as many matrices as one launch may hold", "[unit][plan]") {
-  // Four of 512 x 512 have 2^20 elements, which is the limit of the host; the fifth is in the next
-  // launch.
+  // Four matrices of 512 x 512 have 2^20 elements, which is the limit of a launch on the host. The
+  // fifth one is in the next launch.
   constexpr int64_t kElements = int64_t{512} * 512;
   CHECK(one_rank({{{512, 512}, 5}}, DType::kF32, HostRules()) == 4 * kElements * (2 + 4 * 4));
   CHECK(one_rank({{{512, 512}, 5}}, DType::kBF16, CudaRules()) == 5 * kElements * (2 + 4 * 2));
-  // Different shapes share the scratch if one launch may mix them; otherwise the larger counts.
+  // If one launch may mix shapes, they need scratch memory at the same time. Otherwise the larger
+  // need counts.
   CHECK(one_rank({{{32, 48}, 2}, {{32, 64}, 1}}, DType::kBF16, CudaRules()) ==
         2 * kGpu32x48 + kGpu32x64);
   CHECK(one_rank({{{32, 48}, 2}, {{32, 64}, 1}}, DType::kBF16, CudaRules(false)) == 2 * kGpu32x48);
-  // Equal shapes run together even if other parameters are between them.
+  // Matrices of equal shape run together even if other parameters are between them.
   CHECK(one_rank({{{32, 48}, 1}, {{16, 16}, 1}, {{48, 32}, 1}}, DType::kF32, HostRules()) ==
         2 * kHost32x48);
 }
 
 namespace {
 
-/// The number after `key` in the row of a rank.
+/// Returns the number after `key` in the row of a rank.
 int64_t stated(const std::string& json, int rank, const char* key) {
   const size_t row = json.find(cat("{\"rank\":", rank, ","));
   if (row == std::string::npos) return -1;
@@ -93,7 +96,7 @@ int64_t stated(const std::string& json, int rank, const char* key) {
   return at == std::string::npos ? -1 : std::stoll(json.substr(at + name.size(), 20));
 }
 
-/// Sizes of all allocations of a rank.
+/// The sizes of all allocations of a rank.
 struct Allocations {
   std::vector<int64_t> sizes;
   Allocator table() {
@@ -106,8 +109,8 @@ struct Allocations {
   }
 };
 
-/// Whether the numbers of Optimizer::planned_memory() and check_bytes() are those that the plan
-/// prints.
+/// Compares the numbers of Optimizer::planned_memory() and check_bytes() with those that the plan
+/// prints. Returns those that differ, or "".
 std::string unstated(const Optimizer& o) {
   const std::string json = o.describe(true);
   const size_t block = json.find("\"block_plan\":");
@@ -154,7 +157,7 @@ world::Case memory_case(CommitMode commit, int window) {
   return c;
 }
 
-/// Makes a host device whose memory `allocations` counts.
+/// Makes a host device that records its allocations in `allocations`.
 auto device_of(Allocations& allocations) {
   return [&allocations](const OptimizerSettings& s) {
     return host::make_host_device({s.threads, s.portable_gemm, allocations.table()});
@@ -178,15 +181,15 @@ TEST_CASE("memory: a rank allocates what its plan states", "[unit][optimizer]") 
       return std::any_of(sizes.begin(), sizes.end(),
                          [&](int64_t bytes) { return least <= bytes && bytes <= most; });
     };
-    // One allocation has the messages and the scratch, and in addition votes, findings and padding.
-    // Each of two chunks in flight has the buffers that its own chunks need, which may be smaller
-    // than the largest of all.
+    // One allocation contains the messages and the scratch, and in addition votes, findings and
+    // padding. Each of two chunks in flight has buffers for the chunks that use them, which may be
+    // smaller than the largest chunk.
     const int64_t messages = of("message_bytes"),
                   working = of("staged_bytes") + of("scratch_bytes");
     RANK_CHECK(of("scratch_bytes") > 0);
     RANK_CHECK(has(working + (window == 1 ? messages : messages / 2), working + messages + kSlack));
-    // Two other allocations: NorMuon's moments, and all other state, which is aligned for each
-    // parameter.
+    // NorMuon's moments and all other state are two more allocations. The state of each parameter
+    // is aligned.
     const int64_t state = of("state_bytes");
     RANK_CHECK(std::any_of(sizes.begin(), sizes.end(), [&](int64_t bytes) {
       return has(state - bytes, state - bytes + 3 * 256 * params);
@@ -198,14 +201,14 @@ TEST_CASE("memory: a rank allocates what its plan states for the checks of first
           "[unit][optimizer]") {
   const bool replicas = GENERATE(true, false);
   world::Case c = memory_case(CommitMode::kAtomic, 2);
-  c.settings.health_every = 0;  // whose lists have the same sizes
+  c.settings.health_every = 0;  // the lists of both checks have the same sizes
   c.settings.replica_check = replicas ? ReplicaCheck::kFirst : ReplicaCheck::kOff;
   std::vector<Allocations> allocations(3);
   world::on_ranks(3, [&](Comm& comm) {
     std::vector<int64_t>& sizes = allocations[static_cast<size_t>(comm.rank())].sizes;
     world::Rank rank(c, comm, device_of(allocations[static_cast<size_t>(comm.rank())]));
-    // For each parameter seven tallies (of up to 64 parameters) and six hashes, and a copy of each
-    // list for the host. Every allocation has 256 bytes more.
+    // Each parameter has seven tallies (if there are at most 64 parameters) and six hashes, and the
+    // host has a copy of each list. Every allocation has 256 additional bytes.
     const auto params = static_cast<int64_t>(c.params.size());
     const int64_t tallies = params * 7 * static_cast<int64_t>(sizeof(Tally));
     const int64_t hashes = params * 6 * 8;

@@ -1,4 +1,4 @@
-// Steps that run while the caller continues: what the other calls do in the meantime, and how
+// Tests steps that run while the caller continues: what other calls do in the meantime, and how
 // errors are reported.
 
 #include "muonrt/step_async.h"
@@ -33,7 +33,7 @@ bool error_has(const std::string& text) {
   return std::string(muonrt_get_last_error()).find(text) != std::string::npos;
 }
 
-/// A rank whose first step, which waits for its checks, is committed.
+/// An optimizer on one rank that has committed its first step, which waits for its checks.
 struct Rank : OneMatrix {
   explicit Rank(muonrt_comm_t* comm) {
     ok(muonrt_comm_set_timeout(comm, kTimeoutMs));
@@ -58,7 +58,7 @@ struct Rank : OneMatrix {
   std::vector<float> weights() const { return {data, data + 6}; }
 };
 
-/// Runs `body(rank, its number, its communicator)` on both ranks.
+/// Runs `body(rank, number of the rank, communicator)` on both ranks.
 void on_both(const std::function<void(Rank&, int, muonrt_comm_t*)>& body) {
   muonrt_thread_group group{ThreadGroup(kRanks)};
   const auto errors = transport_test::on_ranks(kRanks, [&](int number) {
@@ -73,7 +73,7 @@ void on_both(const std::function<void(Rank&, int, muonrt_comm_t*)>& body) {
   CHECK(transport_test::text_of(errors) == "");
 }
 
-/// The weights of one rank after steps that wait.
+/// Returns the weights of one rank after blocking steps.
 std::vector<float> weights_after(int steps) {
   muonrt_comm_t* comm = nullptr;
   ok(muonrt_comm_create_self(&comm));
@@ -126,7 +126,8 @@ TEST_CASE(
       has_returned.get_future().wait();
       ok(rank.step());
     }
-    // The second call completes the step of the first, and the destructor that of the second.
+    // The second call completes the step of the first call, and the destructor completes the step
+    // of the second.
     ok(rank.step_async());
     ok(rank.step_async());
     rank.destroy();
@@ -192,7 +193,8 @@ TEST_CASE("step async: an abort ends a step in flight, and nothing is committed"
           "[unit][optimizer][tsan]") {
   std::promise<void> has_ended;
   on_both([&](Rank& rank, int number, muonrt_comm_t* comm) {
-    if (number == 1) return has_ended.get_future().wait();  // does not take part
+    // This rank does not take part in the step.
+    if (number == 1) return has_ended.get_future().wait();
     const std::vector<float> before = rank.weights();
     ok(rank.step_async());
     ok(muonrt_comm_abort(comm, MUONRT_ERROR_ABORTED, "stop"));

@@ -8,7 +8,7 @@
 #include "support/bits_cases.hpp"
 #include "support/rank_check.hpp"
 
-// Factors on the gradient in device memory, clipping by the global norm.
+// Tests gradient factors in device memory, and clipping by the global norm.
 
 using namespace muonrt;
 
@@ -18,12 +18,12 @@ constexpr int kSteps = 3;
 
 world::Case make_case() {
   world::Case c = bits::make({.mesh = 5, .scheme = 1, .window = 2}, false, kSteps);
-  c.settings.groups[1].adamw_eps = 0.1;  // AdamW sees the size of its gradients
+  c.settings.groups[1].adamw_eps = 0.1;  // makes AdamW depend on the size of its gradients
   c.settings.groups[0].momentum_kind = MomentumKind::kHeavyBall;
   return c;
 }
 
-/// The norm of the gradients of a step, in float64.
+/// Returns the norm of the gradients of a step, in float64.
 double norm_of_step(const world::Case& c, size_t step) {
   double sum = 0;
   for (size_t i = 0; i < c.params.size(); ++i) {
@@ -128,7 +128,7 @@ TEST_CASE(
       world::Case c = make_case();
       c.settings.commit = commit;
       c.arguments = [&](StepArgs& s, int64_t step, int rank) {
-        if (step == 0 && rank == 1) s.grad_multiplier = &kOne;  // has no effect
+        if (step == 0 && rank == 1) s.grad_multiplier = &kOne;  // a factor of 1 has no effect
         if (step != 1) return;
         (multiplier ? s.grad_multiplier : s.device_grad_scale_inv) = rank == 1 ? &kOther : &kMine;
       };
@@ -175,7 +175,8 @@ TEST_CASE("clipping: a gradient of AdamW counts in the steps between its updates
     world::Case c = world::on_mesh({2});
     c.settings.groups = world::default_groups();
     c.settings.groups[1].update_every = 2;
-    c.settings.clip_norm = partial_grads ? 0.0 : 1e3;  // sums are not clipped
+    // Sums of partial gradients cannot be clipped.
+    c.settings.clip_norm = partial_grads ? 0.0 : 1e3;
     for (const char* name : {"matrix", "table"}) {
       const Placement how = partial_grads ? partial : Placement{PlacementKind::kShard, 0, 1};
       world::add(c, name, {12, 8}, {how}).partial_grads = partial_grads ? 2 : 0;

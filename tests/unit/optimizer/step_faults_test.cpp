@@ -6,8 +6,9 @@
 #include "support/rank_check.hpp"
 #include "support/wrapped_device.hpp"
 
-// A rank dies, or messages are lost, at every operation of a step in turn. Every rank's call ends
-// in bounded time. Nothing is committed before the vote, and a failed optimizer stays failed.
+// Tests a rank that dies, or messages that are lost, at every operation of a step in turn. On every
+// rank the call returns in bounded time, nothing is committed before the vote, and a failed
+// optimizer stays failed.
 
 using namespace muonrt;
 
@@ -32,7 +33,7 @@ struct Seen {
   bool changed_whole = false;
 };
 
-/// Runs two steps; the fault occurs in the second. Then another step.
+/// Runs two steps, the second of which has the fault, and then a third one.
 std::vector<Seen> run(CommitMode commit, const std::function<ThreadFaults()>& make_faults) {
   world::Case c = small_case(commit);
   c.steps = 2;
@@ -55,7 +56,7 @@ std::vector<Seen> run(CommitMode commit, const std::function<ThreadFaults()>& ma
       world::host_device, make_faults());
 }
 
-/// The number of exchanges of rank 1 in a step.
+/// Returns the number of exchanges of rank 1 in a step.
 int64_t exchanges_of_a_step(CommitMode commit) {
   return world::on_each(small_case(commit), [](world::Rank& rank, Comm&) {
     StepReport report;
@@ -80,7 +81,7 @@ void check_atomic(const std::vector<Seen>& seen, int dead) {
                                        Status::kUndecided, Status::kMismatch};
     CHECK(std::find(known.begin(), known.end(), status) != known.end());
     CHECK(s.step.unchanged);
-    // A rank that does not know whether a peer has committed returns UNDECIDED.
+    // A rank returns UNDECIDED if it cannot find out whether another rank has committed.
     if (anyone_committed && r != dead) CHECK(status == Status::kUndecided);
     CHECK(s.next.status == Status::kInvalidState);
     CHECK(s.next.says("unusable"));
@@ -117,7 +118,7 @@ TEST_CASE("faults: if a rank dies during the vote, no rank commits", "[unit][opt
         return f;
       });
       check_atomic(seen, dead);
-      // The dead rank did not contribute its vote, so the sum passed on no rank.
+      // The dead rank did not vote, so the vote passed on no rank.
       for (const Seen& s : seen) CHECK(s.step.unchanged);
     }
   }
@@ -154,7 +155,7 @@ TEST_CASE("faults: an eager step that loses a rank after its vote returns TORN",
 
 namespace {
 
-/// Runs the planned task on the stream of one kind of pass, before the pass.
+/// Runs the given task on the stream before each pass of one kind.
 class PlantedOps : public wrapped::Ops {
  public:
   enum class Where { kNowhere, kPack, kCommit, kHash };
@@ -200,7 +201,8 @@ TEST_CASE("faults: a rank whose local pass fails does not send an old vote", "[u
       world::Rank rank(c, comm, [&](const OptimizerSettings& s) {
         return wrapped::with<PlantedOps>(world::host_device(s), plan);
       });
-      // After a skipped step the other ranks have a consenting vote of the same step in memory.
+      // After a skipped step, the memory of the other ranks still has a consenting vote for the
+      // same step.
       StepReport report;
       rank.fill_gradients(0);
       if (comm.rank() == 0) std::memset(rank.grad(0).data(), 0xff, 4);
@@ -248,7 +250,7 @@ TEST_CASE("faults: a communicator that fails after a step's last vote leaves the
       INFO("rank " << r << (eager ? ", eager, " : ", atomic, ") << status_name(step.status) << ", "
                    << next.message);
       // The other ranks may not have received the sum of the last vote yet. Eager steps commit
-      // before it.
+      // before this vote.
       const bool in_doubt = r != 1 && step.status == (eager ? Status::kTorn : Status::kUndecided);
       CHECK((in_doubt || (step.status == Status::kOk && step.report.step == 2)));
       CHECK((in_doubt || !step.unchanged));
@@ -268,7 +270,7 @@ TEST_CASE("faults: update counts that differ between ranks return MISMATCH and a
   const auto ends = world::on_each(c, [](world::Rank& rank, Comm& comm) {
     StepReport report;
     RANK_CHECK(rank.step(0, report) == Status::kOk);
-    // The step number stays, but the update count now includes the step without a gradient.
+    // The step number is unchanged, but the update count now includes the step without a gradient.
     if (comm.rank() == 1) rank.optimizer().set_steps(1);
     return world::attempt(rank, 1);
   });

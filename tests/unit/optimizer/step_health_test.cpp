@@ -12,7 +12,8 @@
 #include "support/bits_cases.hpp"
 #include "support/rank_check.hpp"
 
-// Health statistics are correct, cost nothing if they are off, and are equal on every mesh.
+// Tests that health statistics are correct and equal on every mesh, and that they cost nothing if
+// they are off.
 
 using namespace muonrt;
 
@@ -48,6 +49,7 @@ bool same(const HealthReport& a, const HealthReport& b) {
   return equal;
 }
 
+/// Runs the steps of a case.
 /// @param between  called on every rank after its gradients are filled.
 ReportedHealth run_and_report(const world::Case& c,
                               const std::function<void(world::Rank&, int, int64_t)>& between = {}) {
@@ -92,7 +94,7 @@ TEST_CASE("health: RMS equals float64 sums, sigmas equal an SVD of the update",
   world::Case c = measured({.mesh = 5, .scheme = 1, .window = 2}, 1, 1);
   c.settings.transport_dtype = DType::kF32;
   c.settings.groups[0].weight_decay = 0;
-  c.lr = 0.125;  // the update is large compared with the rounding of the weights
+  c.lr = 0.125;  // makes the update large compared with the rounding of the weights
   c.inactive_params = {{3}};
   const ReportedHealth reported = run_and_report(c);
   REQUIRE(reported.reports.size() == 1);
@@ -129,7 +131,7 @@ TEST_CASE("health: RMS equals float64 sums, sigmas equal an SVD of the update",
     CHECK(m.sigma_max == Approx(sigmas.front()).epsilon(0.01));
     const double deviation = std::max(sigmas.front() - 1, 1 - sigmas.back());
     CHECK(m.deviation == Approx(deviation).epsilon(0.05).margin(1e-4));
-    CHECK(std::isnan(m.largest_q));  // standard form
+    CHECK(std::isnan(m.largest_q));  // the standard form has no Q
   }
 }
 
@@ -140,9 +142,9 @@ TEST_CASE("health: the Gram form reports its largest Q, the standard form has no
   int formed = 0;
   const ReportedHealth reported = run_and_report(c);
   for (const MatrixHealth& m : reported.reports[0].matrices) {
-    if (m.rows == m.cols) continue;  // a single row has Q = the slope
-    // Q maps singular values up to 1: its elements are between 1 and the slope of the coefficients
-    // at 0.
+    if (m.rows == m.cols) continue;  // if the matrix has a single row, Q equals the slope
+    // The matrix Q multiplies singular values up to about 1, so its largest element is between 1
+    // and the slope of the coefficients at 0.
     CHECK(m.largest_q > 1.0);
     CHECK(m.largest_q < 2000.0);
     ++formed;
@@ -155,7 +157,8 @@ TEST_CASE(
     "[unit][optimizer][health]") {
   world::Case c = measured({.mesh = 8, .scheme = 2, .window = 2}, 2, 2);
   c.inactive_params.clear();
-  // The second step would be the second committed one. Element 0 of each local shard of "wide".
+  // The second step, which would also commit, gets an infinite gradient in element 0 of each local
+  // shard of "wide".
   const auto spoil = [&](world::Rank& rank, int, int64_t step) {
     if (step != 1) return;
     auto& grad = rank.grad(5);
@@ -195,7 +198,7 @@ TEST_CASE("health: one bit that differs in one replica is named by parameter, ra
     int rank;
     Replicated kind;
   };
-  // HSDP over 2 x 4: rank r and r + 4 hold the same.
+  // In this HSDP layout over 2 x 4 ranks, ranks r and r + 4 hold the same shards.
   for (const Plant& plant : {Plant{6, 5, Replicated::kData},
                              {4, 6, Replicated::kMomentum},
                              {10, 4, Replicated::kVariance},
@@ -230,7 +233,7 @@ TEST_CASE("health: one bit that differs in one replica is named by parameter, ra
     CHECK(reported.reports[2].step == 2);  // step 3 collects no statistics
     const ReplicaDifference& d = reported.reports[3].difference;
     CHECK(d.param == plant.param);
-    // The later replica is named, and compared with the first.
+    // The report names the later replica, and the first one as its reference.
     CHECK(d.rank == plant.rank % 4 + 4);
     CHECK(d.reference == plant.rank % 4);
     CHECK(d.kind == plant.kind);
@@ -250,7 +253,7 @@ TEST_CASE("health: master weights and remainders count as f32 weights",
   };
   const double master = rms_of(MasterKind::kOwned);
   CHECK(rms_of(MasterKind::kRemainder) == master);
-  CHECK(rms_of(MasterKind::kNone) != master);  // rounded to bf16
+  CHECK(rms_of(MasterKind::kNone) != master);  // these weights are rounded to bf16
 }
 
 TEST_CASE("health: steps without statistics send, allocate and order nothing else",
@@ -280,7 +283,7 @@ TEST_CASE("health: steps without statistics send, allocate and order nothing els
       CHECK(on[rank][step].bytes == off[rank][step].bytes);
       CHECK(on[rank][step].order == off[rank][step].order);
     }
-    // Memory is allocated at creation; the first step may make queues longer.
+    // All memory is allocated at creation, but the first step may lengthen queues.
     for (const auto& all : {on, always}) {
       CHECK(all[rank][3].allocations == all[rank][0].allocations);
       CHECK(all[rank][3].allocated == all[rank][0].allocated);
@@ -347,7 +350,7 @@ TEST_CASE("health: experts, parts, partial gradients and all forms of weights on
   const world::Case one_rank = make({1}, {r});
   const ReportedHealth expected = run_and_report(one_rank);
   REQUIRE(expected.reports[0].matrices.size() == 2 + 3 + 3);
-  // Forms of weights whose values are stored in the parameter itself.
+  // The values of these weights are stored in the parameters themselves.
   const auto& experts = expected.tensors.params[1];
   for (size_t e = 0; e < 3; ++e) {
     const MatrixHealth& m = expected.reports[0].matrices[2 + e];

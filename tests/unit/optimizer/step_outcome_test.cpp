@@ -4,7 +4,8 @@
 #include <random>
 #include <vector>
 
-// The outcome of a step from the end state of one rank, without threads and devices.
+// Tests how the state of one rank at the end of a step determines the outcome, without threads and
+// devices.
 
 namespace muonrt {
 
@@ -12,8 +13,8 @@ namespace {
 
 constexpr int64_t kWorld = 3, kFingerprint = 1000003;
 
-/// The vote sum of `consenting` ranks, ranks that found a non-finite value, and ranks with an
-/// error, all with the same fingerprint and factor.
+/// Returns the vote sum of `consenting` ranks, `nonfinite` ranks that found a value that is not
+/// finite, and `failing` ranks with an error. All have the same fingerprint and factor.
 Vote sum_of(int64_t consenting, int64_t nonfinite, int64_t failing) {
   Vote sum;
   sum.consent = consenting;
@@ -52,7 +53,7 @@ StepEndState before(StepEndState end, bool sent) {
   return end;
 }
 
-/// The vote of one rank, by the rules of cast_vote.
+/// Returns the vote of one rank by the rules of cast_vote().
 Vote cast(bool ok, bool finite, int64_t fingerprint, int64_t factor) {
   Vote vote;
   vote.consent = ok && finite;
@@ -152,8 +153,8 @@ TEST_CASE("step outcome: vote sums pass only if all factors are equal", "[unit][
       }
     }
   }
-  // Two groups of ranks with different factors. 64-bit sums of squares of whole factors could wrap
-  // to the sums of equal factors.
+  // Two groups of ranks have different factors. If the vote added 64-bit squares of whole factors,
+  // their sum could wrap to the same value as for equal factors.
   for (const int64_t ranks : {2, 4, 64, 128, 512, 1024, 4096, 65'536})
     for (int64_t others = 1; others < ranks; others *= 2)
       for (const uint32_t other : {0x3f800001u, 0x40000000u, 0x3f000000u, 0x37800000u, 0xbf800000u,

@@ -5,7 +5,7 @@
 #include "support/attempts.hpp"
 #include "support/rank_check.hpp"
 
-// QK-clip in whole steps: compares a step that has logits with a step that has none.
+// Tests QK-clip in whole steps: compares a step that has logits with a step that has none.
 
 using namespace muonrt;
 
@@ -14,7 +14,7 @@ namespace {
 constexpr float kNothing = -HUGE_VALF;
 constexpr int64_t kCols = 12;
 
-/// Of 4 heads.
+/// A weight with 4 query heads.
 struct Weight {
   QkKind kind;
   int64_t rows;
@@ -44,7 +44,7 @@ QkClipSettings settings_of(const Weight& w, int32_t layer) {
   return c;
 }
 
-/// The factor of each row by the paper's loops: head by head, part by part.
+/// Returns the factor of each row, computed head by head and part by part as in the paper.
 std::vector<double> factors(const Weight& w, const std::vector<double>& logits, double threshold,
                             double alpha, const std::vector<bool>& may) {
   std::vector<double> out(static_cast<size_t>(w.rows), 1.0), gamma(4, 1.0);
@@ -102,7 +102,7 @@ std::vector<double> factors(const Weight& w, const std::vector<double>& logits, 
   return out;
 }
 
-/// All weights are in layer 7, except the last one, which is in layer 9.
+/// Returns a case in which all weights are in layer 7, except the last one, which is in layer 9.
 world::Case make_case(std::vector<int64_t> mesh, int scheme = 0) {
   world::Case c = world::on_mesh(std::move(mesh));
   c.steps = 1;
@@ -165,7 +165,8 @@ void check_factors(const world::Case& clipped, const std::vector<double>& logits
 TEST_CASE("qk-clip: rows of queries and keys shrink as in the paper, rows of values never",
           "[unit][optimizer][qkclip]") {
   const std::vector<float> logits = {50, 400, 100, 900, 1, 2, 3, 4};
-  for (const int scheme : {0, 4}) {  // 4: parts of a fused weight are clipped by rows of the whole
+  // In scheme 4, rows of a fused weight are clipped by their index in the whole.
+  for (const int scheme : {0, 4}) {
     for (const double alpha : {0.5, 0.25, 0.0, 1.0}) {
       world::Case c = make_case({scheme == 0 ? 2 : 3}, scheme);
       for (auto& p : c.params) p.qk_clip.exponent = alpha;
@@ -230,7 +231,8 @@ TEST_CASE("qk-clip: each rank passes its heads; results are bitwise identical on
 
 TEST_CASE("qk-clip: a head counts only if a weight that clips it is active",
           "[unit][optimizer][qkclip]") {
-  // Heads 1 and 3 of layer 7 (weights 0 to 6), head 2 of layer 9 (weight 7).
+  // Logits exceed the threshold in heads 1 and 3 of layer 7 (weights 0 to 6) and in head 2 of layer
+  // 9 (weight 7).
   const std::vector<float> logits = {50, 400, 100, 900, 1, 20, 3000, 99};
   const auto clipped = [&](std::vector<int64_t> without) {
     world::Case c = make_case({2});
@@ -293,9 +295,9 @@ TEST_CASE("qk-clip: a logit that is not finite skips the step, -inf everywhere d
     world::on_each(c, [](world::Rank& rank, Comm& comm) {
       const world::Ended end = world::attempt(rank, 0);
       RANK_CHECK(end.status == Status::kSkipped && end.unchanged);
-      // It belongs to no parameter, and all ranks find it.
+      // The logit belongs to no parameter, and all ranks find it.
       RANK_CHECK(end.report.nonfinite_param == -1 && end.report.nonfinite_rank == 0);
-      // A gradient that is not finite is reported first.
+      // If a gradient is also not finite, the report names it first.
       if (comm.rank() == 1) std::memset(rank.grad(0).data(), 0xff, 4);
       const world::Ended other = world::attempt_only(rank, 0);
       RANK_CHECK(other.status == Status::kSkipped);

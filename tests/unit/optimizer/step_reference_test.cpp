@@ -6,8 +6,8 @@
 #include "reference/reference.hpp"
 #include "support/world.hpp"
 
-// Whole steps over ranks against the float64 reference implementation, which gathers everything,
-// steps once, and cuts the result.
+// Compares whole steps over several ranks with the float64 reference implementation, which gathers
+// everything, takes one step, and cuts the result.
 
 using namespace muonrt;
 
@@ -85,26 +85,29 @@ std::vector<Row> rows() {
     row.adamw.adam_form = folded ? AdamForm::kFolded : AdamForm::kTorch;
     row.adam.folded = folded;
     row.adamw.update_every = every;
-    row.adamw.adamw_eps = row.adam.eps = 0.05;  // large, so that its place in the formula matters
+    // The eps is large, so that a wrong place in the formula is noticed.
+    row.adamw.adamw_eps = row.adam.eps = 0.05;
     row.adamw.beta1 = row.adam.beta1 = 0.8;
     row.adamw.beta2 = row.adam.beta2 = 0.9;
   }
   Row& slow = add("AdamW with beta2 near 1 and without eps");
   slow.adamw.beta2 = slow.adam.beta2 = 0.99999;
   slow.adamw.adamw_eps = slow.adam.eps = 0.0;
-  slow.variance_tolerance = 6e-3;  // 1 - beta2 has few bits in f32; the correction makes up for it
+  // 1 - beta2 has few bits in f32; in the weights, the bias correction cancels this error
+  slow.variance_tolerance = 6e-3;
   return out;
 }
 
-/// Each group has its own schedule.
+/// Returns the learning rate. Each group has its own schedule.
 double lr_of(Role role, int64_t step) {
   return role == Role::kMuon ? 0.02 / static_cast<double>(step + 1) : 0.05;
 }
 
 bool scales_neurons(const Row& row) { return row.how.equilibrate || row.how.renormalize; }
 
-/// Wide, tall and square matrices and vectors of all placements, two of them with their own rates.
-/// If rows or columns are scaled, also a transposed matrix and one in parts.
+/// Returns a case with wide, tall and square matrices and vectors in all placements, two of which
+/// have their own rates. If rows or columns are scaled, the case also has a transposed matrix and
+/// one in parts.
 world::Case case_of(const Row& row) {
   world::Case c = world::on_mesh({2, 2});
   c.steps = kSteps;
@@ -167,7 +170,8 @@ Expected expected_of(const Row& row, const world::Param& p, int64_t index) {
       reference::muon_step(how, out.w, out.m, g, &moments);
       continue;
     }
-    // Each block or part is its own matrix; a block's rate is on the update, not on the decay.
+    // Each block or part is a separate matrix. The rate of a block applies to the update, but not
+    // to the decay.
     const reference::Part whole = reference::whole_matrix(rows, cols);
     if (in_blocks) how.scale_times = row.muon.blocks.lr_factor;
     std::vector<std::vector<double>> none;
@@ -205,8 +209,9 @@ std::vector<double> bf16_values(const std::vector<unsigned char>& bytes) {
   return out;
 }
 
-/// How many elements of `got` are not `exact`, rounded by the random bits. Where f32 errs across a
-/// threshold the values on both sides count as right: at one element in a few hundred.
+/// Returns how many elements of `got` differ from `exact` after rounding with the random bits. If
+/// an f32 error can move an element (one in a few hundred) across a rounding threshold, the values
+/// on both sides count as right.
 int wrongly_rounded(const std::vector<double>& exact, const std::vector<double>& got, uint64_t seed,
                     uint64_t step, uint32_t param) {
   int wrong = 0;
@@ -230,16 +235,17 @@ TEST_CASE(
     for (size_t i = 0; i < c.params.size(); ++i) {
       INFO(row.name << ", " << c.params[i].name);
       const Expected expected = expected_of(row, c.params[i], static_cast<int64_t>(i));
-      // Weights are of size 1; a step moves them by at most 0.2 x 0.02 x sqrt(61) x 1.2, in which
-      // f32 products err by a few 1e-6 after the list's gain (largest slope about 1e3, eps 6e-8,
-      // over at most 60 terms). A decay of another kind moves weights by 1e-3 at least.
+      // Weights are of size 1, and a step moves them by at most 0.2 x 0.02 x sqrt(61) x 1.2. The
+      // f32 products make a relative error of a few 1e-6 in that, after amplification by the
+      // coefficients (largest slope about 1e3, eps 6e-8, at most 60 terms). Another kind of decay
+      // would move weights by at least 1e-3.
       CHECK(relative_error(expected.w, outcome.tensors.params[i]) < 2e-5);
       CHECK(relative_error(expected.m, outcome.tensors.momentum[i]) < 2e-6);
       if (c.params[i].role == Role::kAdamW)
         CHECK(relative_error(expected.v, outcome.tensors.variance[i]) < row.variance_tolerance);
     }
-    // Five whole matrices, and three more where lines are scaled; of blocks 2 x 3 of three of them,
-    // 1 x 3 of the row, 2 x 1 of the column.
+    // There are five whole matrices, and three more if neurons are scaled. In steps that use
+    // blocks, three matrices have 2 x 3 blocks, the row has 1 x 3, and the column has 2 x 1.
     const int64_t whole = scales_neurons(row) ? 8 : 5;
     for (int step = 0; step < kSteps; ++step) {
       const StepReport& report = outcome.reports[static_cast<size_t>(step)];

@@ -7,8 +7,9 @@
 #include "support/caller_functions.hpp"
 #include "support/rank_check.hpp"
 
-// The rules of a step that are settings (step_reference_test.cpp compares them with the float64
-// reference implementation): the same bits on every mesh, and special cases.
+// Tests the rules of a step that are settings: results are bitwise identical on every mesh, and
+// special cases are right. step_reference_test.cpp compares the rules with the float64 reference
+// implementation.
 
 using namespace muonrt;
 
@@ -60,7 +61,8 @@ std::vector<Rule> rules() {
   out.push_back({"clipping by the norm", false, [](world::Case& c) {
                    c.settings.clip_norm = 3.25;
                    c.settings.groups[0].momentum_kind = MomentumKind::kHeavyBall;
-                   c.settings.groups[1].adamw_eps = 0.1;  // AdamW sees the size of its gradients
+                   // Makes AdamW depend on the size of its gradients.
+                   c.settings.groups[1].adamw_eps = 0.1;
                  }});
   return out;
 }
@@ -98,7 +100,7 @@ TEST_CASE("step rules: cautious decay acts if the update is zero", "[unit][optim
   c.settings.groups[0].weight_decay_kind = WeightDecayKind::kCautious;
   world::on_each(c, [&](world::Rank& rank, Comm&) {
     StepReport report;
-    REQUIRE(rank.step_only(0, report) == Status::kOk);  // gradients begin as zero
+    REQUIRE(rank.step_only(0, report) == Status::kOk);  // the gradients are still zero
     const float kept = 1.0f - static_cast<float>(0.02 * 0.1);
     for (int64_t i = 0; i < 24 * 60; ++i) {
       float after;
@@ -158,7 +160,7 @@ TEST_CASE("normuon: a single row or column is left alone on every axis",
 
 namespace {
 
-/// A matrix with one moment of NorMuon for each of its rows.
+/// Returns a case of a matrix that has a NorMuon moment for each of its rows.
 world::Case with_moments(std::vector<int64_t> mesh, std::vector<int64_t> shape) {
   world::Case c = world::on_mesh(std::move(mesh));
   c.settings.groups = world::default_groups();
@@ -221,7 +223,7 @@ TEST_CASE("normuon: one owner per replica gives the moments of one rank",
     for (size_t line = 0; line < 24; ++line)
       found[line] += std::memcmp(&moments[line * 4], &expected[line * 4], 4) == 0;
   }
-  for (const int owners : found) CHECK(owners == 2);  // one in every replica
+  for (const int owners : found) CHECK(owners == 2);  // one owner in every replica
 }
 
 namespace {
@@ -253,7 +255,7 @@ TEST_CASE("blocks: blocks that are shards need no messages between ranks", "[uni
     RANK_CHECK(rank.step(0, whole) == Status::kOk);
     RANK_CHECK(rank.step(1, blocks) == Status::kOk);
     RANK_CHECK(blocks.planned == 2);
-    // The vote is always sent; half a matrix in bf16 is gathered or returned.
+    // The first step also gathers and returns half a matrix in bf16; the vote is sent in both.
     RANK_CHECK(blocks.bytes_sent + 8 * 24 * 2 <= whole.bytes_sent);
     const std::string text = rank.optimizer().describe(false);
     RANK_CHECK(text.find("those between take blocks") != std::string::npos);
@@ -269,7 +271,7 @@ TEST_CASE("blocks, update_every: step numbers that differ between ranks return M
   rests.params[0].partial_grads = 3;
   rests.settings.groups = world::default_groups();
   rests.settings.groups[1].update_every = 2;
-  // For rank 2 the next step is a full step, or one in which the parameter rests.
+  // For rank 2, the next step is a full step, or a step in which the parameter is inactive.
   for (const auto& [c, number, setting] :
        {std::tuple{with_blocks(), 2 * kPeriod, "block_period 3"}, {rests, 4, "update_every 2"}}) {
     const auto ends = world::on_each(c, [number = number](world::Rank& rank, Comm& comm) {
@@ -299,7 +301,7 @@ TEST_CASE("blocks: the caller's functions give bitwise identical results", "[bit
   CHECK((by_callback.tensors == built_in.tensors));
   for (size_t step = 0; step < by_callback.reports.size(); ++step)
     CHECK(by_callback.reports[step].orthogonalized == built_in.reports[step].orthogonalized);
-  // Whole tensors in every step: a gather and a redistribution of each on each rank.
+  // Every step uses whole tensors, and each rank gathers and redistributes each of them once.
   CHECK(board.calls() == int64_t{2} * 3 * c.steps * c.world);
 }
 

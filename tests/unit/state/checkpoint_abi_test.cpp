@@ -1,4 +1,4 @@
-// Checkpoints through the C ABI.
+// Tests checkpoints through the C ABI.
 
 #include <algorithm>
 #include <catch2/catch.hpp>
@@ -22,7 +22,8 @@ namespace {
 
 constexpr int64_t kRows = 7, kCols = 5;
 
-/// A matrix for Muon, whole on one rank or in rows on several, and a replicated vector for AdamW.
+/// An optimizer of a Muon matrix, which is whole on one rank or sharded by rows on several, and a
+/// replicated vector for AdamW.
 class Trainer {
  public:
   explicit Trainer(muonrt::Comm comm) : comm_(std::move(comm)) {
@@ -119,7 +120,7 @@ TEST_CASE("checkpoint: the shards of all ranks cover the state, and one rank wri
           "[unit][abi][state]") {
   std::map<std::pair<int64_t, int32_t>, std::vector<int>> held, written;
   std::mutex mutex;
-  int odd = 0;  // shards with another dtype, with begin != 0, or without memory
+  int odd = 0;  // number of shards that have another dtype, begin != 0, or no memory
   on_two([&](int, Trainer& trainer) {
     const auto shards = trainer.optimizer->state_shards();
     const std::lock_guard lock(mutex);
@@ -130,7 +131,7 @@ TEST_CASE("checkpoint: the shards of all ranks cover the state, and one rank wri
       const int64_t numel = r.param == 0 ? kRows * kCols : kRows;
       here.resize(static_cast<size_t>(numel));
       wrote.resize(static_cast<size_t>(numel));
-      // Shards are whole rows, given by the runs of the first dimension.
+      // Each shard consists of whole rows, which the runs of the first dimension list.
       const int64_t width = r.ndim == 2 ? r.shape[1] : 1;
       int64_t local = 0;
       for (int64_t i = 0; i < r.n_runs[0]; ++i) {
@@ -214,7 +215,7 @@ TEST_CASE("checkpoint: only one save may be in progress, and it ends with the op
 TEST_CASE("checkpoint: notes and counters state what was saved and found", "[unit][abi][state]") {
   const test_support::Folder folder;
   std::vector<float> f(6, 0.5F), grads(12, 1.0F);
-  std::vector<uint16_t> w(6, 0x3f00);  // 0.5
+  std::vector<uint16_t> w(6, 0x3f00);  // 0.5 in bf16
   const int64_t shape[] = {2, 3};
   std::vector<muonrt_param_t> params(2, muonrt::param());
   for (auto& p : params) {
@@ -237,7 +238,7 @@ TEST_CASE("checkpoint: notes and counters state what was saved and found", "[uni
   one.step(0.1);
   CHECK(one.counters().saved_bytes == 0);
   one.save(folder.path());
-  // Two momenta, the master weights, and the f32 parameter.
+  // The save contains two momenta, the master weights, and the f32 parameter.
   CHECK(one.counters().saved_bytes == 4 * 6 * 4);
   CHECK(one.counters().saved_param_bytes == 6 * 4);
   const auto at_save = std::pair{f, w};

@@ -9,8 +9,8 @@
 #include "support/resumed.hpp"
 #include "support/sanitized.hpp"
 
-// Steps, a save, a load in another world and more steps give bitwise the same results as all steps
-// without interruption.
+// Tests that a run that is saved, loaded on another mesh and continued is bitwise identical to a
+// run without interruption.
 
 using namespace muonrt;
 
@@ -25,14 +25,15 @@ void check_moved(const world::Case& c, const world::Case& elsewhere,
   world::check_same(elsewhere, resumed::moved(c, elsewhere, kStop), expected);
 }
 
-/// Returns a case in which the update counts of parameters differ, before and after the stop.
+/// Returns a case in which the update counts of parameters differ, before and after the save.
 world::Case make(const bits::Factors& f, bool half) {
   world::Case c = bits::make(f, half, kSteps);
   c.inactive_params = {{}, {3, 9}, {0, 10}, {}};
   return c;
 }
 
-/// @param each  use every `each`-th mesh.
+/// Checks runs that continue on another mesh.
+/// @param each  Uses every `each`-th mesh.
 void over_meshes(
     bool half, size_t each = kEach,
     const std::function<void(world::Case&)>& set = [](world::Case&) {}) {
@@ -155,7 +156,7 @@ TEST_CASE("checkpoint: parameters that the caller restores give the same bits as
 
 TEST_CASE("checkpoint: stochastic rounding uses the saved keys if the order of parameters changes",
           "[bits][state]") {
-  // The parameters are equal except for their order. The gradient depends on the index.
+  // The cases differ only in the order of the parameters. Gradients depend on the index.
   const auto made = [](bool turned, int64_t seed) {
     world::Case c = world::on_mesh({2});
     c.settings.seed = seed;
@@ -194,7 +195,8 @@ TEST_CASE("checkpoint: f32 weights do not change if master weights become remain
     }
     return c;
   };
-  // Master weights, remainders, and master weights again give those of a run without interruption.
+  // Weights that are converted from master weights to remainders and back equal those of a run
+  // without interruption.
   const world::Case owned = made(MasterKind::kOwned, 0), split = made(MasterKind::kRemainder, 6);
   const test_support::Folder first, second;
   resumed::save(owned, 1, first.path());

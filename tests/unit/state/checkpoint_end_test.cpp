@@ -14,7 +14,7 @@
 #include "support/rank_check.hpp"
 #include "support/wrapped_device.hpp"
 
-// Loads that fail while they write, which files a load opens, and memory that the host cannot
+// Tests loads that fail while they write, which files a load opens, and memory that the host cannot
 // access.
 
 using namespace muonrt;
@@ -52,7 +52,7 @@ TEST_CASE("checkpoint: a load that fails while it writes ends the optimizer on e
     std::atomic<bool> loading = false;
     std::atomic<int64_t> operations = 0;
     ThreadFaults faults;
-    // Rank 1's file is damaged after rank 1 has done `nth` operations of the load.
+    // The file of rank 1 is damaged after rank 1 has done `nth` operations of the load.
     faults.after_operation = [&](int32_t, int32_t rank, const Operation&) {
       if (rank == 1 && loading && ++operations == nth)
         damage(file_of(folder.path(), "1.safetensors"));
@@ -220,7 +220,7 @@ TEST_CASE("checkpoint: a manifest's numbers and dtypes are bounded before anythi
       c, [&](Manifest& m) { m.params[0].updates = most + 1; }, "updates is 9007199254740993");
   rejected(
       c, [&](Manifest& m) { m.params[0].state["master"] = "U16"; }, "'master' in 'U16'");
-  // The other form of the weights is read by its own dtype.
+  // A load also checks the dtype if it converts master weights to remainders or vice versa.
   for (const MasterKind kind : {MasterKind::kOwned, MasterKind::kRemainder}) {
     const bool owned = kind == MasterKind::kOwned;
     const test_support::Folder other;
@@ -291,7 +291,7 @@ TEST_CASE("checkpoint: with partial, a new parameter gets a key that no other pa
   c.params.push_back(c.params[0]);
   c.params.back().name = "v";
   world::Case other = c;
-  other.params[0].name = "new";  // v keeps key 1; "new" must not get key 0, which w had
+  other.params[0].name = "new";  // v keeps key 1, and "new" must not get key 0, which w had
   std::swap(other.params[0], other.params[1]);
   const test_support::Folder folder;
   resumed::save(c, 2, folder.path());

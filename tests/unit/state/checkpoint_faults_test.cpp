@@ -16,7 +16,7 @@
 #include "support/rank_check.hpp"
 #include "support/sanitized.hpp"
 
-// Faults of checkpoints: failing file operations, damaged files, and wrong arguments.
+// Tests faults of checkpoints: file operations that fail, damaged files, and wrong arguments.
 
 using namespace muonrt;
 using Catch::Contains;
@@ -25,9 +25,10 @@ using namespace resumed;
 
 namespace {
 
-constexpr int64_t kEach = kSanitized ? 4 : 1;  // every `kEach`-th operation fails in one run
+// There is one run for every `kEach`-th operation, which fails in it.
+constexpr int64_t kEach = kSanitized ? 4 : 1;
 
-/// Makes operation number `nth` of one rank fail, and if `lasting`, all later ones.
+/// Makes operation number `nth` of one rank fail and, if `lasting`, all later ones.
 class FailingFiles : public Files {
  public:
   FailingFiles(int64_t nth, bool lasting) : left_(nth), lasting_(lasting) {}
@@ -45,7 +46,7 @@ class FailingFiles : public Files {
   bool lasting_;
 };
 
-/// Blocks the creation of files until `release` is called.
+/// Blocks the creation of files until release() is called.
 class WaitingFiles : public Files {
  public:
   void release() { released_.set_value(); }
@@ -94,7 +95,7 @@ TEST_CASE("checkpoint: whichever operation fails, the folder has the old or the 
           problems[number] =
               problem_of([&] { save_state(rank.optimizer(), path, {.with_params = true}, files); });
           if (files.failed() && comm.rank() == failing) failed = true;
-          // The optimizer remains usable.
+          // The optimizer can still be used.
           run_steps(rank, 2, 3);
         });
         ended = !failed;
@@ -129,7 +130,7 @@ TEST_CASE("checkpoint: the wait reports errors of a background save, and the old
     world::on_ranks(2, [&](Comm& comm) {
       world::Rank rank(c, comm);
       run_steps(rank, 0, 2);
-      // Operations of rank 1: examine the probe, create the file, write the file.
+      // Rank 1 checks the probe file, creates its file and writes it. The third operation fails.
       BackgroundSave saving(std::make_unique<FailingFiles>(comm.rank() == 1 ? 2 : 1000, lasting));
       saving.reserve(rank.optimizer(), true);
       saving.begin(rank.optimizer(), folder.path(), {.with_params = true});
@@ -141,7 +142,8 @@ TEST_CASE("checkpoint: the wait reports errors of a background save, and the old
     CHECK_THAT(problems[0], Contains("rank 1") && Contains("planted: write"));
     CHECK(parse_manifest(content(folder.path() + "/manifest.json"), "m").step == 1);
     load(c, 1, 2, folder.path());
-    CHECK(names_in(folder.path()).size() == (lasting ? 4 : 3));  // lasting: removing fails, too
+    // If faults last, removing the file fails as well.
+    CHECK(names_in(folder.path()).size() == (lasting ? 4 : 3));
   }
 }
 
@@ -179,7 +181,8 @@ TEST_CASE("checkpoint: every flipped bit is detected, and the error names the fi
   REQUIRE(names.size() == 3);
   for (const std::string& name : names) {
     const std::string good = content(folder.path() + "/" + name);
-    // A sample of bytes, with a different bit in each, because a load per byte would take too long.
+    // Flips a different bit in each byte of a sample, because a load for every byte would take too
+    // long.
     const size_t flips = kSanitized ? 15 : 60;
     for (size_t i = 0; i < good.size(); i += 1 + good.size() / flips) {
       std::string bad = good;
@@ -242,7 +245,7 @@ TEST_CASE("checkpoint: with partial, missing state is initialized and other stat
       const auto zero = rank.state(1, kind);
       RANK_CHECK(std::all_of(zero.begin(), zero.end(), [](unsigned char b) { return b == 0; }));
     }
-    // Two ranks hold three of six rows each.
+    // Each of the two ranks holds three of the six rows.
     const auto momentum = rank.state(0, StateKind::kMomentum);
     RANK_CHECK(std::equal(momentum.begin(), momentum.end(),
                           saved.momentum[0].begin() + comm.rank() * 3 * 5 * 4));
@@ -273,7 +276,7 @@ TEST_CASE("checkpoint: momentum of the other kind is converted, and the notes sa
   });
 }
 
-// The files in a folder of checkpoints, and concurrent saves.
+// The following cases test the files in a folder of checkpoints, and concurrent saves.
 
 TEST_CASE("checkpoint: a folder that the ranks do not share is rejected", "[unit][state]") {
   const Folder one, two;
@@ -331,7 +334,7 @@ TEST_CASE("checkpoint: the last saves are kept, and only files of older saves ar
   const Folder folder;
   for (const auto& names : {others, left})
     for (const std::string& name : names) put(folder.path() + "/" + name, "x");
-  std::vector<int64_t> expected, kept;  // the newest first, independent of their steps
+  std::vector<int64_t> expected, kept;  // the newest come first, whatever their step numbers are
   for (const int64_t steps : {3, 1, 2, 2, 1}) {
     save(small(), steps, folder.path(), {.with_params = true, .keep = 3});
     expected.insert(expected.begin(), steps);
@@ -366,7 +369,7 @@ TEST_CASE("checkpoint: a damaged manifest is replaced, one of another format is 
     CHECK(problem_of([&] { save(small(), 2, folder.path(), {.keep = keep}); }) == "no error");
     CHECK(parse_manifest(content(path), path).step == 2);
     CHECK(names_in(folder.path()).size() == 3);
-    // A manifest of a later format, with a valid checksum.
+    // This manifest has a later format and a valid checksum.
     std::string text = to_text(good);
     const std::string name = "muonrt checkpoint 1";
     text.replace(text.find(name), name.size(), "muonrt checkpoint 9");

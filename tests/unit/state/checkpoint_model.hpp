@@ -12,7 +12,7 @@
 #include "muonrt/muonrt.hpp"
 #include "support/numerics/noise.hpp"
 
-/// Checkpoints of a small model with every kind of state, and the values that they must have.
+/// A small model with every kind of state, its checkpoints, and the values that they must contain.
 namespace checkpoint_model {
 
 using Bytes = std::vector<unsigned char>;
@@ -22,7 +22,7 @@ using Key = std::pair<std::string, int32_t>;  // parameter and kind
 struct Tensor {
   const char* name;
   std::vector<int64_t> shape;
-  int32_t group, shard_dim;  // -1: replicated
+  int32_t group, shard_dim;  // shard_dim is -1 if the tensor is replicated
   muonrt_dtype_t dtype;
   muonrt_master_kind_t master;
 };
@@ -41,7 +41,7 @@ inline int64_t product(const std::vector<int64_t>& shape) {
   return out;
 }
 
-/// One rank of a training of the model. Values and gradients depend only on the element.
+/// One rank that trains the model. Values and gradients depend only on the index of the element.
 class Rank {
  public:
   explicit Rank(muonrt::Comm comm) : comm_(std::move(comm)) {
@@ -122,7 +122,7 @@ inline void on_threads(int32_t ranks, const std::function<void(Rank&)>& work) {
   for (std::thread& t : threads) t.join();
 }
 
-/// Saves after `steps` steps.
+/// Saves a checkpoint after `steps` steps.
 inline void save(const std::string& folder, int32_t ranks, int64_t steps, int32_t with_params = 1,
                  int64_t keep = 1) {
   on_threads(ranks, [&](Rank& rank) {
@@ -131,7 +131,7 @@ inline void save(const std::string& folder, int32_t ranks, int64_t steps, int32_
   });
 }
 
-/// All tensors after `steps` steps on one rank, from the memory of the optimizer.
+/// Returns all tensors after `steps` steps on one rank, read from the memory of the optimizer.
 inline std::map<Key, Bytes> values_after(int64_t steps) {
   Rank rank(muonrt::Comm::self());
   for (int64_t s = 0; s < steps; ++s) rank.step(s);

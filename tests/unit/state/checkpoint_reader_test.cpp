@@ -1,4 +1,4 @@
-// Checkpoints that are read without an optimizer, through the C ABI.
+// Tests reading checkpoints without an optimizer, through the C ABI.
 
 #include <sys/wait.h>
 #include <unistd.h>
@@ -28,7 +28,7 @@ void flip(const std::string& path, size_t byte) {
       .write(reinterpret_cast<const char*>(all.data()), std::ssize(all));
 }
 
-/// Paths of the data files, by rank.
+/// Returns the paths of the data files in the order of the ranks.
 std::vector<std::string> data_files(const std::string& folder) {
   std::vector<std::string> out;
   for (const auto& entry : std::filesystem::directory_iterator(folder))
@@ -37,7 +37,7 @@ std::vector<std::string> data_files(const std::string& folder) {
   return out;
 }
 
-/// Whether the status is `expected` and the message has all texts.
+/// Checks that the status is `expected` and that the message contains all texts.
 void check_error(muonrt_status_t status, muonrt_status_t expected,
                  const std::vector<std::string>& texts) {
   CHECK(status == expected);
@@ -74,7 +74,7 @@ TEST_CASE("checkpoint reader: whole tensors of any mesh have the values of the o
     for (int64_t i = 0; i < info.n_tensors; ++i) {
       const muonrt_checkpoint_tensor_t tensor = checkpoint.tensor(i);
       CAPTURE(ranks, tensor.param, tensor.kind);
-      // The parameter is the first of its tensors.
+      // The tensor with the parameter's values is the first of its tensors.
       CHECK((tensor.kind == MUONRT_STATE_PARAM) == (tensor.param != last_param));
       last_param = tensor.param;
       const auto found = expected.find({tensor.param, tensor.kind});
@@ -140,7 +140,7 @@ TEST_CASE("checkpoint reader: kept checkpoints are listed and opened", "[unit][a
     rank.step(s);
     rank.save(folder.path(), 0, 3);
   }
-  // These names are not those of manifests.
+  // Files with these names are not manifests.
   for (const char* other :
        {"manifest-1.json", "manifest-0000000001-0000000000000001.json.bak", "x"})
     std::ofstream(folder.path() + "/" + other) << "{}";
@@ -188,17 +188,16 @@ TEST_CASE(
                  Contains("bytes 0 to " + std::to_string(whole.size() - header)) &&
                      Contains("momentum of param 'rows', elements 20 to 35"));
     REQUIRE(checkpoint.problems().size() == 1);
-    // Every tensor with elements in the file is an error.
+    // Reading any tensor that has elements in this file returns an error.
     std::vector<float> values(35);
     const int64_t index = checkpoint.find_tensor("rows", MUONRT_STATE_MOMENTUM);
     check_error(muonrt_checkpoint_read(values.data(), 4 * 35, checkpoint.get(), index), kCorrupt,
                 {files[1]});
     flip(files[1], byte);
-    checkpoint.verify();  // reads again
+    checkpoint.verify();  // reads the files again
     CHECK(checkpoint.problems().empty());
   }
-  // Two files, one of them missing: both are reported, the replicas' state of the other is
-  // readable.
+  // The first file is damaged and the second is missing, and verify() reports both.
   flip(files[0], content(files[0]).size() - 1);
   std::filesystem::rename(files[1], files[1] + ".moved");
   muonrt::Checkpoint checkpoint(folder.path());
@@ -243,7 +242,8 @@ TEST_CASE("checkpoint reader: each invalid argument is rejected", "[unit][abi][s
               MUONRT_ERROR_IO, {"/no", "cannot be read"});
   CHECK(std::string(text) == "before");
   CHECK(muonrt_checkpoint_list(text, 8, &number, path) == MUONRT_OK);
-  CHECK(std::string(text) == "manifes");  // cut, with the terminating zero
+  // The text is cut to 8 bytes, including the terminating zero.
+  CHECK(std::string(text) == "manifes");
   CHECK(number == 13);
 
   check_error(muonrt_checkpoint_get_info(nullptr, c), kInvalid, {"info is NULL"});
@@ -284,8 +284,8 @@ TEST_CASE("checkpoint reader: each invalid argument is rejected", "[unit][abi][s
 
 namespace {
 
-/// Calls every function of an open checkpoint.
-/// @param[out] said  whether all error messages contain `text`.
+/// Calls every function of an open checkpoint and returns the statuses.
+/// @param[out] said  Whether all error messages contain `text`.
 std::vector<muonrt_status_t> calls_of(muonrt_checkpoint_t* c, const std::string& text, bool& said) {
   std::vector<muonrt_status_t> out;
   said = true;

@@ -1,4 +1,4 @@
-// Which parameters a checkpoint has, how a load restores them, and into which folders a save
+// Tests which parameters a checkpoint has, how a load restores them, and into which folders a save
 // writes.
 
 #include <catch2/catch.hpp>
@@ -13,7 +13,7 @@ using test_support::Folder;
 
 namespace {
 
-/// An f32 matrix, and a matrix and a vector in bf16, in shards and replicated.
+/// Returns a case with a sharded f32 matrix, a sharded bf16 matrix and a replicated bf16 vector.
 world::Case mixed(MasterKind kind, std::vector<int64_t> mesh = {2}) {
   world::Case c = world::on_mesh(std::move(mesh));
   c.settings.groups = world::default_groups();
@@ -32,7 +32,7 @@ Manifest manifest_in(const std::string& folder) {
   return parse_manifest(content(folder + "/manifest.json"), "manifest.json");
 }
 
-/// Which parameters have shards in the checkpoint.
+/// Returns the names of the parameters whose values are in the checkpoint.
 std::string stored(const std::string& folder) {
   std::string out;
   for (const ManifestParam& p : manifest_in(folder).params)
@@ -40,7 +40,7 @@ std::string stored(const std::string& folder) {
   return out;
 }
 
-/// Whether a load into a new optimizer restores the parameters of the save.
+/// Returns whether a load into a new optimizer restores the parameters of the save.
 bool restored(const world::Tensors& at_save, const world::Case& c, const std::string& folder,
               const LoadSettings& how = {}) {
   return resumed::load(c, 0, 0, folder, how).tensors.params == at_save.params;
@@ -71,7 +71,8 @@ TEST_CASE("checkpoint: master weights of a checkpoint without parameters restore
   const auto at_save = resumed::save(c, 2, folder.path(), {.with_params = false});
   CHECK(stored(folder.path()).empty());
   CHECK(restored(at_save, c, folder.path()));
-  // With remainders, ties are rounded away from zero, and the f32 weights are the same.
+  // If the master weights become remainders, the f32 weights stay the same, but ties in the bf16
+  // parameters are rounded away from zero.
   c.params[0].master_kind = c.params[1].master_kind = MasterKind::kRemainder;
   CHECK(problem_of([&] { resumed::load(c, 0, 0, folder.path()); }) == "no error");
   CHECK_THAT(problem_of([&] { resumed::load(c, 0, 0, folder.path(), {.with_params = false}); }),
@@ -85,7 +86,8 @@ TEST_CASE("checkpoint: a parameter that the caller has rounded differently keeps
     const world::Case c = mixed(MasterKind::kOwned);
     const auto at_save = world::tensors_after(c, [&](world::Rank& rank, Comm& comm) {
       run_steps(rank, 0, 2);
-      if (comm.rank() == 1) rank.data(1)[0] ^= 1;  // the other neighbor of its master weight
+      // Changes the weight to the adjacent value on the other side of its master weight.
+      if (comm.rank() == 1) rank.data(1)[0] ^= 1;
       Files files;
       save_state(rank.optimizer(), folder.path(), {.with_params = with_params}, files);
     });
@@ -130,7 +132,7 @@ TEST_CASE("checkpoint: a folder with a checkpoint of another model is rejected w
     resumed::save(other, 1, folder.path(), {.overwrite = true});
     CHECK(problem_of([&] { resumed::load(other, 0, 0, folder.path()); }) == "no error");
   }
-  // The same model on another mesh, with other dtypes and in another order, is no other model.
+  // A case on another mesh, with other dtypes and another parameter order is still the same model.
   const Folder folder;
   resumed::save(small(), 2, folder.path());
   world::Case same = small();

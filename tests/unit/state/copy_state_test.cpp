@@ -1,4 +1,5 @@
-// State that survivors of a failure copy to a new optimizer over other ranks and another mesh.
+// Tests copying state from the survivors of a failure to a new optimizer over other ranks and
+// another mesh.
 
 #include "state/copy/copy_state.hpp"
 
@@ -22,8 +23,9 @@ constexpr Placement kRows{PlacementKind::kShard, 0, 1}, kColumns{PlacementKind::
     kSame{PlacementKind::kReplicate, 0, 1};
 constexpr int kStop = 2, kSteps = 4;
 
-/// One parameter of each kind.
-/// @param owners  gradients are partial sums over the first dimension of the mesh.
+/// Returns a case with one parameter of each kind.
+/// @param owners  Whether gradients are partial sums over the first dimension of the mesh, so that
+///     owners hold state.
 world::Case make(std::vector<int64_t> mesh, const std::vector<Placement>& placements,
                  bool owners = false) {
   world::Case c = world::on_mesh(std::move(mesh));
@@ -61,9 +63,9 @@ world::Case make(std::vector<int64_t> mesh, const std::vector<Placement>& placem
 struct Row {
   const char* what;
   world::Case from;
-  std::set<int> dead;  // ranks of `from`
+  std::set<int> dead;  // dead ranks of `from`
   world::Case to;
-  bool reversed = false;  // the survivors have the opposite order in `to`
+  bool reversed = false;  // whether the survivors have the opposite order in `to`
 };
 
 std::vector<Row> rows() {
@@ -89,8 +91,8 @@ std::vector<Row> rows() {
           {"the same mesh", make({2, 2}, {kSame, kRows}), {}, make({2, 2}, {kSame, kRows})}};
 }
 
-/// Runs the first steps of `from`, which then fails; copies its state on the ranks that are left
-/// to `to`, and calls `script(new rank, comm, old rank or null)` there.
+/// Runs the first steps of `from` until the dead ranks fail. On the remaining ranks copies the
+/// state to `to` and calls `script(new rank, comm, old rank or null)`.
 world::Tensors moved(const Row& row,
                      const std::function<void(world::Rank&, Comm&, world::Rank*)>& script) {
   const int world = std::max(row.from.world, row.to.world + static_cast<int>(row.dead.size()));
@@ -111,7 +113,7 @@ world::Tensors moved(const Row& row,
       resumed::run_steps(*old, 0, kStop);
     }
     std::vector<char> all(static_cast<size_t>(world));
-    process.allgather("", all.data(), 1);  // all ranks have ended the steps
+    process.allgather("", all.data(), 1);  // waits until all ranks have completed the steps
     if (old) {
       if (row.dead.contains(number)) {
         comm->transport().abort_with_duplicates(Status::kAborted, "it dies");
@@ -169,7 +171,7 @@ TEST_CASE("copy_state: elements that no rank holds are named, and nothing change
   moved(row, [](world::Rank& rank, Comm&, world::Rank* old) {
     const world::Tensors before = rank.tensors();
     const std::string problem = resumed::problem_of([&] { copy(rank, old); });
-    // Rank 3 had rows 9 to 11, of which rank 2 is the first to need one.
+    // Rank 3 had rows 9 to 11, and rank 2 is the first rank that needs one of them.
     RANK_CHECK(problem.find("INVALID_ARGUMENT rank 2: copy_state: param 'w': element 90 of its "
                             "param is lost") != std::string::npos);
     RANK_CHECK(rank.tensors() == before);

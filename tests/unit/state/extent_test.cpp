@@ -16,7 +16,7 @@ std::map<int64_t, int64_t> places(const Extent& x) {
   std::map<int64_t, int64_t> out;
   int64_t numel = 1;
   for (const int64_t n : x.shape) numel *= n;
-  int64_t number = 0;  // in the product
+  int64_t number = 0;  // number of elements that the runs have selected so far
   for (int64_t e = 0; e < numel; ++e) {
     bool in = true;
     int64_t rest = e;
@@ -59,7 +59,7 @@ TEST_CASE("extent: stretches and overlaps are those of its elements one by one",
     for (const Stretch& s : a.stretches()) {
       CHECK(s.count > 0);
       CHECK(s.element > last);
-      last = s.element + s.count;  // adjacent elements form one stretch
+      last = s.element + s.count;  // adjacent elements belong to the same stretch
       for (int64_t k = 0; k < s.count; ++k) seen[s.element + k] = s.local + k;
     }
     CHECK(seen == in_a);
@@ -72,8 +72,8 @@ TEST_CASE("extent: stretches and overlaps are those of its elements one by one",
   }
 }
 
-// Such an extent fits into a checkpoint of a few hundred bytes. Counting from element 0 would take
-// an hour.
+// Such an extent fits into a checkpoint of a few hundred bytes, but counting from element 0 would
+// take an hour.
 TEST_CASE("extent: a part at the end of a huge tensor is found quickly", "[unit][state]") {
   constexpr int64_t kHuge = int64_t{1} << 40;
   const Extent columns = {{kHuge, 4}, {{{0, kHuge}}, {{1, 2}}}, 0, kHuge};
@@ -88,7 +88,7 @@ TEST_CASE("extent: a part at the end of a huge tensor is found quickly", "[unit]
   REQUIRE(both.size() == 2);
   CHECK(both[1].first == kHuge - 1);
   CHECK(both[1].second == 1);
-  // With neighboring dimensions merged.
+  // Here the other extent is flat, so its neighboring dimensions are merged.
   CHECK(overlaps(columns, whole_extent(4 * kHuge).part(4 * kHuge - 3, 4 * kHuge)).size() == 1);
   CHECK(overlaps(columns, whole_extent(4 * kHuge).part(4 * kHuge - 2, 4 * kHuge)).empty());
 }

@@ -1,4 +1,5 @@
-// Saves are not affected by forked children, other users or a change of the working directory.
+// Tests that forked children, other users and a change of the working directory do not affect
+// saves.
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -21,7 +22,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// One rank with one matrix and reserved memory for a background save.
+/// An optimizer of one matrix on one rank, with memory that is reserved for a background save.
 class Saver {
  public:
   Saver() {
@@ -82,7 +83,7 @@ TEST_CASE("save: a child that outlives the save does not keep the folder locked"
   int ends[2];
   REQUIRE(pipe2(ends, O_CLOEXEC) == 0);
   REQUIRE(saver.begin(folder.path()) == MUONRT_OK);
-  const pid_t child = fork();  // like a worker of a data loader
+  const pid_t child = fork();  // the child acts like a worker of a data loader
   if (child == 0) {
     close(ends[1]);
     char byte;
@@ -113,7 +114,7 @@ TEST_CASE("save: only users who may write the lock file can read it", "[unit][st
     CHECK(mode_of(path) == mode);
   }
   umask(before);
-  chmod(path.c_str(), 0644);  // the mode of an existing lock file is reduced, too
+  chmod(path.c_str(), 0644);  // the lock also reduces the mode of an existing file
   { const FileLock lock = files.lock(path); }
   CHECK(mode_of(path) == 0600);
 }
@@ -131,7 +132,7 @@ TEST_CASE("save: a relative folder is resolved when the save begins", "[unit][st
   CHECK(fs::is_empty(elsewhere.path()));
 }
 
-// With `keep` a manifest that cannot be examined would otherwise be replaced as if it were absent.
+// If such a manifest counted as absent, a save with `keep` would replace it.
 TEST_CASE("files: a file that cannot be examined is an error, not absent", "[unit][state]") {
   const test_support::Folder folder;
   Files files;

@@ -1,4 +1,4 @@
-// State shards and update counts through the C ABI.
+// Tests state shards and update counts through the C ABI.
 
 #include <array>
 #include <catch2/catch.hpp>
@@ -16,7 +16,7 @@ namespace {
 
 constexpr int64_t kRows = 24, kCols = 10, kCount = kRows * kCols;
 
-/// A bf16 matrix of one rank, with f32 gradients.
+/// An optimizer of a bf16 matrix on one rank, with f32 gradients.
 class Matrix {
  public:
   explicit Matrix(int32_t master_kind, int32_t normuon = MUONRT_NORMUON_OFF) {
@@ -137,7 +137,8 @@ TEST_CASE("state: each kind of state that exists has one shard on one rank", "[u
 
 TEST_CASE("state: AdamW uses the update count of a parameter, not the number of steps",
           "[unit][abi]") {
-  // One weight with gradient 1. With beta1 = 0 the update is g / (sqrt(v / (1 - beta2^t)) + eps).
+  // The parameter is one weight with gradient 1. With beta1 = 0 its update is g / (sqrt(v / (1 -
+  // beta2^t)) + eps).
   constexpr double kLr = 0.01, kBeta2 = 0.999;
   constexpr int64_t kSteps = 2000;
   const auto moved = [&](int64_t updates, float variance) {
@@ -166,14 +167,14 @@ TEST_CASE("state: AdamW uses the update count of a parameter, not the number of 
     CHECK(o.steps() == kSteps + 1);
     return 1.0 - double{weight};
   };
-  // After two updates by a gradient of 1 the variance is 1 - beta2^2, and the third gives 1 again.
+  // After two updates with gradient 1 the variance is 1 - beta2^2, so the third update is 1 again.
   const auto two = static_cast<float>(1 - kBeta2 * kBeta2);
   CHECK(moved(2, two) == Approx(kLr).epsilon(1e-3));
   const double wrong =
       kLr * std::sqrt((1 - std::pow(kBeta2, kSteps + 1.0)) / (1 - std::pow(kBeta2, 3)));
   CHECK(wrong > 10 * kLr);
   CHECK(moved(-1, two) == Approx(wrong).epsilon(1e-3));
-  // A parameter whose state starts from zero.
+  // With an update count of 0 the state starts from zero.
   CHECK(moved(0, 0.0f) == Approx(kLr).epsilon(1e-3));
 }
 

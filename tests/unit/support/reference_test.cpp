@@ -1,4 +1,4 @@
-// Tests of the float64 reference implementation, with which all other code is compared.
+// Tests the float64 reference implementation, with which all other code is compared.
 #include "reference/reference.hpp"
 
 #include <algorithm>
@@ -32,7 +32,7 @@ TEST_CASE("reference: svd finds a known spectrum, with rank deficiency, too", "[
   for (size_t i = 0; i < spectrum.size(); ++i)
     CHECK(found.s[i] == Approx(spectrum[i]).margin(1e-14));
   const Matrix o = polar_factor(a, 1e-6);
-  CHECK(frobenius(o) == Approx(2.0));  // four singular values of 1
+  CHECK(frobenius(o) == Approx(2.0));  // there are four singular values of 1
   CHECK(max_difference(multiply(o, transpose(a)), transpose(multiply(o, transpose(a)))) <= 1e-8);
 }
 
@@ -58,7 +58,7 @@ TEST_CASE("reference: Newton-Schulz changes only singular values, in both forms"
 TEST_CASE("reference: ten Polar Express steps give the polar factor", "[unit][reference]") {
   const Matrix a = assemble(random_svd(8, 20, {1, 1, 0.8, 0.5, 0.2, 0.1, 0.05, 0.02}, 5));
   const Matrix o = newton_schulz(lists::kPolarReference, 1.01, a);
-  // The last step is the limit, with u not exactly 1; the published digits end at 1e-15.
+  // The last step is the limit, in which u is not exactly 1. The published digits end at 1e-15.
   CHECK(max_difference(o, polar_factor(a)) <= 1e-12);
 }
 
@@ -92,7 +92,7 @@ TEST_CASE("reference: the first AdamW step, by hand, in both forms", "[unit][ref
   how.weight_decay = 0.1;
   std::vector<double> w = {2}, m = {0}, v = {0};
   adamw_step(how, 1, w, m, v, {-3});
-  // Bias correction undoes the first average: m' = g, v' = g^2.
+  // In the first step, bias correction cancels the averaging: m' = g and v' = g^2.
   CHECK(w[0] == Approx(2 - 0.5 * 0.1 * 2 - 0.5 * (-3) / (3 + 0.25)));
   how.folded = true;
   w = {2}, m = {0}, v = {0};
@@ -106,8 +106,9 @@ TEST_CASE("reference: a matrix in blocks, and its divisor, by hand", "[unit][ref
   CHECK(blocks[0].rows == std::vector<int64_t>{0, 1, 2});
   CHECK(blocks[3].rows == std::vector<int64_t>{3, 4});
   CHECK(blocks[3].cols == std::vector<int64_t>{2});
-  CHECK(cut_into({whole_matrix(5, 1)}, 4, 1).size() == 3);  // of two rows
-  // u has norm 5, and the list is the identity.
+  // Each block has two rows, the last one has one.
+  CHECK(cut_into({whole_matrix(5, 1)}, 4, 1).size() == 3);
+  // The norm of u is 5, and the coefficients give the identity.
   Matrix u(1, 2);
   u(0, 0) = 3, u(0, 1) = -4;
   Muon how;
@@ -118,7 +119,8 @@ TEST_CASE("reference: a matrix in blocks, and its divisor, by hand", "[unit][ref
     how.normalize = static_cast<Normalize>(i);
     CHECK(max_difference(orthogonalized(how, u), scale(1 / divisors[i], u)) <= 1e-15);
   }
-  // The factor of a part multiplies its decay and its update, which is the sign for a 1 x 1 matrix.
+  // The factor of a part multiplies its decay and its update. For a 1 x 1 matrix the update is the
+  // sign.
   how.normalize = Normalize::kPrescaled;
   how.nesterov = false;
   how.lr = 0.5;
@@ -133,7 +135,7 @@ TEST_CASE("reference: a matrix in blocks, and its divisor, by hand", "[unit][ref
 }
 
 TEST_CASE("reference: random bits are those of Philox", "[unit][reference]") {
-  // Known answer of Random123 (kat_vectors, philox4x32 with 10 rounds).
+  // The known answer of Random123 (kat_vectors, philox4x32 with 10 rounds).
   const uint32_t words[] = {0x6627e8d5u, 0xe169c58du, 0xbc57ac4cu, 0x9b00dbd8u};
   for (uint64_t e = 0; e < 8; ++e)
     CHECK(random_bits(0, 0, 0, e) == (words[e / 2] >> 16 * (e % 2) & 0xffffu));

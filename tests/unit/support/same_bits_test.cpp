@@ -13,7 +13,8 @@ using namespace muonrt;
 namespace {
 
 constexpr int kSteps = 5;
-constexpr size_t kEach = kSanitized ? 9 : 1;  // every how many-th row of the covering arrays
+// Only every `kEach`-th row of the covering arrays runs.
+constexpr size_t kEach = kSanitized ? 9 : 1;
 
 void check_same(const bits::Factors& factors, bool half, const world::Tensors& reference) {
   world::Case c = bits::make(factors, half, kSteps);
@@ -61,7 +62,7 @@ TEST_CASE("same bits: every variant of orthogonalization, with f16, AOL and bloc
   std::vector<world::Tensors> references;
   for (int variant = 0; variant < bits::kVariants; ++variant)
     references.push_back(bits::reference_ops(false, kSteps, variant));
-  // The variants must differ: each gives different weights.
+  // The variants must differ, so each must give different weights.
   for (int variant = 1; variant < bits::kVariants; ++variant)
     CHECK(references[static_cast<size_t>(variant)].params != references[0].params);
   const auto rows =
@@ -135,7 +136,8 @@ TEST_CASE("same bits: master weights and remainders equal the f32 parameter", "[
     world::on_ranks(1, [&](Comm& comm) {
       world::Rank a(half, comm), b(full, comm);
       for (int64_t p = 0; p < std::ssize(half.params); ++p)
-        for (size_t e = 0; e < a.data(p).size() / 2; ++e) {  // the upper half of an f32
+        // Copies the upper half of an f32 value.
+        for (size_t e = 0; e < a.data(p).size() / 2; ++e) {
           std::memset(b.data(p).data() + 4 * e, 0, 2);
           std::memcpy(b.data(p).data() + 4 * e + 2, a.data(p).data() + 2 * e, 2);
         }

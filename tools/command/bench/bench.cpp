@@ -12,6 +12,7 @@ void add_bench(CLI::App& app, Work& work) {
   add_bench_gemm(*command, work);
   add_bench_ns(*command, work);
   add_bench_elementwise(*command, work);
+  add_bench_calibrate(*command, work);
   command->footer("Example: muonrt bench step --ranks 4");
 }
 

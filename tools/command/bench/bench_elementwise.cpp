@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 
+#include "command/bench/bench_parts.hpp"
 #include "command/bench/bench_timer.hpp"
 #include "command/bench/bench_values.hpp"
 #include "command/command.hpp"
@@ -23,11 +24,15 @@ constexpr int64_t kWideRows = 4096, kWideCols = 11008;
 
 enum class Data {
   kMuon,        // a bf16 parameter with master and momentum, its bf16 gradient, a message
+  kPlainMuon,   // an f32 parameter with momentum, its f32 gradient, a message
+  kPlainAdamW,  // the same with a variance
   kRemainder,   // the same with a remainder of 16 bits instead of the master
   kStochastic,  // the same without either, rounded stochastically
   kAdamW,       // with a master and a variance
   kTall,        // a matrix that is stored transposed, and a message
   kMatrix,      // 4096 x 11008, or as much of it as there are elements
+  kPlainTall,   // as kTall, in f32
+  kPlainMatrix  // as kMatrix, with an f32 result
 };
 
 /// The operands of a pass over at most `elements` elements, in a device's memory.
@@ -51,16 +56,19 @@ struct ElementwiseWorkload {
 
   ElementwiseWorkload(Workbench& on, Data data, int64_t most)
       : bench(on), ops(on.ops()), stream(on.stream()) {
-    cols = std::min(data == Data::kMatrix ? kWideCols : kCols, most);
-    if (data == Data::kTall)  // a power of two, so that there are 2 to 8 times as many rows
+    const bool wide = data == Data::kMatrix || data == Data::kPlainMatrix;
+    const bool tall = data == Data::kTall || data == Data::kPlainTall;
+    cols = std::min(wide ? kWideCols : kCols, most);
+    if (tall)  // a power of two, so that there are 2 to 8 times as many rows
       for (cols = 1; 8 * cols * cols <= most;) cols *= 2;
     rows = most / cols;
-    if (data == Data::kMatrix) rows = std::min(rows, kWideRows);
+    if (wide) rows = std::min(rows, kWideRows);
     findings = bench.put(std::vector<Findings>(1));
     message = bench.put(bench_values(6, DType::kBF16, elements()));
     other = bench.put(std::vector<unsigned char>(static_cast<size_t>(2 * elements())));
-    if (data == Data::kTall || data == Data::kMatrix) {
-      make_matrices();
+    if (tall || wide) {
+      make_matrices(data == Data::kPlainTall ? DType::kF32 : DType::kBF16,
+                    data == Data::kPlainMatrix ? DType::kF32 : DType::kBF16);
     } else {
       make_parameter(data);
     }
@@ -78,9 +86,10 @@ struct ElementwiseWorkload {
     block.update_scale = 0.3f;
     blocks = {block};
     view.numel = n;
-    view.param_dtype = view.grad_dtype = DType::kBF16;
-    view.param = values(1, DType::kBF16);
-    view.grad = values(2, DType::kBF16);
+    const bool plain = data == Data::kPlainMuon || data == Data::kPlainAdamW;
+    view.param_dtype = view.grad_dtype = plain ? DType::kF32 : DType::kBF16;
+    view.param = values(1, view.param_dtype);
+    view.grad = values(2, view.grad_dtype);
     view.momentum = reinterpret_cast<float*>(values(4, DType::kF32));
     if (data == Data::kRemainder) {
       view.form = WeightForm::kRemainder;
@@ -88,11 +97,11 @@ struct ElementwiseWorkload {
     } else if (data == Data::kStochastic) {
       view.form = WeightForm::kStochastic;
       view.seed = 7;
-    } else {
+    } else if (!plain) {
       view.form = WeightForm::kMaster;
       view.master = reinterpret_cast<float*>(values(3, DType::kF32));
     }
-    if (data == Data::kAdamW) {
+    if (data == Data::kAdamW || data == Data::kPlainAdamW) {
       auto variance = bench_values(5, DType::kF32, n);
       for (int64_t i = 0; i < n; ++i) variance[static_cast<size_t>(4 * i + 3)] &= 0x7f;
       view.variance = reinterpret_cast<float*>(bench.put(variance));
@@ -109,19 +118,22 @@ struct ElementwiseWorkload {
     sum = bench.put(std::vector<Vote>{Vote{1, kFingerprint, 0, 0, 0}});
   }
 
-  void make_matrices() {
+  /// @param from, to  dtypes of `matrix` and `normal`.
+  void make_matrices(DType from, DType to) {
     owned = {{0, rows, cols}};
     placed = {{0, rows, cols, 0, 0, 0}};
-    const int64_t m = owned[0].short_side(), n = owned[0].long_side();
-    const int64_t ld = bench.ops().leading_dimension(n, DType::kBF16);
+    matrix = make_matrix(from);
+    normal = make_matrix(to);
+  }
+  MatrixBatch make_matrix(DType dtype) {
+    const int64_t m = owned[0].short_side(), n = owned[0].long_side(), size = size_of(dtype);
+    const int64_t ld = bench.ops().leading_dimension(n, dtype);
     // The position in the matrix determines the value of an element, whatever the padding.
-    const auto dense = bench_values(7, DType::kBF16, elements());
-    std::vector<unsigned char> padded(static_cast<size_t>(2 * m * ld));
+    const auto dense = bench_values(7, dtype, elements());
+    std::vector<unsigned char> padded(static_cast<size_t>(size * m * ld));
     for (int64_t row = 0; row < m; ++row)
-      std::copy_n(dense.begin() + 2 * row * n, 2 * n, padded.begin() + 2 * row * ld);
-    matrix = {bench.put(padded), DType::kBF16, m, n, ld, 1, m * ld};
-    normal = matrix;
-    normal.data = bench.put(padded);
+      std::copy_n(dense.begin() + size * row * n, size * n, padded.begin() + size * row * ld);
+    return {bench.put(padded), dtype, m, n, ld, 1, m * ld};
   }
 
   /// The bytes that the passes write, without the padding of rows.
@@ -134,11 +146,15 @@ struct ElementwiseWorkload {
       for (auto row = bytes.begin(); row != bytes.end(); row += stride)
         out.insert(out.end(), row, row + size);
     };
-    const std::pair<const void*, int64_t> dense[] = {{view.param, 2},     {view.master, 4},
-                                                     {view.remainder, 2}, {view.momentum, 4},
-                                                     {view.variance, 4},  {other, 2}};
+    const std::pair<const void*, int64_t> dense[] = {{view.param, size_of(view.param_dtype)},
+                                                     {view.master, 4},
+                                                     {view.remainder, 2},
+                                                     {view.momentum, 4},
+                                                     {view.variance, 4},
+                                                     {other, 2}};
     for (const auto& [from, size] : dense) add(from, 1, size * elements(), size * elements());
-    for (const MatrixBatch& m : {matrix, normal}) add(m.data, m.rows, 2 * m.cols, 2 * m.ld);
+    for (const MatrixBatch& m : {matrix, normal})
+      add(m.data, m.rows, size_of(m.dtype) * m.cols, size_of(m.dtype) * m.ld);
     return out;
   }
 };
@@ -156,14 +172,29 @@ void commit_muon(ElementwiseWorkload& s) {
                     {.sum = s.sum, .world = 1, .fingerprint = kFingerprint});
 }
 
+void pack(ElementwiseWorkload& s) {
+  s.ops.pack_direction(s.stream, s.blocks, {.params = s.params, .groups = s.groups},
+                       {.data = s.other, .dtype = DType::kBF16}, s.findings);
+}
+
+void commit_adamw(ElementwiseWorkload& s) {
+  s.ops.commit_adamw(s.stream, s.list, {}, {.params = s.params, .adam = s.adam},
+                     {.sum = s.sum, .world = 1, .fingerprint = kFingerprint});
+}
+
+void pack_tall(ElementwiseWorkload& s) {
+  s.ops.pack(s.stream, s.placed, s.owned, &s.matrix, {.data = s.other, .dtype = DType::kBF16},
+             s.findings);
+}
+
+void normalize(ElementwiseWorkload& s) {
+  s.ops.normalize(s.stream, s.matrix, s.normal, {}, s.findings);
+}
+
 constexpr Pass kPasses[] = {
     {"copy", 4, Data::kMuon,
      [](ElementwiseWorkload& s) { s.ops.copy(s.stream, s.other, s.message, 2 * s.elements()); }},
-    {"pack", 8, Data::kMuon,
-     [](ElementwiseWorkload& s) {
-       s.ops.pack_direction(s.stream, s.blocks, {.params = s.params, .groups = s.groups},
-                            {.data = s.other, .dtype = DType::kBF16}, s.findings);
-     }},
+    {"pack", 8, Data::kMuon, pack},
     {"scan", 2, Data::kMuon,
      [](ElementwiseWorkload& s) { s.ops.scan(s.stream, s.list, s.params, s.findings); }},
     {"check_masters", 6, Data::kMuon,
@@ -171,24 +202,21 @@ constexpr Pass kPasses[] = {
     {"commit", 22, Data::kMuon, commit_muon},
     {"commit remainder", 20, Data::kRemainder, commit_muon},
     {"commit stochastic", 16, Data::kStochastic, commit_muon},
-    {"adamw", 28, Data::kAdamW,
-     [](ElementwiseWorkload& s) {
-       s.ops.commit_adamw(s.stream, s.list, {}, {.params = s.params, .adam = s.adam},
-                          {.sum = s.sum, .world = 1, .fingerprint = kFingerprint});
-     }},
+    {"adamw", 28, Data::kAdamW, commit_adamw},
     {"unpack tall", 4, Data::kTall,
      [](ElementwiseWorkload& s) {
        s.ops.unpack(s.stream, s.placed, s.owned, &s.matrix,
                     {.data = s.message, .dtype = DType::kBF16});
      }},
-    {"pack tall", 4, Data::kTall,
-     [](ElementwiseWorkload& s) {
-       s.ops.pack(s.stream, s.placed, s.owned, &s.matrix, {.data = s.other, .dtype = DType::kBF16},
-                  s.findings);
-     }},
-    {"normalize", 6, Data::kMatrix, [](ElementwiseWorkload& s) {
-       s.ops.normalize(s.stream, s.matrix, s.normal, {}, s.findings);
-     }}};
+    {"pack tall", 4, Data::kTall, pack_tall},
+    {"normalize", 6, Data::kMatrix, normalize}};
+
+/// Those of a trainer whose weights are f32, on a device that iterates in f32.
+constexpr Pass kPlainPasses[] = {{"pack", 10, Data::kPlainMuon, pack},
+                                 {"commit", 22, Data::kPlainMuon, commit_muon},
+                                 {"adamw", 28, Data::kPlainAdamW, commit_adamw},
+                                 {"pack tall", 6, Data::kPlainTall, pack_tall},
+                                 {"normalize", 8, Data::kPlainMatrix, normalize}};
 
 /// Bytes of one run's results that differ from those of the host's portable pass.
 int64_t wrong(DeviceReport& report, int64_t elements, const Provider& provider, const Pass& pass) {
@@ -250,6 +278,21 @@ int run(const Arguments& a) {
 }
 
 }  // namespace
+
+PassTime time_pass(DeviceReport& report, const Provider& provider, const std::string& name,
+                   int64_t footprint) {
+  const auto named = [&](const Pass& p) { return name == p.name; };
+  const Pass* pass = std::find_if(std::begin(kPasses), std::end(kPasses), named);
+  const Pass* const plain = std::find_if(std::begin(kPlainPasses), std::end(kPlainPasses), named);
+  if (report.arguments.device == "host" && plain != std::end(kPlainPasses)) pass = plain;
+  Workbench bench(provider, report);
+  ElementwiseWorkload workload(bench, pass->data, std::max<int64_t>(1, footprint / pass->bytes));
+  PassTime out;
+  out.ms = time_repeated(bench, report.arguments.iters, [&] { pass->enqueue(workload); });
+  out.bytes = pass->bytes * workload.elements();
+  out.wrong = wrong(report, std::min<int64_t>(workload.elements(), 1 << 14), provider, *pass);
+  return out;
+}
 
 void add_bench_elementwise(CLI::App& bench, Work& work) {
   auto* command = bench.add_subcommand(

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "command/bench/bench_parts.hpp"
 #include "command/bench/bench_timer.hpp"
 #include "command/bench/bench_values.hpp"
 #include "command/command.hpp"
@@ -261,6 +262,26 @@ int run(const Arguments& a) {
 }
 
 }  // namespace
+
+ProductTimes time_products(DeviceReport& report, const Provider& provider, const BenchShape& shape,
+                           DType dtype) {
+  Workbench common(provider, report);
+  const Filler filler(common);
+  const Inputs inputs(common, filler, shape, dtype, false);
+  ProductTimes out;
+  for (const Kind& kind : kKinds) {
+    GemmWorkload workload(provider, report, kind, inputs);
+    int64_t number = 0;
+    const double ms =
+        time_repeated(workload.bench, report.arguments.iters, [&] { workload.run(number++); });
+    (kind.symmetric() ? out.symmetric_ms : out.general_ms) += kind.symmetric() ? ms / 2 : ms;
+    workload.run(0);
+    workload.bench.finish();
+    const std::vector<Sample> samples = samples_of(workload.products.front(), inputs);
+    out.wrong += wrong(workload.bench, workload.out.first, samples, provider.best);
+  }
+  return out;
+}
 
 void add_bench_gemm(CLI::App& bench, Work& work) {
   auto* command = bench.add_subcommand("gemm", "the products of a Newton-Schulz step, by provider");

@@ -9,6 +9,7 @@
 #include "command/bench/bench_values.hpp"
 #include "command/command.hpp"
 #include "command/gpu.hpp"
+#include "command/validators.hpp"
 
 namespace muonrt::tool {
 
@@ -16,10 +17,39 @@ namespace {
 
 struct Arguments : DeviceArguments {
   bool grouped = false;
+  int64_t chunk_bytes = 0;  // 0: no limit
   // A fault for tests of the check: "nan" in each result; "matrix" or "tile", a copy of its
   // neighbor in results that are compared with others.
   std::string plant;
 };
+
+/// Part of a batch: `count` matrices from `first` on.
+struct Part {
+  size_t shape;
+  int64_t first, count;
+};
+using Round = std::vector<Part>;
+
+/// Divides the batches into rounds, as the pipeline divides the matrices of an owner: a round has
+/// at most this many elements, or one matrix.
+std::vector<Round> rounds_of(const std::vector<BenchShape>& shapes, int64_t most) {
+  std::vector<Round> out = {{}};
+  int64_t elements = 0;
+  for (size_t s = 0; s < shapes.size(); ++s) {
+    const int64_t each = shapes[s].rows * shapes[s].cols;
+    for (int64_t i = 0; i < shapes[s].count; ++i) {
+      if (elements > 0 && elements + each > most) {
+        out.emplace_back();
+        elements = 0;
+      }
+      elements += each;
+      Round& round = out.back();
+      if (round.empty() || round.back().shape != s) round.push_back({s, i, 0});
+      ++round.back().count;
+    }
+  }
+  return out;
+}
 
 /// Batches that are orthogonalized in lockstep: one, or those of all shapes.
 struct Job {
@@ -69,35 +99,58 @@ struct Inputs {
   }
 };
 
-/// One provider's run of a job.
+/// One provider's run of a job: rounds one after the other, in the same workspace.
 struct Scene {
   Provider provider;
   Workbench bench;
-  std::vector<OrthogonalizeArgs> batches;
-  std::vector<int64_t> workspace_bytes;
+  std::vector<std::vector<OrthogonalizeArgs>> rounds;
+  int64_t workspace_bytes = 0;
+  void* workspace = nullptr;
   Findings* findings = nullptr;
-  std::vector<MatrixBatch> results;
+  std::vector<MatrixBatch> results;  // of the last round that was enqueued
 
   Scene(const Provider& from, DeviceReport& report, const NewtonSchulz& settings, const Job& job,
-        const Inputs& inputs)
+        const std::vector<Round>& parts, const Inputs& inputs)
       : provider(from), bench(from, report) {
-    for (size_t i = 0; i < job.shapes.size(); ++i) {
-      const BenchShape& s = job.shapes[i];
-      const Method& method = job.methods[i];
-      reserve(bench.ops(), settings, method, s.rows, s.cols);
-      workspace_bytes.push_back(
-          newton_schulz_workspace(bench.ops(), settings, method, s.rows, s.cols, s.count));
-      batches.push_back(
-          {&settings, &method, inputs.batches[i], bench.take(workspace_bytes.back()), nullptr});
+    for (size_t i = 0; i < job.shapes.size(); ++i)
+      reserve(bench.ops(), settings, job.methods[i], job.shapes[i].rows, job.shapes[i].cols);
+    std::vector<std::vector<int64_t>> begins;  // of the workspaces of each round
+    for (const Round& round : parts) {
+      int64_t bytes = 0;
+      begins.emplace_back();
+      for (const Part& part : round) {
+        const BenchShape& s = job.shapes[part.shape];
+        begins.back().push_back(bytes);
+        bytes += newton_schulz_workspace(bench.ops(), settings, job.methods[part.shape], s.rows,
+                                         s.cols, part.count);
+      }
+      workspace_bytes = std::max(workspace_bytes, bytes);
+    }
+    workspace = bench.take(workspace_bytes);
+    for (size_t r = 0; r < parts.size(); ++r) {
+      rounds.emplace_back();
+      for (size_t i = 0; i < parts[r].size(); ++i) {
+        const Part& part = parts[r][i];
+        MatrixBatch raw = inputs.batches[part.shape];
+        raw.data =
+            static_cast<unsigned char*>(raw.data) + part.first * raw.stride * size_of(raw.dtype);
+        raw.count = part.count;
+        rounds.back().push_back({&settings, &job.methods[part.shape], raw,
+                                 static_cast<unsigned char*>(workspace) + begins[r][i], nullptr});
+      }
     }
     findings = bench.put(std::vector<Findings>(1));
   }
-  void enqueue() { results = orthogonalize(bench.ops(), bench.stream(), batches, findings); }
-  /// Runs once more, after all workspaces, and so the results, are filled with NaN.
-  void run_from_nan() {
-    for (size_t i = 0; i < batches.size(); ++i)
-      bench.ops().fill(bench.stream(), batches[i].workspace, 0xff, workspace_bytes[i]);
-    enqueue();
+  void enqueue(size_t round) {
+    results = orthogonalize(bench.ops(), bench.stream(), rounds[round], findings);
+  }
+  void enqueue() {
+    for (size_t round = 0; round < rounds.size(); ++round) enqueue(round);
+  }
+  /// Runs a round once more, after the workspace, and so the results, are filled with NaN.
+  void run_from_nan(size_t round) {
+    bench.ops().fill(bench.stream(), workspace, 0xff, workspace_bytes);
+    enqueue(round);
     bench.finish();
   }
   /// Plants a fault. @param compared  whether the check compares the result with another one.
@@ -147,13 +200,16 @@ void add_row(DeviceReport& report, const std::string& provider, const Job& job, 
 /// All providers, alternately.
 void measure(DeviceReport& report, const std::vector<Provider>& list, const Filler& filler,
              const NewtonSchulz& settings, const Inputs& inputs, const Job& job,
-             const std::string& fault) {
+             const Arguments& a) {
   std::vector<std::unique_ptr<Scene>> scenes;
   std::vector<TimedWork> works;
+  const int64_t each = size_of(dtype_named(a.dtype));
+  const std::vector<Round> parts =
+      rounds_of(job.shapes, a.chunk_bytes > 0 ? a.chunk_bytes / each : INT64_MAX);
   for (const Provider& p : list) {
     if (p.portable && job.flops() > kMaxPortableFlops) continue;
     on_behalf_of(p.name, [&] {
-      scenes.push_back(std::make_unique<Scene>(p, report, settings, job, inputs));
+      scenes.push_back(std::make_unique<Scene>(p, report, settings, job, parts, inputs));
     });
     works.emplace_back(
         scenes.back()->bench, filler, [&s = *scenes.back()](int64_t) { s.enqueue(); }, p.name,
@@ -162,16 +218,18 @@ void measure(DeviceReport& report, const std::vector<Provider>& list, const Fill
   if (scenes.empty()) return;
   time_in_turns(report.arguments, filler, works);
   // Results are compared with those of portable loops, or else of the first provider.
-  NsCheck check;
+  std::vector<NsCheck> checks(parts.size());
   std::vector<int64_t> bad(scenes.size());
   for (const bool portable : {true, false})
     for (size_t i = 0; i < scenes.size(); ++i) {
       Scene& workload = *scenes[i];
       if (workload.provider.portable != portable) continue;
-      bad[i] = on_behalf_of(workload.provider.name, [&] {
-        workload.run_from_nan();
-        workload.plant(fault, check.has_seen());
-        return check.wrong(workload.bench, workload.results);
+      on_behalf_of(workload.provider.name, [&] {
+        for (size_t round = 0; round < parts.size(); ++round) {
+          workload.run_from_nan(round);
+          workload.plant(a.plant, checks[round].has_seen());
+          bad[i] += checks[round].wrong(workload.bench, workload.results);
+        }
       });
     }
   for (size_t i = 0; i < scenes.size(); ++i)
@@ -190,7 +248,11 @@ int run(const Arguments& a) {
       "that are not finite, matrices that are not nearly orthogonal, and groups of 32 columns\n"
       "that differ from those of portable loops or else of the first provider";
   if (a.grouped) report.notes += "\nRows without a shape: all shapes in lockstep";
+  if (a.chunk_bytes > 0)
+    report.notes +=
+        fmt::format("\nIn rounds of at most {} bytes, as a step runs them", a.chunk_bytes);
   report.fields = product_fields(a);
+  report.fields.emplace_back("chunk_bytes", fmt::format("{}", a.chunk_bytes));
   std::vector<std::vector<BenchShape>> groups;
   for (const BenchShape& s : shapes) groups.push_back({s});
   if (a.grouped && shapes.size() > 1) groups.push_back(shapes);
@@ -202,7 +264,7 @@ int run(const Arguments& a) {
       const Inputs inputs(common, group, a.dtype == "f32" ? DType::kF32 : DType::kBF16);
       for (const bool gram : {false, true}) {
         const Job job(group, settings, gram);
-        if (job.gram == gram) measure(report, list, filler, settings, inputs, job, a.plant);
+        if (job.gram == gram) measure(report, list, filler, settings, inputs, job, a);
       }
     }
   });
@@ -217,6 +279,10 @@ void add_bench_ns(CLI::App& bench, Work& work) {
   add_product_options(*command, *a);
   command->add_flag("--grouped", a->grouped,
                     "then all shapes at once, in lockstep, as the shapes of a chunk");
+  with_default(*command, "--chunk-bytes", a->chunk_bytes,
+               "divides each batch into rounds of at most this size, one after the other, as the "
+               "chunks of a step do (a GPU's default: 256MiB); 0: the whole batch at once",
+               nonnegative());
   command->add_option("--plant", a->plant)->group("");
   add_device_options(*command, *a);
   command->footer("Example: muonrt bench ns --device cuda --shapes 768x2048x128,4096x4096x4");

@@ -30,7 +30,8 @@ struct DeviceArguments {
 };
 /// The values of --tune.
 constexpr const char* kTuneHelp =
-    "pairs=0|1, early=0|1, tiles=large|medium|small|wide, slices=1|2|4, raster=1 to 1024";
+    "pairs=0|1, early=0|1, tiles=large|medium|small|wide, slices=1|2|4, skew=0 to 3, "
+    "raster=1 to 1024";
 void add_device_options(CLI::App& command, DeviceArguments& arguments);
 /// Those of products in addition.
 void add_product_options(CLI::App& command, DeviceArguments& arguments);

@@ -41,6 +41,8 @@ Sm90Tuning read_tuning(const std::vector<std::string>& words) {
       out.early = value == 1;
     } else if (number("slices=%d%c", 1, 4) && value != 3) {
       out.slices = value;
+    } else if (number("skew=%d%c", 0, 3)) {
+      out.skew = value;
     } else if (number("raster=%d%c", 1, 1024)) {
       out.raster = value;
     } else {

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "show/fit.hpp"
+
 namespace muonrt::tool {
 
 double median_of(std::vector<double> list) {
@@ -33,9 +35,12 @@ void BenchReport::add(std::vector<Cell> cells, int64_t wrong) {
   wrong_ += wrong;
   const size_t row = table_.rows() - 1;
   if (output_.silent) return;
-  if (!output_.json && row == 0)
-    fmt::print("{} on {}\n{}\n\n{}", title, device, notes, table_.head());
-  if (!output_.json) fmt::print("{}", table_.row(row));
+  if (!output_.json && row == 0) {
+    whole_rows_ = table_.fits();
+    print_fitted(fmt::format("{} on {}\n{}\n\n", title, device, notes));
+    if (whole_rows_) fmt::print("{}", table_.head());
+  }
+  if (!output_.json && whole_rows_) fmt::print("{}", table_.row(row));
   if (output_.json && output_.stream) fmt::print("{{\"row\":{}}}\n", table_.json(row));
   std::fflush(stdout);
 }
@@ -47,8 +52,10 @@ void BenchReport::leave_out(const std::string& provider, const std::string& why)
 int BenchReport::finish(const std::string& failed) {
   if (!output_.silent && output_.json) print_json(failed);
   if (!output_.silent && !output_.json) {
-    for (const auto& [provider, why] : left_out_) fmt::print("left out: {}: {}\n", provider, why);
-    if (!failed.empty()) fmt::print("failed: {}\n", failed);
+    if (!whole_rows_) fmt::print("{}", table_.text());
+    for (const auto& [provider, why] : left_out_)
+      print_fitted(fmt::format("left out: {}: {}\n", provider, why));
+    if (!failed.empty()) print_fitted(fmt::format("failed: {}\n", failed));
   }
   std::fflush(stdout);
   return failed.empty() && wrong_ == 0 ? 0 : 1;

@@ -55,6 +55,7 @@ class BenchReport {
 
   Output output_;
   Table table_;
+  bool whole_rows_ = true;  // the terminal is wide enough to print each row when it is measured
   std::vector<std::pair<std::string, std::string>> left_out_;
   int64_t wrong_ = 0;
 };

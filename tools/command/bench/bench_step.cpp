@@ -9,9 +9,11 @@
 
 #include "command/bench/bench_options.hpp"
 #include "command/bench/bench_report.hpp"
+#include "command/bench/step_parts.hpp"
 #include "command/command.hpp"
 #include "command/gpu.hpp"
 #include "command/launch.hpp"
+#include "command/plan/machine.hpp"
 #include "command/progress.hpp"
 #include "command/validators.hpp"
 #include "command/verify/sharded.hpp"
@@ -36,8 +38,9 @@ struct Arguments {
   int64_t chunk_bytes = 0;
   RunDevice where;
   std::string trace, timeline;  // files
+  std::string machine;          // a name or a file; "": no model
   bool json = false;
-  bool traces() const { return !trace.empty() || !timeline.empty(); }
+  bool traces() const { return !trace.empty() || !timeline.empty() || !machine.empty(); }
 };
 
 /// Tensors in one measurement: all matrices of one shape, all tensors of AdamW, or all tensors.
@@ -116,6 +119,7 @@ struct Measured {
   Counts counts;                                     // largest over ranks; wrong: sum
   double flops = 0;
   std::string trace;  // rank 0: of the last steps
+  PartsTable parts;   // rank 0: next to the model
 
   void add(const std::vector<Sample>& ranks) {
     Sample sum = {};
@@ -152,11 +156,18 @@ Measured measure(Comm& comm, Comm& host, const Arguments& a, const LayoutWords& 
   Counts mine;
   Measured out;
   train::StepTrace trace;
+  std::vector<StepParts> steps;  // rank 0
   for (int i = -std::max(1, a.warmup); i < a.iters; ++i) {
     comm.barrier();
     const muonrt_step_report_t report = sharded.step_only(kRate);
     if (a.traces() && i >= a.iters - static_cast<int>(train::StepTrace::kSteps))
       trace.add(host, sharded.optimizer());
+    if (!a.machine.empty() && i >= 0) {
+      train::StepTrace one;
+      one.add(host, sharded.optimizer());
+      const std::string all = one.gather(host);
+      if (comm.rank() == 0) steps.push_back(step_parts(all));
+    }
     if (i == -std::max(1, a.warmup)) {
       sharded.fetch();
       for (size_t t = 0; t < group.tensors.size(); ++t) {
@@ -175,6 +186,9 @@ Measured measure(Comm& comm, Comm& host, const Arguments& a, const LayoutWords& 
     out.add(ranks);
   }
   if (a.traces()) out.trace = trace.gather(host);
+  if (!steps.empty())
+    out.parts = compare_parts(steps, modelled_parts(Plan(sharded.optimizer().get()).get(),
+                                                    a.machine, comm.size(), a.threads));
   mine.memory = sharded.optimizer().counters().allocated_bytes;
   std::vector<Counts> all(static_cast<size_t>(comm.size()));
   comm.allgather(all.data(), &mine, sizeof mine);
@@ -286,6 +300,7 @@ int bench(Comm& comm, Comm& host, const Arguments& a, const std::vector<Group>& 
                    {"link_bytes_per_second", fmt::format("{}", a.link.bytes_per_second)},
                    {"link_message_seconds", fmt::format("{}", a.link.message_seconds)}};
   Progress progress(comm.rank() == 0);
+  PartsReport parts;
   for (const Group& group : groups) {
     Measured first;
     for (const std::string& strategy : a.strategies) {
@@ -305,17 +320,22 @@ int bench(Comm& comm, Comm& host, const Arguments& a, const std::vector<Group>& 
       if (first.step.empty()) first = m;
       const int ranks = alone ? 1 : comm.size();
       add_row(report, group, strategy, ranks, first, m);
+      if (!a.machine.empty()) parts.add(group.name, strategy, a.machine, m.parts);
       if (a.traces())
         write_trace(a,
                     fmt::format("{}, {}, {} ranks ({})", group.name, strategy, ranks, words.mesh),
                     m.trace);
     }
   }
-  return report.finish();
+  if (!a.machine.empty()) report.fields.emplace_back("modelled", "[" + parts.json + "]");
+  const int code = report.finish();
+  if (!a.json && comm.rank() == 0) fmt::print("{}", parts.text);
+  return code;
 }
 
 int run(const Arguments& a) {
   if (const int skipped = skip_without_gpu(a.where.device, a.json)) return skipped;
+  if (!a.machine.empty()) Machine{a.machine};  // rejects it before anything runs
   const std::vector<Group> groups = groups_of(model_tensors(a.shapes));
   const Truth truth = make_truth(a, groups);
   const int ranks = a.ranks == 0 && !under_launcher() ? 2 : a.ranks;
@@ -354,6 +374,10 @@ void add_bench_step(CLI::App& bench, Work& work) {
       ->check(CLI::IsMember({"owners", "one-chunk", "all-gather", "one-rank"}))
       ->capture_default_str();
   add_link_options(*command, a->link);
+  command->add_option("--machine", a->machine,
+                      fmt::format("also models the step on {}, or on the machine of a file *.json "
+                                  "(bench calibrate), and compares each part",
+                                  machine_names()));
   with_default(*command, "--commit", a->commit, "atomic or eager",
                CLI::IsMember({"atomic", "eager"}));
   with_default(*command, "--check", a->check,

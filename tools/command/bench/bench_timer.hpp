@@ -1,10 +1,14 @@
 #pragma once
 
+#include <condition_variable>
 #include <cstdint>
 #include <functional>
+#include <mutex>
 #include <optional>
+#include <thread>
 #include <vector>
 
+#include "backend/cuda_device.hpp"
 #include "command/bench/bench_device.hpp"
 
 namespace muonrt::tool {
@@ -31,6 +35,27 @@ class Filler {
   double copy_ms_ = 0;
 };
 
+/// Reads the clock and the power of a GPU every 20 ms on a separate thread, for the work that runs.
+class ClockSampler {
+ public:
+  /// @param reads  whether there is a GPU.
+  explicit ClockSampler(bool reads);
+  ~ClockSampler();
+  ClockSampler(const ClockSampler&) = delete;
+  ClockSampler& operator=(const ClockSampler&) = delete;
+  /// Adds the samples from now on to `samples`; null: drops them.
+  void read_into(std::vector<GpuClock>* samples);
+
+ private:
+  void run();
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<GpuClock>* samples_ = nullptr;
+  bool ends_ = false;
+  std::thread thread_;
+};
+
 /// Milliseconds of one run, on the device's clock.
 struct Times {
   std::vector<double> ms;
@@ -39,6 +64,8 @@ struct Times {
   /// Whether the host had enqueued all runs of each time before the GPU began; otherwise a time may
   /// contain the host's. None on the host.
   std::optional<bool> ahead;
+  std::vector<GpuClock>
+      clocks;  // while the times were taken; on a GPU at least one, if it has NVML
 };
 
 /// Work to be timed: on the host by itself; on a GPU after a filler that lasts until the host has
@@ -59,7 +86,7 @@ class TimedWork {
   /// @param steady  from now on 20 ms of runs, at most 5000, precede each time that is shorter, so
   ///                that a GPU has the power and the clocks of this work.
   void warm_up(bool steady);
-  void measure();
+  void measure(ClockSampler& clocks);
   const Times& times() const { return times_; }
 
  private:
@@ -81,12 +108,18 @@ class TimedWork {
   Buffer clock_;
 };
 
+/// Milliseconds of one run of work that is repeated on a busy stream: the medians of `iters` times,
+/// each of as many runs as take about a millisecond, but at least one.
+/// @param most  runs, at most.
+double time_repeated(Workbench& bench, int iters, const std::function<void()>& enqueue,
+                     int64_t most = 200);
+
 /// Runs works alternately, each once in a round, so that clocks and heat are the same for all. The
 /// warm-up lasts at least --warmup rounds, on a GPU 50 ms, and the seconds of --steady.
 void time_in_turns(const DeviceArguments& arguments, const Filler& filler,
                    std::vector<TimedWork>& works);
 
-/// min_ms, median_ms, max_ms, repeats, enqueue_ms, ahead.
+/// min_ms, median_ms, max_ms, repeats, enqueue_ms, ahead, mhz, watts.
 std::vector<Table::Column> time_columns();
 std::vector<Cell> time_cells(const Times& times);
 

@@ -38,7 +38,9 @@ class DeviceExchange final : public ExchangeWorkload {
   DeviceExchange(Comm& comm, int gpu, const ExchangeSizes& sizes)
       : comm_(comm),
         bench_(device_of(gpu)),
-        stream_(bench_.device().create_stream(comm.stream_kind())),
+        // On the host this thread waits for each exchange, so it runs the exchange itself.
+        stream_(bench_.device().create_stream(gpu < 0 ? StreamKind::kCommOnCaller
+                                                      : comm.stream_kind())),
         done_(bench_.device().create_event()) {
     const auto me = static_cast<size_t>(comm.rank());
     std::vector<unsigned char> sent(static_cast<size_t>(sum_of(sizes[me])));

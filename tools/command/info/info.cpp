@@ -7,6 +7,7 @@
 #include "command/command.hpp"
 #include "command/gpu.hpp"
 #include "muonrt/muonrt.hpp"
+#include "show/fit.hpp"
 
 namespace muonrt::tool {
 
@@ -22,9 +23,12 @@ int run(bool json) {
     fmt::print("{}\n", info.dump(2));
     return 0;
   }
+  std::string out;
   for (const auto& [key, value] : info.items()) {
-    fmt::print("{:<14} {}\n", key, value.is_string() ? value.get<std::string>() : value.dump());
+    const std::string text = value.is_string() ? value.get<std::string>() : value.dump();
+    out += fmt::format("{:<14} {}\n", key, text);
   }
+  print_fitted(out);
   return 0;
 }
 

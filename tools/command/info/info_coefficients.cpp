@@ -5,6 +5,7 @@
 
 #include "algo/coefficients.hpp"
 #include "command/command.hpp"
+#include "show/fit.hpp"
 #include "show/table.hpp"
 
 namespace muonrt::tool {
@@ -97,11 +98,11 @@ int run(bool json) {
                                     {"rows", properties(lists, true).json()}}));
     return 0;
   }
-  fmt::print(
-      "image: of singular values in [{}, 1] of a matrix divided by its norm; headroom: "
-      "the\n"
-      "largest singular value below which no image exceeds {}\n\n{}\n{}",
-      kLow, kHeadroomLimit, properties(lists, false).text(), triples(lists).text());
+  print_fitted(
+      fmt::format("image: of singular values in [{}, 1] of a matrix divided by its norm; headroom: "
+                  "the\n"
+                  "largest singular value below which no image exceeds {}\n\n{}\n{}",
+                  kLow, kHeadroomLimit, properties(lists, false).text(), triples(lists).text()));
   return 0;
 }
 

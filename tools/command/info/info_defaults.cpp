@@ -11,6 +11,7 @@
 #include "opt_json/optimizer_options.hpp"
 #include "optimizer/settings/fields.hpp"
 #include "plan/problem.hpp"
+#include "show/fit.hpp"
 #include "show/table.hpp"
 
 namespace muonrt::tool {
@@ -125,10 +126,10 @@ int run(bool json) {
                                     {"optimizer", option_table().json()}}));
     return 0;
   }
-  fmt::print(
+  print_fitted(fmt::format(
       "{}\n{}\nThe learning rate has no default; it is set in every step. The Gram form in f16 "
       "has safety {} in mode all\nif neither is set.\n",
-      group_table().text(), option_table().text(), kHalfGramSafety);
+      group_table().text(), option_table().text(), kHalfGramSafety));
   return 0;
 }
 

@@ -15,6 +15,7 @@
 #include "layout/strategies.hpp"
 #include "muonrt/layout.h"
 #include "opt_json/output_file.hpp"
+#include "show/fit.hpp"
 #include "show/table.hpp"
 
 namespace muonrt::tool {
@@ -195,7 +196,7 @@ int run(const Arguments& arguments) {
     fmt::print("{}", json_of(layout, world));
     fmt::print(stderr, "{}", note);
   } else {
-    fmt::print("{}{}{}", table_of(layout, world), note.empty() ? "" : "\n", note);
+    print_fitted(table_of(layout, world) + (note.empty() ? "" : "\n") + note);
   }
   return 0;
 }

@@ -1,5 +1,6 @@
 #include "command/info/parts.hpp"
 
+#include <dlfcn.h>
 #include <fmt/format.h>
 
 #include <CLI/Version.hpp>
@@ -7,6 +8,9 @@
 
 #include "muonrt/muonrt.hpp"
 
+#ifdef __GLIBC__
+#include <gnu/libc-version.h>
+#endif
 #if MUONRT_TOOL_MPI
 #include <mpi.h>
 #endif
@@ -32,6 +36,13 @@ std::string onednn_version(const std::string& host) {
   return at == std::string::npos ? "unknown" : host.substr(at + 7, host.find(' ', at + 7) - at - 7);
 }
 
+/// Whether the process has this library, which another one may have brought.
+bool is_loaded(const char* name) {
+  void* const library = dlopen(name, RTLD_LAZY | RTLD_NOLOAD);
+  if (library) dlclose(library);
+  return library != nullptr;
+}
+
 }  // namespace
 
 std::string version_text() {
@@ -55,8 +66,14 @@ std::string version_text() {
        fmt::format("{}.{}.{}", NLOHMANN_JSON_VERSION_MAJOR, NLOHMANN_JSON_VERSION_MINOR,
                    NLOHMANN_JSON_VERSION_PATCH),
        "MIT");
-  part("libstdc++", fmt::format("{}", _GLIBCXX_RELEASE),
-       "GPL-3.0 with the GCC Runtime Library Exception");
+  const std::string gcc = fmt::format("{}", _GLIBCXX_RELEASE);
+  const char* const gcc_license = "GPL-3.0 with the GCC Runtime Library Exception";
+  if (is_loaded("libgomp.so.1")) part("libgomp", "libgomp.so.1", gcc_license);
+  part("libstdc++", gcc, gcc_license);
+  part("libgcc", gcc, gcc_license);
+#ifdef __GLIBC__
+  part("glibc", gnu_get_libc_version(), "LGPL-2.1-or-later");
+#endif
   out.pop_back();
   return out;
 }

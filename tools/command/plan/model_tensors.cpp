@@ -74,7 +74,8 @@ std::vector<std::string> model_names() {
   return out;
 }
 
-std::vector<ModelTensor> model_tensors(const std::string& text, std::vector<std::string>* notes) {
+std::vector<ModelTensor> model_tensors(const std::string& text, std::vector<std::string>* notes,
+                                       std::string* dtype) {
   const std::vector<std::string> names = model_names();
   const bool published = std::find(names.begin(), names.end(), text) != names.end();
   if (!published && !is_model_file(text)) return listed_tensors(text);
@@ -88,6 +89,7 @@ std::vector<ModelTensor> model_tensors(const std::string& text, std::vector<std:
     out.push_back({std::move(t.name), std::move(t.shape), muon, {}, t.transposed, true});
   }
   if (notes) *notes = std::move(shapes.notes);
+  if (dtype) *dtype = std::move(shapes.dtype);
   return out;
 }
 

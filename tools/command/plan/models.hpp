@@ -39,8 +39,10 @@ std::vector<std::string> model_names();
 /// shapes states; a tensor with at most one dimension above 1 is for AdamW.
 /// Throws std::runtime_error with the allowed forms.
 /// @param notes  receives sentences about what the list leaves out; may be null.
+/// @param dtype  receives the dtype of the weights that a config.json states, or ""; may be null.
 std::vector<ModelTensor> model_tensors(const std::string& text,
-                                       std::vector<std::string>* notes = nullptr);
+                                       std::vector<std::string>* notes = nullptr,
+                                       std::string* dtype = nullptr);
 
 struct ModelTotals {
   int64_t tensors = 0, elements = 0;

@@ -10,6 +10,7 @@
 
 #include "command/progress.hpp"
 #include "opt_json/strict_json.hpp"
+#include "show/fit.hpp"
 #include "show/table.hpp"
 
 namespace muonrt::tool {
@@ -102,11 +103,11 @@ class Comparison {
                                       {"tensors", tensors_.json()}}));
       return;
     }
-    for (const std::string& line : lines_) fmt::print("{}\n", line);
+    for (const std::string& line : lines_) print_fitted(line + "\n");
     if (!lines_.empty()) fmt::print("\n");
     if (different_.rows() > 0) fmt::print("{}\n", different_.text());
-    fmt::print("{} tensors of both, {} differ{}\n", tensors_.rows(), different_.rows(),
-               equal() ? "; the checkpoints are equal" : "");
+    print_fitted(fmt::format("{} tensors of both, {} differ{}\n", tensors_.rows(),
+                             different_.rows(), equal() ? "; the checkpoints are equal" : ""));
   }
   bool equal() const { return lines_.empty() && different_.rows() == 0; }
 

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "base/hash.hpp"
+#include "show/fit.hpp"
 #include "state/conversions.hpp"
 #include "state/digits.hpp"
 #include "state/element_hash.hpp"
@@ -184,17 +185,22 @@ class Import {
   void print() const {
     const auto muon = std::count_if(manifest_.params.begin(), manifest_.params.end(),
                                     [](const ManifestParam& p) { return p.role == "muon"; });
-    fmt::print("{}: step {}, {} parameters of Muon and {} of AdamW\n", a_.to, a_.step, muon,
-               std::ssize(manifest_.params) - muon);
-    fmt::print("assumed: tensors named {} ({})\n", form(), keys());
-    fmt::print("assumed: AdamW if there is {}, otherwise Muon with momentum {} of {}\n",
-               format_.second, format_.key_first ? "as in the metadata," : format_.momentum,
-               a_.momentum);
-    fmt::print("assumed: AdamW's first moments of beta1 {}; every parameter took part in {}\n",
-               a_.beta1, format_.key_first ? "the steps in the file" : cat(a_.step, " steps"));
+    std::string out;
+    out += fmt::format("{}: step {}, {} parameters of Muon and {} of AdamW\n", a_.to, a_.step, muon,
+                       std::ssize(manifest_.params) - muon);
+    out += fmt::format("assumed: tensors named {} ({})\n", form(), keys());
+    out += fmt::format("assumed: AdamW if there is {}, otherwise Muon with momentum {} of {}\n",
+                       format_.second, format_.key_first ? "as in the metadata," : format_.momentum,
+                       a_.momentum);
+    out +=
+        fmt::format("assumed: AdamW's first moments of beta1 {}; every parameter took part in {}\n",
+                    a_.beta1, format_.key_first ? "the steps in the file" : cat(a_.step, " steps"));
     for (const std::string& name : without_)
-      fmt::print("note: param {} has no state, so it is not in the checkpoint\n", in_quotes(name));
-    fmt::print("master weights and other missing state are initialized: load with partial = 1\n");
+      out += fmt::format("note: param {} has no state, so it is not in the checkpoint\n",
+                         in_quotes(name));
+    out += fmt::format(
+        "master weights and other missing state are initialized: load with partial = 1\n");
+    print_fitted(out);
   }
 
   const ImportArguments& a_;

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "show/fit.hpp"
 #include "show/table.hpp"
 
 namespace muonrt::tool {
@@ -83,21 +84,22 @@ void show_checkpoint(const Saved& saved, bool json) {
     return;
   }
   const muonrt_checkpoint_info_t info = checkpoint.info();
-  fmt::print("manifest    {}\nformat      {}\nstep        {}\nseed        {}\nparameters  {} {}\n",
-             saved.path(), value_of(manifest.at("format")).text, info.step,
-             value_of(manifest.at("seed")).text, info.n_params,
-             info.with_params ? "(saved)" : "(not saved: a hash of each)");
-  fmt::print("size        {} in {} files\n", cell::bytes(info.bytes).text, info.n_files);
-  for (const std::string& name : kept) fmt::print("kept        {}\n", name);
-  fmt::print("\n{}\n", params_of(manifest).text());
+  std::string out = fmt::format(
+      "manifest    {}\nformat      {}\nstep        {}\nseed        {}\nparameters  {} {}\n",
+      saved.path(), value_of(manifest.at("format")).text, info.step,
+      value_of(manifest.at("seed")).text, info.n_params,
+      info.with_params ? "(saved)" : "(not saved: a hash of each)");
+  out += fmt::format("size        {} in {} files\n", cell::bytes(info.bytes).text, info.n_files);
+  for (const std::string& name : kept) out += fmt::format("kept        {}\n", name);
+  out += "\n" + params_of(manifest).text() + "\n";
   const Json& groups = manifest.at("groups");
   for (size_t i = 0; i < groups.size(); ++i) {
-    fmt::print("group {}:", i);
+    out += fmt::format("group {}:", i);
     for (const auto& [name, value] : groups[i].items())
-      fmt::print(" {}={}", name, value.get<std::string>());
-    fmt::print("\n");
+      out += fmt::format(" {}={}", name, value.get<std::string>());
+    out += "\n";
   }
-  fmt::print("\n{}", files_of(manifest).text());
+  print_fitted(out + "\n" + files_of(manifest).text());
 }
 
 }  // namespace muonrt::tool

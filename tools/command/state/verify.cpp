@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "command/progress.hpp"
+#include "show/fit.hpp"
 #include "show/table.hpp"
 
 namespace muonrt::tool {
@@ -58,10 +59,11 @@ bool verify_checkpoint(const Saved& saved, bool json) {
                                     {"problems", texts_json(found.problems)}}));
     return good;
   }
-  for (const std::string& problem : found.problems) fmt::print("{}\n", problem);
-  fmt::print("{}: {} of data in {} files, {} tensors; {}\n", saved.path(),
-             cell::bytes(found.bytes).text, found.files, found.tensors,
-             good ? "nothing is wrong" : fmt::format("#wrong: {}", found.problems.size()));
+  for (const std::string& problem : found.problems) print_fitted(problem + "\n");
+  print_fitted(
+      fmt::format("{}: {} of data in {} files, {} tensors; {}\n", saved.path(),
+                  cell::bytes(found.bytes).text, found.files, found.tensors,
+                  good ? "nothing is wrong" : fmt::format("#wrong: {}", found.problems.size())));
   return good;
 }
 

@@ -10,6 +10,7 @@
 #include "opt_json/bind.hpp"
 #include "opt_json/roles.hpp"
 #include "opt_json/strict_json.hpp"
+#include "show/fit.hpp"
 #include "show/table.hpp"
 
 namespace muonrt::tool {
@@ -185,10 +186,11 @@ void StepReporter::print(const std::string& plan, const std::vector<ShardWriter:
     return;
   }
   if (arguments_.verbose) fmt::print("{}\n", table.text());
-  fmt::print("{}{}", lines, health.summary());
-  fmt::print("steps: {} done, {} skipped; orthogonalized {} of {} planned\n",
-             std::ssize(steps_) - skipped, skipped, orthogonalized, planned);
-  fmt::print("paths: {}\n{}sha256: {}\n", text_of(paths), sums, digest);
+  print_fitted(lines + health.summary());
+  print_fitted(fmt::format("steps: {} done, {} skipped; orthogonalized {} of {} planned\n",
+                           std::ssize(steps_) - skipped, skipped, orthogonalized, planned));
+  print_fitted(fmt::format("paths: {}\n", text_of(paths)));
+  fmt::print("{}sha256: {}\n", sums, digest);
 }
 
 }  // namespace muonrt::tool

@@ -11,6 +11,7 @@
 
 #include "command/info/tensor_layout.hpp"
 #include "command/output_folder.hpp"
+#include "command/progress.hpp"
 #include "command/shards.hpp"
 #include "command/step/logits.hpp"
 #include "command/step/report.hpp"
@@ -114,6 +115,8 @@ void save_state(StepSession& session, const std::string& out) {
 
 int run_step(Comm& comm, const StepArguments& a) {
   const bool root = comm.rank() == 0;
+  LongWork work(root);
+  work.show("step: reading " + a.params);
   check_mesh(a.mesh, comm.size());
   const std::unique_ptr<OutputFolder> folder = root ? open_output(a) : nullptr;
   const StepConfig config = read_config(a.config);
@@ -125,6 +128,7 @@ int run_step(Comm& comm, const StepArguments& a) {
   std::vector<std::unique_ptr<TensorModel>> grads;
   for (const std::string& path : a.grads) grads.push_back(std::make_unique<TensorModel>(path));
   std::vector<StepTensor> tensors = step_tensors(params, config, a.mesh, comm.size());
+  work.show(fmt::format("step: creating the optimizer on {} ranks", comm.size()));
   StepSession session(comm, config, params, tensors, grads, a.missing_grad == "sit-out", a.where);
   const auto layers = session.empty() ? std::vector<std::pair<int32_t, int32_t>>{}
                                       : session.optimizer().qk_layers();
@@ -136,16 +140,20 @@ int run_step(Comm& comm, const StepArguments& a) {
   }
   HealthLog health(names);
   StepReporter report(tensors, config, a, comm.size());
+  work.clear();
   if (!a.state_in.empty()) report.set_state_notes(load_state(session, a, params, root));
   for (size_t i = 0; i < grads.size() && !session.empty(); ++i) {
+    work.show(fmt::format("step: {} of {}", i + 1, grads.size()));
     const muonrt_step_report_t done = session.step(*grads[i], logits[i].values);
     report.add_step(done, grads[i]->path(), session.inactive());
     if (done.has_health) health.add(session.optimizer().health(), static_cast<int64_t>(i) + 1);
     if (!layers.empty()) report.add_clipped(session.optimizer(), logits[i].unused);
   }
+  work.show("step: writing " + a.out);
   const std::unique_ptr<ShardWriter> out = root ? make_writer(a, params) : nullptr;
   write_parameters(comm, session, params, tensors, out.get());
   if (a.state_out) save_state(session, a.out);
+  work.clear();
   if (root) {
     report.print(session.empty() ? "" : session.optimizer().describe_plan(MUONRT_FORMAT_JSON),
                  out->written(), health);

@@ -13,6 +13,7 @@
 #include "command/validators.hpp"
 #include "command/verify/catalogue.hpp"
 #include "command/verify/expected.hpp"
+#include "show/fit.hpp"
 #include "show/table.hpp"
 
 namespace muonrt::tool {
@@ -170,12 +171,14 @@ int verify(Comm& comm, const Arguments& a, const std::vector<ModelTensor>& tenso
            const std::vector<VerifyCase>& cases, const std::vector<Truth>& truths) {
   const bool root = comm.rank() == 0, talk = root && !a.json;
   Table table = make_table(cases);
+  const bool rows = talk && table.fits();
   if (talk) {
-    fmt::print("{} ranks, {} layouts, {} parameters, {} steps each\n{}\n{}", comm.size(),
-               cases.size(), tensors.size(), a.steps, kColumns, table.head());
+    print_fitted(fmt::format("{} ranks, {} layouts, {} parameters, {} steps each\n{}\n",
+                             comm.size(), cases.size(), tensors.size(), a.steps, kColumns));
+    if (rows) fmt::print("{}", table.head());
     std::fflush(stdout);
   }
-  Progress progress(root && a.json);
+  Progress progress(root && !rows);
   int64_t wrong = 0, bits = 0;
   for (size_t i = 0; i < cases.size(); ++i) {
     const VerifyCase& c = cases[i];
@@ -196,7 +199,7 @@ int verify(Comm& comm, const Arguments& a, const std::vector<ModelTensor>& tenso
     wrong += f.wrong;
     bits += f.bits + f.gathered;
     add_row(table, c, f);
-    if (talk) fmt::print("{}", table.row(i));
+    if (rows) fmt::print("{}", table.row(i));
     std::fflush(stdout);
   }
   progress.clear();
@@ -207,7 +210,9 @@ int verify(Comm& comm, const Arguments& a, const std::vector<ModelTensor>& tenso
                                     {"wrong_bits", fmt::format("{}", bits)},
                                     {"rows", table.json()}}));
   } else if (talk) {
-    fmt::print("\n{} wrong, {} with different bits in {} layouts.\n", wrong, bits, cases.size());
+    if (!rows) fmt::print("{}", table.text());
+    print_fitted(fmt::format("\n{} wrong, {} with different bits in {} layouts.\n", wrong, bits,
+                             cases.size()));
   }
   return wrong + bits > 0 ? 1 : 0;
 }

@@ -54,6 +54,7 @@ def main(folder, steps=16):
     inputs, targets = torch.randn(2, 64, 12)[:, rank::size].to(torch.cuda.current_device())
     for _ in range(first, steps):
         model.zero_grad_buffer()
+        optimizer.zero_grad()
         loss = (model(inputs) - targets[:, :6]).square().mean()
         loss.backward()
         model.finish_grad_sync()

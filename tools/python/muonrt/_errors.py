@@ -125,7 +125,8 @@ _OTHER_NAMES = {
     "optimizer_get_trace": "optimizer.trace()", "comm_create_mpi": "Comm.mpi()",
     "thread_group_create": "ThreadGroup()", "set_log": "set_log_level()",
     "group_init_muon": "Group('muon')", "plan_create": "Plan()", "plan_get_rank": "plan.rank()",
-    "plan_describe": "plan.describe()", "placements_parse": "Layout()", "layout_get_runs": "layout.runs()",
+    "plan_get_time": "plan.time()", "plan_describe": "plan.describe()", "placements_parse": "Layout()",
+    "layout_get_runs": "layout.runs()",
     "comm_create_mpi_address": "Comm.mpi()", "step_args_init": "optimizer.step()",
     "transport_init": "Comm.functions()", "optimizer_reset_masters, _set_step and _set_update_count":
         "optimizer.reset_masters(), and set optimizer.steps and update_counts,",

@@ -1,6 +1,7 @@
 """Implements muonrt.plan(), which shows what Muon will need for a model on a mesh. It runs no ranks
 and needs no GPU and little memory."""
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,7 +13,7 @@ from ._core import Group, Layout, Mesh, Param, Plan, route
 def plan(model: "Mapping[str, Sequence[int]] | Any", mesh: "str | Mapping[str, int]", *,
          experts: "str | Mapping[str, int] | None" = None, dtype: str | None = None,
          grad_dtype: str = "", master_kind: str = "auto", muon: dict[str, Any] | None = None,
-         adamw: dict[str, Any] | None = None, **options: Any) -> Plan:
+         adamw: dict[str, Any] | None = None, machine: str | None = None, **options: Any) -> Plan:
     """Plans Muon for a model on a mesh, in this process.
 
     Example: ``with torch.device("meta"): model = Model(...)``, then
@@ -29,6 +30,9 @@ def plan(model: "Mapping[str, Sequence[int]] | Any", mesh: "str | Mapping[str, i
     :param master_kind: how bits that dtype cannot hold are kept; see muonrt.Param.
     :param muon: settings of muonrt.Group for Muon.
     :param adamw: settings of muonrt.Group for AdamW.
+    :param machine: the machine of ``Plan.time()``: a name such as "h100", the path of a profile \\*.json
+        (``muonrt bench calibrate`` writes one), or its JSON text. The default of ``device`` is that of the
+        machine. Example: ``muonrt.plan(model, "fsdp=64", machine="h100").time()["step_seconds"]``.
     :param options: settings of muonrt.Optimizer, such as device="cuda" or chunk_bytes.
     """
     dense = _mesh(mesh, "mesh")
@@ -42,7 +46,29 @@ def plan(model: "Mapping[str, Sequence[int]] | Any", mesh: "str | Mapping[str, i
         params.append(Param(name, None, shape=shape, dtype=dtype or own_dtype, grad_dtype=grad_dtype,
                             master_kind=master_kind, layout=layout, group=int(role != "muon"), **settings))
     groups = [Group("muon", **(muon or {})), Group("adamw", **(adamw or {}))]
-    return Plan(params, groups, world, **options)
+    if machine is None:
+        return Plan(params, groups, world, **options)
+    text, device = _machine(machine)
+    out = Plan(params, groups, world, **{"device": device, **options})
+    out.machine = text
+    return out
+
+
+def _machine(given: str) -> tuple[str, str]:
+    """The name or the JSON text of a machine, and its device."""
+    if given.endswith(".json"):
+        try:
+            with open(given, encoding="utf-8") as file:
+                given = file.read()
+        except OSError as error:
+            raise _errors.InvalidArgumentError(
+                f"machine is {given!r}, which cannot be read ({error.strerror}); pass the path of a profile") from error
+    if not given.lstrip().startswith("{"):
+        return given, "host" if given == "host" else "cuda"
+    try:
+        return given, str(json.loads(given).get("device", "host"))
+    except ValueError:
+        return given, "host"  # time() names the error
 
 
 def _mesh(given, what: str) -> Mesh:

@@ -27,7 +27,7 @@ def _matches_adamw(muon: dict) -> bool:
 
 
 def set_rates(given: dict, preset: dict, lr, adamw_lr, muon: dict) -> None:
-    """Sets the learning rates of groups that have none. AdamW's rate stays None if it is not known.
+    """Sets the learning rates of groups that have none. The learning rate of AdamW stays None if it is unknown.
 
     :param lr, adamw_lr: arguments of the call, which may be None.
     :param muon: settings of muonrt.Group for Muon.

@@ -8,6 +8,9 @@ from muonrt import _torch_arguments, _torch_groups
 from muonrt import _torch_ranks as ranks
 from muonrt._torch_state import raw_of
 
+FLAT = ("if DeepSpeed's ZeRO has replaced them by its flat partitions, use stage 0, or the ZeroClient of "
+        "tools/examples/python/deepspeed_zero.py")
+
 
 def memory_of(tensor: torch.Tensor) -> tuple:
     """Returns a value that identifies the memory of a tensor and how the memory is interpreted."""
@@ -76,9 +79,10 @@ class Registered(torch.optim.Optimizer):
             placed = f" and placements {p.placements}" if ranks.is_dtensor(p) else ""
             return f"shape {tuple(p.shape)}, dtype {p.dtype}{placed}"
 
+        remedy = FLAT if new.ndim == 1 and old.ndim > 1 else "create a new optimizer"
         raise muonrt.InvalidArgumentError(
             f"param '{self._names[index]}' was replaced by a tensor of {text(new)}, but was registered "
-            f"with {text(old)}; create a new optimizer")
+            f"with {text(old)}; {remedy}")
 
     def _follow_groups(self) -> None:
         """Registers the current parameters of param_groups, because accelerate replaces them."""
@@ -90,9 +94,7 @@ class Registered(torch.optim.Optimizer):
             is_flat = set(sizes) == {1} and all(p.ndim == 1 for p in held)
             raise muonrt.InvalidStateError(
                 f"param_groups have {sizes} parameters, but {registered} are registered; " + (
-                    "if DeepSpeed's ZeRO has replaced them by its flat partitions, use stage 0, or the ZeroClient "
-                    "of tools/examples/python/deepspeed_zero.py" if is_flat
-                    else "use add_param_group(), or create a new optimizer"))
+                    FLAT if is_flat else "use add_param_group(), or create a new optimizer"))
         moves = False
         for i, (p, old) in enumerate(zip(held, self._params)):
             if (p.shape, p.dtype) != (old.shape, old.dtype):

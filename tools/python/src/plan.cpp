@@ -8,6 +8,7 @@ namespace {
 /// A plan that was made without an optimizer; see muonrt/plan.h.
 struct PlanOfRanks {
   muonrt::Plan plan;
+  std::string machine = {};  // of time()
 };
 
 nb::dict summary(const PlanOfRanks& self) {
@@ -49,6 +50,30 @@ nb::dict rank(const PlanOfRanks& self, int32_t index) {
   out["scratch_bytes"] = r.scratch_bytes;
   out["check_bytes"] = r.check_bytes;
   out["total_bytes"] = r.total_bytes;
+  return out;
+}
+
+nb::dict time(const PlanOfRanks& self, const std::optional<std::string>& given) {
+  const std::string machine = given.value_or(self.machine);
+  muonrt_plan_time_t t;
+  {
+    const GilReleased release;
+    t = self.plan.time(machine);
+  }
+  nb::dict out;
+  out["rank"] = t.rank;
+  out["step_seconds"] = t.step_seconds;
+  out["products_seconds"] = t.products_seconds;
+  out["local_seconds"] = t.local_seconds;
+  out["exchange_seconds"] = t.exchange_seconds;
+  out["exposed_seconds"] = t.exposed_seconds;
+  out["launch_seconds"] = t.launch_seconds;
+  out["sent_bytes"] = t.sent_bytes;
+  out["received_bytes"] = t.received_bytes;
+  out["messages"] = t.messages;
+  out["device_bytes"] = t.device_bytes;
+  out["simulated_ranks"] = t.simulated_ranks;
+  out["fits"] = t.fits != 0;
   return out;
 }
 
@@ -94,6 +119,12 @@ void bind_plan(nb::module_& module, nb::class_<Optimizer>& optimizer) {
       .def("rank", &rank, nb::arg("rank"),
            nb::sig("def rank(self, rank: int) -> dict[str, typing.Any]"),
            "Returns the work and the memory of a rank; see muonrt_plan_rank_t")
+      .def_rw("machine", &PlanOfRanks::machine,
+              "The default of time(): the name of a machine or the JSON text of a profile")
+      .def("time", &time, nb::arg("machine") = nb::none(),
+           nb::sig("def time(self, machine: str | None = None) -> dict[str, typing.Any]"),
+           "Returns the time of a step on a machine, which is a name such as \"h100\" or the JSON\n"
+           "text of a profile; see muonrt_plan_time_t. Default: that of muonrt.plan()")
       .def(
           "describe",
           [](const PlanOfRanks& self, bool json, int64_t max_rows) {

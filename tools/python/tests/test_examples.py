@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 TRAINERS = {"hf_trainer.py": "transformers", "accelerate_ddp.py": "accelerate", "lightning_ddp.py": "lightning",
-            "torchtitan_fsdp2.py": "torchtitan", "deepspeed_zero.py": "deepspeed", "megatron_ddp.py": "megatron"}
+            "torchtitan_fsdp2.py": "torchtitan", "deepspeed_zero.py": "deepspeed", "megatron_ddp.py": "megatron",
+            "megatron_registry.py": "emerging_optimizers"}
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples/python"
 
 
@@ -44,7 +45,7 @@ def example(rank, size, name, port, arguments):
 
         deepspeed.comm.torch.build_shm_op = lambda: None
     sys.argv = [name, *arguments]
-    with contextlib.redirect_stdout(io.StringIO()) as out, cuda_on_the_host(name == "megatron_ddp.py"):
+    with contextlib.redirect_stdout(io.StringIO()) as out, cuda_on_the_host(name.startswith("megatron")):
         runpy.run_path(str(EXAMPLES / name), run_name="__main__")
     return out.getvalue()
 
@@ -63,6 +64,7 @@ def cuda_on_the_host(replaced):
 
     if replaced:
         torch.cuda.current_device = lambda: "cpu"
+        torch.cuda.current_stream = lambda: None
     with OnHost() if replaced else contextlib.nullcontext():
         yield
 

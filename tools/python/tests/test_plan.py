@@ -1,6 +1,7 @@
 """Tests muonrt.plan(): models as shapes and as modules, live optimizers, and invalid input."""
 
 import json
+import pathlib
 
 import numpy as np
 import pytest
@@ -80,3 +81,36 @@ def test_a_torch_model_needs_no_memory():
     linear = 4096 * 4096 // 64 + 4096 // 8
     table = 782 * 4096  # 50000 rows over tp=8, then over fsdp=8, rounded up
     assert plan.rank(0)["param_bytes"] == 2 * linear + 4 * (2 * table + 4096 // 8)
+
+
+def test_the_time_of_a_step():
+    plan = muonrt.plan(SHAPES, "fsdp=8", machine="h100")
+    time = plan.time()
+    assert time == plan.time("h100") and time["simulated_ranks"] == 8 and time["fits"]
+    parts = sum(time[part + "_seconds"] for part in ("products", "local", "exposed", "launch"))
+    assert 0 < time["products_seconds"] < parts <= time["step_seconds"] * (1 + 1e-9)
+    rank = plan.rank(time["rank"])
+    assert [time[k] for k in ("sent_bytes", "received_bytes", "messages")] == [
+        rank[k] for k in ("sent_bytes", "received_bytes", "messages")]
+    on_host = muonrt.plan(SHAPES, "fsdp=8", machine="host")
+    assert on_host.time() == muonrt.plan(SHAPES, "fsdp=8").time("host")
+    with pytest.raises(muonrt.InvalidArgumentError, match="machine is 'h101'"):
+        plan.time("h101")
+    with pytest.raises(muonrt.InvalidArgumentError, match="is a GPU"):
+        on_host.time("h100")
+    with pytest.raises(muonrt.InvalidArgumentError, match="machine is ''"):
+        muonrt.plan(SHAPES, "fsdp=8").time()
+    with pytest.raises(muonrt.InvalidArgumentError, match="cannot be read"):
+        muonrt.plan(SHAPES, "fsdp=8", machine="/nowhere/machine.json")
+
+
+def test_a_profile_is_a_file_or_its_text():
+    file = pathlib.Path(__file__).parents[2] / "machines/host.json"
+    text = file.read_text()
+    plan = muonrt.plan(SHAPES, "fsdp=8", machine=str(file))
+    assert plan.time() == plan.time(text) == plan.time("host")
+    machine = json.loads(text)
+    for rate in machine["products"]["rates"]:
+        rate["symmetric"] *= 2
+        rate["general"] *= 2
+    assert plan.time(json.dumps(machine))["products_seconds"] == pytest.approx(plan.time()["products_seconds"] / 2)

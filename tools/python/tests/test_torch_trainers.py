@@ -230,3 +230,78 @@ def as_fsdp1(rank, size, folder):
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_fsdp1_with_original_parameters(ranks, tmp_path):
     on_gloo(ranks, as_fsdp1, str(tmp_path / "saved"))
+
+
+QUINTIC, MINIMAL = [(3.4445, -4.7750, 2.0315)] * 5, [
+    (4.0848, -6.8946, 2.9270), (3.9505, -6.3029, 2.6377), (3.7418, -5.5913, 2.3037),
+    (2.8769, -3.1427, 1.2046), (2.8366, -3.0525, 1.2012)]
+
+
+def torchtitan_step():
+    """Functions of torchtitan's DistMuon, which itself needs a GPU."""
+    muon = pytest.importorskip("torchtitan.distributed.flex_shard.dist_muon")
+
+    def step(p, grad, momentum):
+        out = torch.empty_like(grad)
+        muon._prepare_muon_input(grad, momentum, momentum=0.95, nesterov=True, out=out)
+        muon._compute_muon_direction(out, ns_coefficients=QUINTIC[0], ns_steps=5, eps=1e-7, out=out)
+        muon._apply_muon_update(p, out, lr=0.01, weight_decay=0, adjust_lr_fn="match_rms_adamw",
+                                compute_matrix_shape=p.shape)
+    return step, QUINTIC, True, lambda m, n: 0.2 * max(m, n) ** 0.5, {}
+
+
+def deepspeed_step():
+    """DeepSpeed's update of one matrix, which ZeRO applies to gathered gradients."""
+    os.environ["DS_ACCELERATOR"] = "cpu"
+    pytest.importorskip("deepspeed")
+    from deepspeed.runtime.zero.muon.original_muon import muon_update
+
+    def step(p, grad, momentum):
+        with torch.compiler.set_stance("force_eager"):
+            p.sub_(muon_update(grad.clone(), momentum), alpha=0.01)
+    # On the host it iterates in float32.
+    return step, QUINTIC, True, lambda m, n: max(1, m / n) ** 0.5, {
+        "muon": {"iteration_dtype": "float32"}, "transport_dtype": "float32"}
+
+
+def emerging_step():
+    """The Muon of Emerging-Optimizers, which Megatron-LM derives its own from."""
+    pytest.importorskip("emerging_optimizers")
+    from emerging_optimizers.orthogonalized_optimizers import Muon
+
+    made: dict = {}
+
+    def step(p, grad, momentum):
+        one = made.setdefault(p, Muon([p], lr=0.01, weight_decay=0, momentum=0.95))
+        p.grad = grad.clone()
+        one.step()
+    return step, MINIMAL, False, lambda m, n: max(m, n) ** 0.5, {}
+
+
+@pytest.mark.parametrize("preset", ["torchtitan", "deepspeed", "emerging"])
+def test_updates_have_the_rounding_errors_of_the_trainers_own_muon(preset):
+    """Both are compared with the same rule in float64: 5 steps of matrices of three shapes. DeepSpeed's square
+    matrices have the standard form, muonrt's the Gram form."""
+    step, coefficients, nesterov, scale, settings = globals()[f"{preset}_step"]()
+    for shape in ((24, 40), (40, 24), (32, 32))[:2 if preset == "deepspeed" else 3]:
+        grads = [torch.randn(shape, generator=torch.Generator().manual_seed(i)) for i in range(5)]
+        theirs, exact = torch.nn.Parameter(torch.zeros(shape)), torch.zeros(shape).double()
+        ours = torch.nn.Parameter(torch.zeros(shape))
+        one = muonrt.torch.Muon([("w", ours)], lr=0.01, weight_decay=0, preset=preset, comm=muonrt.Comm.self(),
+                                role=lambda name, p: "muon", **settings)
+        momentum, buffer = torch.zeros(shape), torch.zeros(shape).double()
+        for grad in grads:
+            with torch.no_grad():
+                step(theirs, grad.clone(), momentum)
+            ours.grad = grad.clone()
+            one.step()
+            buffer.lerp_(grad.double(), 0.05)
+            x = torch.lerp(grad.double(), buffer, 0.95) if nesterov else buffer.clone()
+            x = x / x.norm()
+            for a, b, c in coefficients:
+                gram = x @ x.T
+                x = a * x + (b * gram + c * gram @ gram) @ x
+            exact -= 0.01 * scale(*shape) * x
+        largest = exact.abs().max()
+        error = {"ours": (ours - exact).abs().max() / largest, "theirs": (theirs - exact).abs().max() / largest}
+        assert error["theirs"] < 0.05 and error["ours"] < 1.5 * error["theirs"] + 1e-6, (shape, error)

@@ -68,7 +68,7 @@ void add_floating(Table& table) {
   table["cvt.rzi" + type + type] = one<T, whole<T>>;
 }
 
-/// Conversions between integers, and to and from floats.
+/// Adds conversions between integers, and to and from floats.
 template <class From, class... To>
 void add_conversions(Table& table) {
   ((table["cvt" + Name<To>::of() + Name<From>::of()] = converted<To, From>), ...);

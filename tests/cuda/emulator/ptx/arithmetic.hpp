@@ -9,8 +9,8 @@
 #include "cuda/kernels/ptx_half.cuh"
 #include "ptx/program.hpp"
 
-// The effect of instructions of one thread on registers; arithmetic.cpp has their names. Source:
-// PTX ISA 9.0, section 9.7.
+// The effects on registers of instructions that one thread executes. arithmetic.cpp has their
+// names. Source: PTX ISA 9.0, section 9.7.
 
 namespace emulator::ptx {
 
@@ -49,7 +49,7 @@ void three(Thread& t, const Instruction& i) {
   t.set<T>(i.at[0], kOf(t.get<T>(i.at[1]), t.get<T>(i.at[2]), t.get<T>(i.at[3])));
 }
 
-// Integers: computed without a limit, then truncated.
+// Integers are computed without a limit and then truncated.
 template <class T>
 T wrap(std::make_unsigned_t<T> value) {
   return static_cast<T>(value);
@@ -92,7 +92,7 @@ template <class T>
 T largest(T a, T b) {
   return std::max(a, b);
 }
-/// The two numbers of a word, each separately.
+/// Processes the two numbers of a word separately.
 template <class Half, Half (*kOf)(Half, Half)>
 uint32_t halves(uint32_t a, uint32_t b) {
   const auto low = kOf(static_cast<Half>(a), static_cast<Half>(b));
@@ -128,7 +128,7 @@ void shifted_left(Thread& t, const Instruction& i) {
   const uint32_t by = t.get<uint32_t>(i.at[2]);
   t.set<T>(i.at[0], by >= kBits<T> ? T{0} : static_cast<T>(t.get<T>(i.at[1]) << by));
 }
-/// The sign fills the free bits.
+/// Shifts right. The sign fills the bits that become free.
 template <class T>
 void shifted_right(Thread& t, const Instruction& i) {
   const uint32_t by = t.get<uint32_t>(i.at[2]);
@@ -144,8 +144,8 @@ void product_wide(Thread& t, const Instruction& i) {
 inline void leading_zeros(Thread& t, const Instruction& i) {
   t.set<uint32_t>(i.at[0], static_cast<uint32_t>(std::countl_zero(t.get<uint32_t>(i.at[1]))));
 }
-/// Selects bytes of a (0 to 3) and b (4 to 7) with the nibbles of a selector; bit 3 replicates the
-/// sign of the byte.
+/// Selects bytes of a (0 to 3) and b (4 to 7) with the nibbles of a selector. Bit 3 of a nibble
+/// replicates the sign of the byte.
 inline void permuted(Thread& t, const Instruction& i) {
   const uint64_t bytes = uint64_t{t.get<uint32_t>(i.at[2])} << 32 | t.get<uint32_t>(i.at[1]);
   const uint32_t selector = t.get<uint32_t>(i.at[3]);
@@ -171,7 +171,7 @@ void inserted(Thread& t, const Instruction& i) {
   t.set<T>(i.at[0], made);
 }
 
-// Floating point, each operation rounded to nearest.
+// Each floating-point operation rounds to nearest.
 template <class T>
 T plus(T a, T b) {
   return a + b;
@@ -212,7 +212,8 @@ template <class T>
 T whole(T a) {
   return std::trunc(a);
 }
-/// The maximum or minimum of two numbers; of a number and a NaN, the number.
+/// Returns the smaller number, or if one is NaN, the other one. greater() returns the greater
+/// number in the same way.
 template <class T>
 T smaller(T a, T b) {
   return std::fmin(a, b);
@@ -221,7 +222,7 @@ template <class T>
 T greater(T a, T b) {
   return std::fmax(a, b);
 }
-/// The upper half of the inverse; subnormals become zeros.
+/// Computes the upper half of the inverse. Subnormals become zeros.
 inline void rough_inverse(Thread& t, const Instruction& i) {
   double a = t.get<double>(i.at[1]);
   if (std::fabs(a) < std::numeric_limits<double>::min()) a = std::copysign(0.0, a);
@@ -229,7 +230,7 @@ inline void rough_inverse(Thread& t, const Instruction& i) {
   t.set<double>(i.at[0], std::bit_cast<double>(bits));
 }
 
-// Comparisons.
+// These functions compare values.
 template <class T, bool (*kOf)(T, T)>
 void compared(Thread& t, const Instruction& i) {
   t.set<bool>(i.at[0], kOf(t.get<T>(i.at[1]), t.get<T>(i.at[2])));
@@ -242,7 +243,8 @@ template <class T>
 bool equal(T a, T b) {
   return a == b;
 }
-/// Comparisons of floats: false for a NaN, as all without a "u".
+/// Returns whether two floats differ. Like all comparisons without a "u", this one is false for a
+/// NaN.
 template <class T>
 bool unequal(T a, T b) {
   return a < b || a > b;
@@ -310,7 +312,7 @@ void converted(Thread& t, const Instruction& i) {
 inline void f32_of_f16(Thread& t, const Instruction& i) {
   t.set<float>(i.at[0], muonrt::cuda::widened_f16(t.get<uint16_t>(i.at[1])));
 }
-/// Two floats in one word, the first in the upper half.
+/// Puts two floats into one word, the first into the upper half.
 template <muonrt::DType kElement>
 void word_of(Thread& t, const Instruction& i) {
   t.set<uint32_t>(i.at[0],

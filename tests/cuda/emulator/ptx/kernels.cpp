@@ -28,8 +28,8 @@ std::string read_file(const std::filesystem::path& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-/// A mangled name with a common name for anonymous namespaces, because compilers use different
-/// ones.
+/// Returns a mangled name with a common name for anonymous namespaces, because compilers name these
+/// differently.
 std::string plain_name(std::string name) {
   constexpr std::string_view kAnonymous = "_GLOBAL__N_";
   for (size_t at = name.find(kAnonymous); at != std::string::npos;
@@ -48,7 +48,7 @@ class Symbols {
  public:
   Symbols() : image_(read_file("/proc/self/exe")) {
     dl_iterate_phdr(
-        [](dl_phdr_info* info, size_t, void* base) {  // the program comes first
+        [](dl_phdr_info* info, size_t, void* base) {  // the program itself is the first one
           *static_cast<uintptr_t*>(base) = info->dlpi_addr;
           return 1;
         },
@@ -121,7 +121,7 @@ const Library& library() {
   return *all;
 }
 
-/// The values and the local memory of a thread, reused from block to block.
+/// The values and the local memory of a thread, which are reused from block to block.
 struct Room {
   std::vector<uint64_t> slots, locals;
 };

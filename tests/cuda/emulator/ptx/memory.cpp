@@ -7,7 +7,7 @@
 #include "ptx/shared.hpp"
 #include "ptx/traffic.hpp"
 
-// Loads, stores, atomics. Source: PTX ISA 9.0, sections 9.7.9 and 9.7.13.
+// Loads, stores and atomics. Source: PTX ISA 9.0, sections 9.7.9 and 9.7.13.
 
 namespace emulator::ptx {
 
@@ -19,7 +19,7 @@ void require_aligned(uint64_t address, size_t bytes) {
 
 constexpr uint64_t kFirstPage = 4096;
 
-/// Memory of the device, of arguments, or of a thread, whose address is that on the host.
+/// Memory of the device, of arguments, or of a thread, whose address is the one on the host.
 struct HostSpace {
   static unsigned char* at(const Thread&, uint64_t address, size_t bytes) {
     require_aligned(address, bytes);
@@ -30,8 +30,8 @@ struct HostSpace {
     return at(t, address, bytes);
   }
 };
-/// Memory of the device. Previous kernels may still write it: data from before them (job lists) may
-/// be read, but nothing may be written.
+/// Memory of the device. Previous kernels may still write it, so nothing may be written. Data that
+/// was written before these kernels (job lists) may be read.
 struct Global {
   static unsigned char* at(const Thread& t, uint64_t address, size_t bytes) {
     return reached(t, address, bytes, order::Access::kRead);

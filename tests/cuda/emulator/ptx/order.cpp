@@ -14,7 +14,7 @@ namespace emulator::ptx::order {
 
 namespace {
 
-/// A vector clock: threads first, then barriers and engines.
+/// A vector clock with entries for threads, and after them for barriers and engines.
 class Clocks {
  public:
   uint32_t of(size_t who) const { return who < known_.size() ? known_[who] : 0; }
@@ -34,17 +34,17 @@ class Clocks {
   std::vector<uint32_t> known_;
 };
 
-/// Number of bytes that are tracked as one; threads share nothing smaller here.
+/// The number of bytes that are tracked together. Threads share nothing smaller here.
 constexpr size_t kWord = 2;
 
-/// The last write of a word of shared memory, and the reads since.
+/// The last write of a word of shared memory, and the reads after it.
 struct Word {
-  uint64_t cluster = 0;  // to which it belongs
-  Epoch write;           // not atomic
+  uint64_t cluster = 0;  // the cluster to which the word belongs
+  Epoch write;           // the last write that is not atomic
   std::vector<Epoch> reads, atomics;
 };
 
-/// A barrier of threads. Threads of one round may leave while those of the next arrive.
+/// A barrier of threads. Threads of one round may leave while threads of the next round arrive.
 struct ThreadBarrier {
   std::array<Clocks, 2> arrived;
   std::array<uint32_t, 2> round = {};
@@ -59,9 +59,9 @@ struct Phases {
 
 struct Thread {
   Clocks knows;
-  std::vector<uint32_t> fences;                   // its clocks at its fences
-  std::unordered_map<unsigned, uint32_t> rounds;  // of each barrier of threads
-  size_t bulk = 0;                                // id of its engine; 0: none yet
+  std::vector<uint32_t> fences;                   // the thread's clocks at its fences
+  std::unordered_map<unsigned, uint32_t> rounds;  // number of rounds at each barrier of threads
+  size_t bulk = 0;                                // id of the thread's copy engine; 0: none yet
   // The last groups that are complete.
   uint32_t bulk_number = 0, bulk_committed = 0, product_group = 0;
 };
@@ -69,7 +69,7 @@ struct Thread {
 struct Cluster {
   uint64_t number = 0;
   std::vector<Thread> threads;
-  std::vector<std::vector<Word>> shared;  // by block
+  std::vector<std::vector<Word>> shared;  // one array for each block
   std::unordered_map<unsigned, ThreadBarrier> thread_barriers;
   std::map<const uint64_t*, Phases> barriers;
   std::map<size_t, size_t> products;  // ids of the tensor cores, by warpgroup
@@ -99,11 +99,11 @@ Thread& running() {
 uint32_t clock_of_running() { return running().knows.of(thread_in_cluster()); }
 void tick() { running().knows.set(thread_in_cluster(), clock_of_running() + 1); }
 
-/// Whether an access is complete before the running thread.
+/// Returns whether an access is complete before the running thread continues.
 bool over(const Thread& t, const Epoch& e) { return e.clock == 0 || t.knows.of(e.who) >= e.clock; }
 
-/// Whether a fence of the accessing thread, after the access, is also ordered before the running
-/// thread.
+/// Returns whether the accessing thread has executed a fence after the access, and this fence is
+/// also ordered before the running thread.
 bool fenced(const Thread& t, const Epoch& e) {
   if (e.clock == 0 || e.engine) return true;
   const auto& fences = cluster().threads.at(e.who).fences;
@@ -132,7 +132,7 @@ void for_words(unsigned block, size_t offset, size_t bytes, const Visit& visit) 
   }
 }
 
-/// A few entries in any order, or many by their ids.
+/// Keeps an access. A short list has any order, and a long one is indexed by id.
 void keep(std::vector<Epoch>& all, const Epoch& e) {
   constexpr size_t kFew = 8;
   if (all.size() <= kFew) {
@@ -152,7 +152,7 @@ void keep(std::vector<Epoch>& all, const Epoch& e) {
   }
 }
 
-/// The last write and all atomic accesses since.
+/// Returns whether the last write and all atomic accesses after it are complete.
 bool written(const Thread& t, const Word& w) {
   return over(t, w.write) && std::all_of(w.atomics.begin(), w.atomics.end(),
                                          [&](const Epoch& e) { return over(t, e); });
@@ -188,14 +188,14 @@ void write(unsigned block, size_t offset, size_t bytes, const Epoch& e) {
   });
 }
 
-/// The clocks of the running thread's warpgroup.
+/// Returns the id of the clock of the tensor cores that work for the running thread's warpgroup.
 uint32_t products_of_group() {
   size_t& id = cluster().products[block_in_cluster() * 8 + threadIdx.x / 128];
   if (id == 0) id = cluster().ids++;
   return static_cast<uint32_t>(id);
 }
 
-/// Checks whether the barrier's phase has ended since.
+/// Returns the phases of a barrier, after checking whether a phase has ended.
 Phases& phases(const uint64_t* barrier) {
   Phases& p = cluster().barriers[barrier];
   if (p.who == 0) p.who = cluster().ids++;
@@ -283,7 +283,7 @@ void depart(unsigned which) {
   Thread& me = running();
   me.knows.join(cluster().thread_barriers[which].arrived[me.rounds[which] % 2]);
 }
-// The kind in the upper bits, then the block, then the number.
+// The number of a barrier has its kind in the upper bits, then the block, then its index.
 unsigned of_block(unsigned number) { return 1u << 24 | block_in_cluster() << 8 | number; }
 unsigned of_warp() { return 2u << 24 | static_cast<unsigned>(thread_in_cluster() / 32); }
 unsigned of_cluster() { return 3u << 24; }

@@ -14,14 +14,14 @@ namespace {
 
 /// An access, and the cluster that made it.
 struct Mark {
-  uint64_t cluster = 0;  // 0: none
+  uint64_t cluster = 0;  // 0: no access
   Epoch epoch;
 };
 
 /// A byte of the device's memory: its last write in this launch, and the reads and atomic accesses
-/// since.
+/// after it.
 struct Word {
-  Mark write;  // not atomic
+  Mark write;  // the last write that is not atomic
   std::vector<Mark> reads, atomics;
 };
 constexpr uint64_t kWord = 1, kLine = 32;
@@ -32,8 +32,8 @@ std::unordered_map<uint64_t, Line>& lines() {
   return of_launch;
 }
 
-/// Whether an access is ordered before the running thread's. Accesses of other clusters are not,
-/// and no thread here can observe their end.
+/// Returns whether an access is ordered before the running thread's. Accesses of other clusters are
+/// not, because no thread here can observe their completion.
 bool before(const Mark& m) {
   return m.cluster == 0 || (m.cluster == cluster_number() && is_over(m.epoch));
 }
@@ -46,7 +46,7 @@ void keep(std::vector<Mark>& all, const Mark& mine) {
   for (Mark& m : all)
     if (m.cluster == mine.cluster && (m.epoch.who == mine.epoch.who || is_over(m.epoch)))
       return void(m = mine);
-  // One access of another cluster suffices, because nothing orders any of them.
+  // It suffices to keep one access of another cluster, because nothing orders any of them.
   if (!all.empty() && all.front().cluster != mine.cluster) return;
   all.push_back(mine);
 }

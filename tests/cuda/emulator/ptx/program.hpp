@@ -11,7 +11,8 @@
 
 #include "ptx/text.hpp"
 
-// PTX in an executable form: names are slots in a table of values, labels are positions.
+// PTX in an executable form, in which names are slots in a table of values and labels are
+// positions.
 
 namespace emulator::ptx {
 
@@ -19,7 +20,7 @@ struct Instruction;
 struct Thread;
 using Run = void (*)(Thread&, const Instruction&);
 
-/// The slot of an operand's value, and the offset that is added (for an address).
+/// The slot of an operand's value and, for an address, the offset that is added.
 struct Argument {
   int slot = 0;
   int64_t offset = 0;
@@ -33,13 +34,13 @@ struct Instruction {
   int count = 0;                 // number of operands
   int guard = -1;                // slot of the predicate, or -1
   bool unless = false;
-  size_t target = 0;                 // of a branch
-  const Function* callee = nullptr;  // of a call
+  size_t target = 0;                 // position to which a branch jumps
+  const Function* callee = nullptr;  // function that a call runs
 };
 
 /// Slots that every function has, before those of its registers and constants.
 enum Special {
-  kNowhere,     // discards what is written
+  kNowhere,     // values that are discarded
   kParameters,  // address of the arguments
   kLocal,       // address of the thread's local memory
   kTidX,
@@ -65,18 +66,19 @@ struct StackRange {
 
 struct Function {
   std::string name;
-  bool kernel = false;  // otherwise a function that kernels call
+  bool kernel = false;  // otherwise it is a function that kernels call
   unsigned most_threads = 0;
   size_t parameter_bytes = 0, local_bytes = 0;
-  size_t static_bytes = 0;                      // of shared memory; the dynamic part begins there
-  std::vector<StackRange> parameters, results;  // of a called function, one after the other
+  // Static shared memory, after which the dynamic part begins.
+  size_t static_bytes = 0;
+  std::vector<StackRange> parameters, results;  // those of a called function, one after the other
   std::vector<uint64_t> values;                 // initial values of all slots
   std::vector<Instruction> code;
-  std::vector<std::string> sources;  // of the instructions
+  std::vector<std::string> sources;  // texts of the instructions
   std::vector<std::unique_ptr<std::vector<Argument>>> arguments;
 };
 
-/// A running thread. Numbers of up to 32 bits are in the lower half of a slot; signed ones are
+/// A running thread. Numbers of up to 32 bits are in the lower half of a slot. Signed numbers are
 /// extended.
 struct Thread {
   uint64_t* slots = nullptr;
@@ -109,24 +111,26 @@ struct Thread {
       slots[a.slot] = static_cast<uint64_t>(value);
     }
   }
-  /// Address of an operand in brackets.
+  /// Returns the address of an operand in brackets.
   uint64_t address(const Argument& a) const {
     return slots[a.slot] + static_cast<uint64_t>(a.offset);
   }
 };
 
-/// Instructions by the parts of their opcodes.
+/// Instructions, indexed by the parts of their opcodes.
 using Table = std::unordered_map<std::string, Run>;
 void add_arithmetic(Table& table);
 void add_memory(Table& table);
-/// Instructions that threads execute together, and those of other engines.
+/// Add instructions that threads execute together, and those of other engines.
 void add_together(Table& table);
 void add_warp(Table& table);
 
-/// Translates a module's text to functions. Throws std::runtime_error that quotes unsupported text.
+/// Translates the text of a module to functions. Throws a std::runtime_error that quotes
+/// unsupported text.
 std::vector<std::unique_ptr<Function>> translate(const ModuleText& module);
 
-/// Runs a function from its first instruction; `locals` has local_bytes, `slots` all values.
+/// Runs a function from its first instruction. `locals` has local_bytes, and `slots` has all
+/// values.
 void run(const Function& function, unsigned char* parameters, unsigned char* locals,
          uint64_t* slots);
 

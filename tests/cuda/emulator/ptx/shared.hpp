@@ -5,7 +5,8 @@
 
 namespace emulator::ptx {
 
-/// The block to which a shared-memory address belongs: the thread's own, or one from `mapa`.
+/// The bits above this one select the block to which a shared-memory address belongs: the thread's
+/// own, or one from `mapa`.
 constexpr int kRankShift = 24;
 
 struct SharedRange {

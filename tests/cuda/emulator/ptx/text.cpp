@@ -21,7 +21,7 @@ std::string trimmed(std::string_view text) {
   return std::string(text.substr(first, text.find_last_not_of(kBlank) - first + 1));
 }
 
-/// Words between blanks and `separators`.
+/// Returns the words between blanks and `separators`.
 std::vector<std::string> words(std::string_view text, std::string_view separators) {
   std::vector<std::string> found;
   std::string word;
@@ -47,7 +47,7 @@ size_t bytes_of(const std::string& type, std::string_view where) {
   return found->second;
 }
 
-/// Parses a declaration of a variable; returns false for other statements.
+/// Parses a declaration of a variable. Returns false for other statements.
 bool read_variable(std::string_view text, Variable& v) {
   static const std::vector<std::string> spaces = {"param", "shared", "local", "global", "const"};
   v = {};
@@ -108,7 +108,7 @@ std::vector<Variable> read_parameters(std::string_view list) {
   return found;
 }
 
-/// The text between the first parenthesis at or after `from` and its end; moves `from` there.
+/// Returns the text in the first parentheses at or after `from`, and moves `from` to their end.
 std::string_view in_parentheses(std::string_view text, size_t& from) {
   const size_t open = text.find('(', from), close = text.find(')', from);
   if (open == std::string_view::npos || close == std::string_view::npos)
@@ -194,7 +194,7 @@ std::string without_comments(std::string_view text) {
   return kept;
 }
 
-/// Directives that take a whole line, without a semicolon.
+/// Returns whether the directive takes a whole line without a semicolon.
 bool is_line_directive(const std::string& word) {
   return word == ".version" || word == ".target" || word == ".address_size";
 }
@@ -240,7 +240,7 @@ class Reader {
            (begun.find(".entry") != std::string::npos || begun.find(".func") != std::string::npos);
   }
 
-  /// A name that is followed by a single colon.
+  /// Returns whether a single colon follows the name.
   bool is_label(const std::string& begun) const {
     if (begun.empty() || (at_ + 1 < text_.size() && text_[at_ + 1] == ':')) return false;
     for (const char c : begun)
@@ -281,7 +281,8 @@ class Reader {
     Variable v;
     if (read_variable(text, v)) {
       module_.variables.push_back(v);
-    } else if (text.find(".func") == std::string::npos) {  // otherwise it is defined below
+      // Otherwise the function is defined below.
+    } else if (text.find(".func") == std::string::npos) {
       refuse("a statement outside functions", text);
     }
   }

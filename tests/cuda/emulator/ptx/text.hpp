@@ -9,15 +9,15 @@
 
 namespace emulator::ptx {
 
-/// For example `.shared .align 8 .b8 name[4096]`.
+/// A variable, for example `.shared .align 8 .b8 name[4096]`.
 struct Variable {
-  std::string space, type, name;  // "shared", "b8"
+  std::string space, type, name;  // for example "shared" and "b8"
   size_t alignment = 1, bytes = 0;
 };
 
 struct Operand {
   std::string text;
-  bool address = false;  // it was in brackets
+  bool address = false;  // whether it was in brackets
 };
 
 struct Statement {
@@ -25,12 +25,12 @@ struct Statement {
   Kind kind = Kind::kInstruction;
   std::string guard;  // its predicate, or empty
   bool unless = false;
-  std::string name;               // opcode, label, or the registers' prefix
-  std::vector<Operand> operands;  // in order; those of vectors and lists one by one
-  std::string type;               // of registers
-  int count = 0;  // of registers %r0 to %r<count - 1>; 0: one with exactly this name
+  std::string name;               // opcode, label, or prefix of the registers
+  std::vector<Operand> operands;  // in order; elements of vectors and lists are separate
+  std::string type;               // type of the registers
+  int count = 0;  // registers %r0 to %r<count - 1>; 0: a register with exactly this name
   Variable variable;
-  std::string source;  // original text
+  std::string source;  // the original text
 };
 
 /// A kernel, or a function that kernels call.
@@ -38,16 +38,17 @@ struct FunctionText {
   bool kernel = false;
   std::string name;
   std::vector<Variable> results, parameters;
-  unsigned most_threads = 0;  // of a block; 0 if not specified
+  unsigned most_threads = 0;  // maximum number of threads of a block; 0 if not specified
   std::vector<Statement> body;
 };
 
 struct ModuleText {
-  std::vector<Variable> variables;  // outside functions
+  std::vector<Variable> variables;  // variables outside functions
   std::vector<FunctionText> functions;
 };
 
-/// Throws std::runtime_error that quotes unsupported text.
+/// Splits the text of a module into statements. Throws a std::runtime_error that quotes unsupported
+/// text.
 ModuleText read_module(std::string_view text);
 
 }  // namespace emulator::ptx

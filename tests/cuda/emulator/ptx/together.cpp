@@ -11,7 +11,7 @@
 #include "ptx/shared.hpp"
 #include "ptx/traffic.hpp"
 
-// Operations that threads execute together, and the engines that copy and multiply; they call the
+// Operations that threads execute together, and the engines that copy and multiply. They call the
 // emulated instructions of cuda/symmetric. Source: PTX ISA 9.0, sections 9.7.13 to 9.7.16.
 
 namespace emulator::ptx {
@@ -27,7 +27,7 @@ void require(bool holds, const char* what) {
   if (!holds) throw std::logic_error(what);
 }
 
-// Barriers.
+// These functions implement barriers.
 void block_barrier(Thread& t, const Instruction& i) {
   require(t.get<int>(i.at[0]) == 0, "the barrier has another number");
   order::arrive(order::of_block(0));
@@ -40,7 +40,7 @@ void block_barrier_or(Thread& t, const Instruction& i) {
   t.set<bool>(i.at[0], __syncthreads_or(t.get<bool>(i.at[2])) != 0);
   order::depart(order::of_block(0));
 }
-/// A barrier of 128 threads, those of one warpgroup, which alone may use its number.
+/// Waits for a barrier of the 128 threads of one warpgroup. No other thread may use its number.
 void group_barrier(Thread& t, const Instruction& i) {
   struct User {
     uint64_t cluster = 0;
@@ -58,7 +58,7 @@ void group_barrier(Thread& t, const Instruction& i) {
   muonrt::cuda::warpgroup_sync(static_cast<int>(group));
   order::depart(order::of_block(number));
 }
-/// Whether the thread has arrived at the cluster's barrier and has not waited there.
+/// Returns whether the thread has arrived at the barrier of the cluster and has not waited there.
 uint8_t& arrived_at_cluster() {
   static thread_local std::vector<uint8_t> of_thread(2048);
   return of_thread[thread_in_cluster()];
@@ -75,9 +75,9 @@ void cluster_wait(Thread&, const Instruction&) {
 }
 void await_launches(Thread&, const Instruction&) { muonrt::cuda::griddepcontrol_wait(); }
 
-// Barriers in shared memory.
+// Returns a barrier in shared memory.
 uint64_t* barrier_in(const SharedRange& place) { return reinterpret_cast<uint64_t*>(place.memory); }
-/// A barrier that is initialized before the running thread.
+/// Returns a barrier, which must have been initialized before the running thread gets there.
 SharedRange barrier_at(Thread& t, const Argument& a) {
   const SharedRange place = shared_range(t.address(a), 8);
   order::require_made(place.block, place.offset);
@@ -98,7 +98,7 @@ void barrier_expect(Thread& t, const Instruction& i) {
   order::arrived(barrier);
   muonrt::cuda::mbarrier_arrive_expect_tx(barrier, t.get<uint32_t>(i.at[2]));
 }
-/// The instruction may wait, so it waits until the phase has ended.
+/// Waits until the phase has ended, which the instruction permits.
 void barrier_try(Thread& t, const Instruction& i) {
   uint64_t* const barrier = barrier_in(barrier_at(t, i.at[1]));
   require(t.get<uint32_t>(i.at[2]) <= 1, "a parity other than 0 and 1");
@@ -112,7 +112,7 @@ void address_in_block(Thread& t, const Instruction& i) {
   t.set<uint32_t>(i.at[0], (rank + 1) << kRankShift | address);
 }
 
-// Bulk copies with boxes of the emulated tensor maps.
+// Returns a tensor map. Bulk copies use boxes of the emulated tensor maps.
 const TensorMap& map_at(Thread& t, const Argument& a) {
   require(t.address(a) % 64 == 0, "a tensor map that is not aligned");
   return *reinterpret_cast<const TensorMap*>(t.address(a));
@@ -120,7 +120,7 @@ const TensorMap& map_at(Thread& t, const Argument& a) {
 SharedRange box_at(Thread& t, const Argument& a, const TensorMap& map) {
   return shared_range(t.address(a), muonrt::cuda::bytes_of_box(map));
 }
-/// The part of a matrix that a box covers, row by row.
+/// Records the part of a matrix that a box covers, row by row.
 void note_box(const TensorMap& map, int col, int row, int matrix, order::Access access) {
   for (int r = 0; r < static_cast<int>(map.words[6]); ++r) {
     const auto* const first = muonrt::cuda::element_in(map, col, row + r, matrix);
@@ -131,7 +131,7 @@ void note_box(const TensorMap& map, int col, int row, int matrix, order::Access 
                            access);
   }
 }
-/// Copies to the blocks whose bits are set.
+/// Copies a box to the blocks whose bits are set.
 void bulk_load_into(Thread& t, const Instruction& i, uint16_t blocks) {
   const TensorMap& map = map_at(t, i.at[1]);
   const SharedRange box = box_at(t, i.at[0], map);
@@ -176,7 +176,7 @@ void fence_proxy_async(Thread&, const Instruction&) {
   muonrt::cuda::fence_proxy_async();
 }
 
-// Matrices of 8 x 8.
+// Loads matrices of 8 x 8.
 void ldmatrix(Thread& t, const Instruction& i) {
   const SharedRange row = shared_range(t.address(i.at[4]), 16);
   order::access(row.block, row.offset, 16, order::Access::kRead);
@@ -195,12 +195,13 @@ void stmatrix(Thread& t, const Instruction& i) {
   muonrt::cuda::store_eights(row.memory, words, kTransposed);
 }
 
-// Products of a warpgroup.
+// The following instructions multiply matrices with a warpgroup.
 
 /// Registers that the tensor cores use. Until the product is complete, they read as NaN, and a
 /// write to them is an error.
 struct Held {
-  const Argument* registers = nullptr;  // of the first product; others must name the same ones
+  // Registers of the first product; other products must name the same ones.
+  const Argument* registers = nullptr;
   int count = 0;
   bool fenced = false;  // earlier writes to registers are visible to the next product
   uint64_t cluster = 0;
@@ -219,7 +220,8 @@ Held& held() {
   return mine;
 }
 
-/// The part of an operand that a product reads: rows of 32 bytes, as its descriptor specifies.
+/// Records the part of an operand that a product reads: rows of 32 bytes, as its descriptor
+/// specifies.
 void note_operand(uint64_t descriptor, int rows) {
   const auto start = static_cast<uint32_t>(descriptor & 0x3fff) << 4;
   const auto group_stride = static_cast<uint32_t>(descriptor >> 32 & 0x3fff) << 4;
@@ -252,7 +254,7 @@ void multiply_of_group(Thread& t, const Instruction& i) {
     require(i.at[k].slot == mine.registers[k].slot, "products in flight use different registers");
     t.set<uint32_t>(i.at[k], kHeld);
   }
-  if (threadIdx.x % 32 == 0) {  // the warps arrive separately, their lanes together
+  if (threadIdx.x % 32 == 0) {  // the lanes of a warp arrive together, but the warps separately
     note_operand(t.get<uint64_t>(i.at[kSums]), muonrt::cuda::kWgmmaRows);
     note_operand(t.get<uint64_t>(i.at[kSums + 1]), kCols);
   }

@@ -30,7 +30,7 @@ struct Kernel {
   std::array<Sum, kKinds> sums;
 };
 
-/// All kernels of the program, and the file that is written at its end.
+/// All kernels of the program, and the file that is written when the program ends.
 struct Book {
   std::mutex mutex;
   std::map<std::string, Kernel> kernels;
@@ -71,11 +71,11 @@ struct Access {
 struct Request {
   const Function* function = nullptr;
   Kind kind = Kind::kLoad;
-  size_t bytes = 0;  // of a lane
+  size_t bytes = 0;  // bytes that each lane accesses
   std::vector<Access> accesses;
 };
 
-/// Number of different segments of memory that contain the bytes.
+/// Returns the number of different segments of memory that contain the bytes.
 uint64_t sectors(const Request& r) {
   std::set<uint64_t> touched;
   for (const Access& p : r.accesses)
@@ -83,20 +83,20 @@ uint64_t sectors(const Request& r) {
       touched.insert(s);
   return touched.size();
 }
-/// Number of different bytes divided by the size of a sector, rounded up.
+/// Returns the number of different bytes divided by the size of a sector, rounded up.
 uint64_t least_sectors(const Request& r) {
   std::set<uint64_t> places;
   for (const Access& p : r.accesses) places.insert(p.address);
   return (places.size() * r.bytes + kSector - 1) / kSector;
 }
 
-/// Lanes are grouped up to 128 bytes: the whole warp, halves, or quarters. Each group needs as many
-/// wavefronts as there are different words in one bank.
+/// Returns the number of wavefronts. Lanes are grouped up to 128 bytes: the whole warp, halves, or
+/// quarters. Each group needs as many wavefronts as there are different words in one bank.
 uint64_t wavefronts(const Request& r) {
   const size_t together = r.bytes <= 4 ? 32 : 128 / r.bytes;
   uint64_t all = 0;
   for (size_t first = 0; first < 32; first += together) {
-    std::map<uint64_t, std::set<uint64_t>> words;  // by bank
+    std::map<uint64_t, std::set<uint64_t>> words;  // the different words in each bank
     for (const Access& p : r.accesses) {
       if (p.lane < first || p.lane >= first + together) continue;
       for (uint64_t w = p.address / kBankBytes; w <= (p.address + r.bytes - 1) / kBankBytes; ++w)
@@ -115,7 +115,7 @@ uint64_t least_wavefronts(const Request& r) {
   return groups.size();
 }
 
-/// A kernel's name without its namespaces and arguments.
+/// Returns the name of a kernel without its namespaces and arguments.
 std::string short_name(const Function& f) {
   const std::string& name = f.name;
   const size_t end = name.find("_kernel");

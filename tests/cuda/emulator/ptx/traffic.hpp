@@ -5,24 +5,24 @@
 
 #include "ptx/program.hpp"
 
-// Counts the memory traffic of kernels, warp by warp: sectors of 32 bytes of device memory,
-// wavefronts of shared memory. It is active if MUONRT_EMULATED_TRAFFIC names a file, in which the
-// sums of all kernels are written as JSON when the program ends.
-// Source: CUDA Programming Guide 13.0, sections on device memory accesses and shared memory banks.
+// Counts the memory traffic of kernels warp by warp: sectors of 32 bytes of device memory, and
+// wavefronts of shared memory. It is active if MUONRT_EMULATED_TRAFFIC names a file. The sums of
+// all kernels are written to this file as JSON when the program ends. Source: CUDA Programming
+// Guide 13.0, sections on device memory accesses and shared memory banks.
 
 namespace emulator::ptx::traffic {
 
 enum class Kind { kLoad, kStore, kShared };
 
-/// Whether traffic is counted.
+/// Returns whether traffic is counted.
 bool counts();
 
-/// The thread's last instruction accesses `bytes` at an address (an offset in shared memory). The
-/// request is complete when the last lane of the warp has made it.
+/// Records that the thread's last instruction accesses `bytes` at an address (an offset in shared
+/// memory). The request is complete when the last lane of the warp has made it.
 void note(const Thread& t, Kind kind, uint64_t address, size_t bytes);
 
 void note_launch(const Function& f);
-/// A thread has ended after this many instructions.
+/// Records that a thread has ended after this many instructions.
 void note_end(const Function& f, uint64_t instructions);
 
 }  // namespace emulator::ptx::traffic

@@ -27,13 +27,13 @@ const Table& table() {
 
 size_t up(size_t n, size_t to) { return (n + to - 1) / to * to; }
 
-/// The meaning of a name: a slot, and an offset that is added to its value.
+/// What each name means: a slot, and an offset that is added to its value.
 using Names = std::unordered_map<std::string, Argument>;
 
 void branch(Thread& t, const Instruction& i) { t.next = i.target; }
 void leave(Thread& t, const Instruction&) { t.ended = true; }
 
-/// An address that is a constant, or a constant offset from a special slot.
+/// Stores an address that is a constant, or has a constant offset from a special slot.
 void take_address(Thread& t, const Instruction& i) { t.set<uint64_t>(i.at[0], t.address(i.at[1])); }
 
 class Translator {
@@ -51,7 +51,7 @@ class Translator {
     lay_out(text);
     find_labels(text);
     for (const Statement& s : text.body) take(s);
-    add("ret", {}).run = leave;  // at its last brace
+    add("ret", {}).run = leave;  // the function also ends at its last brace
     return std::move(f_);
   }
 
@@ -68,7 +68,8 @@ class Translator {
     return names;
   }
 
-  /// Parameters and shared memory: static variables first, then the dynamic part.
+  /// Assigns places to parameters and shared memory: static variables come first, then the dynamic
+  /// part.
   void lay_out(const FunctionText& text) {
     size_t at = 0;
     const auto place = [&](const std::vector<Variable>& all, std::vector<StackRange>& places) {
@@ -136,7 +137,7 @@ class Translator {
           scopes_.back()[s.name + std::to_string(i)] = new_slot(kNeverWritten);
         break;
       case Statement::Kind::kVariable:
-        if (s.variable.space == "shared") break;  // has an address already
+        if (s.variable.space == "shared") break;  // already has an address
         if (s.variable.space != "local" && s.variable.space != "param")
           refuse("an unsupported variable", s.source);
         f_->local_bytes = up(f_->local_bytes, s.variable.alignment);
@@ -155,7 +156,7 @@ class Translator {
     return nullptr;
   }
 
-  /// Parses a number of PTX.
+  /// Parses a number in PTX.
   Argument number(const std::string& text, const std::string& where) {
     if (text.rfind("0f", 0) == 0) return constant(std::stoul(text.substr(2), nullptr, 16));
     if (text.rfind("0d", 0) == 0) return constant(std::stoull(text.substr(2), nullptr, 16));
@@ -221,14 +222,15 @@ class Translator {
     f_->code.back().unless = s.unless;
   }
 
-  /// The opcode. Moves between a value and its parts also have the number of operands in it.
+  /// Returns the opcode. For moves between a value and its parts, it also contains the number of
+  /// operands.
   static std::string shape_of(const Statement& s) {
     if (s.name.rfind("mov.", 0) != 0 || s.operands.size() == 2) return s.name;
     const bool whole_first = s.source.find('{') > s.source.find(',');
     return s.name + (whole_first ? ".pack" : ".unpack");
   }
 
-  /// call.uni (result), function, (arguments): all are names of memory.
+  /// The form is: call.uni (result), function, (arguments). All of them are names of memory.
   void take_call(const Statement& s) {
     const Function* callee = nullptr;
     std::vector<Argument> arguments;
@@ -278,7 +280,7 @@ void Translator::call(Thread& t, const Instruction& i) {
 std::vector<std::unique_ptr<Function>> translate(const ModuleText& module) {
   std::vector<std::unique_ptr<Function>> functions;
   std::map<std::string, const Function*> callees;
-  for (const bool kernels : {false, true}) {  // callees before kernels
+  for (const bool kernels : {false, true}) {  // callees come before kernels
     for (const FunctionText& text : module.functions) {
       if (text.kernel != kernels) continue;
       functions.push_back(Translator(module, callees).translate(text));

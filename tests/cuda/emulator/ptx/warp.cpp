@@ -29,8 +29,8 @@ void shuffle_down(Thread& t, const Instruction& i) {
   t.set<uint32_t>(i.at[0], word);
   t.set<bool>(i.at[1], threadIdx.x % 32 + delta < 32);
 }
-/// Takes the value of the lane whose index differs in some bits, or of one lane for all; all lanes
-/// take part.
+/// Takes the value of the lane whose index differs in some bits, or the value of one lane for all
+/// lanes. All lanes take part.
 template <auto kShuffle>
 void shuffle(Thread& t, const Instruction& i) {
   require(t.get<int>(i.at[4]) == 31, "a shuffle of part of a warp");
@@ -38,7 +38,7 @@ void shuffle(Thread& t, const Instruction& i) {
       i.at[0], kShuffle(t.get<uint32_t>(i.at[5]), t.get<uint32_t>(i.at[2]), t.get<int>(i.at[3])));
   t.set<bool>(i.at[1], true);
 }
-/// Elects one lane of a warp, in which all lanes take part.
+/// Elects one lane of a warp. All lanes take part.
 void elect_one(Thread& t, const Instruction& i) {
   require(t.get<uint32_t>(i.at[2]) == 0xffffffffu, "an election of part of a warp");
   muonrt::cuda::warp_sync();

@@ -4,7 +4,7 @@
 
 namespace muonrt::cuda {
 
-/// Replaces the device's clock: a number that grows with every read.
+/// Replaces the clock of the device with a number that grows with every read.
 inline int64_t& emulated_clock() {
   static thread_local int64_t now = 0;
   return now;

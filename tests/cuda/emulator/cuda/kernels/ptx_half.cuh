@@ -7,7 +7,8 @@
 
 namespace muonrt::cuda {
 
-/// f16 to f32, exact. A NaN becomes the NaN of GPUs, because no manual says that its bits are kept.
+/// Converts f16 to f32 without rounding. A NaN becomes the NaN of GPUs, because no manual says that
+/// its bits are kept.
 inline float widened_f16(uint16_t bits) {
   const uint32_t sign = static_cast<uint32_t>(bits & 0x8000u) << 16;
   const uint32_t exponent = bits >> 10 & 31u, mantissa = bits & 0x3ffu;
@@ -19,13 +20,14 @@ inline float widened_f16(uint16_t bits) {
   return std::bit_cast<float>(sign | std::bit_cast<uint32_t>(magnitude));
 }
 
-/// f32 to f16, to nearest, ties to even.
+/// Converts f32 to f16, rounding to nearest with ties to even.
 inline uint16_t rounded_f16(float x) {
   const uint32_t bits = std::bit_cast<uint32_t>(x), magnitude = bits & 0x7fffffffu;
   const auto sign = static_cast<uint16_t>(bits >> 16 & 0x8000u);
   if (magnitude > 0x7f800000u) return 0x7fff;
-  if (magnitude >= 0x477ff000u) return sign | 0x7c00u;  // from the middle between 65504 and 2^16 on
-  if (magnitude < 0x38800000u) {  // subnormal: the rounding of the sum is correct
+  // Values from the middle between 65504 and 2^16 on round to infinity.
+  if (magnitude >= 0x477ff000u) return sign | 0x7c00u;
+  if (magnitude < 0x38800000u) {  // for subnormal results, the addition rounds correctly
     const float shifted = std::bit_cast<float>(magnitude) + 0.5f;
     return sign | static_cast<uint16_t>(std::bit_cast<uint32_t>(shifted) - 0x3f000000u);
   }

@@ -13,13 +13,13 @@ namespace muonrt::cuda {
 inline unsigned char* dynamic_shared() {
   return emulator::shared_memory(emulator::block_in_cluster());
 }
-/// An address is an offset in the block's shared memory.
+/// Returns the offset in the block's shared memory, which is an address here.
 inline uint32_t shared_address(const void* memory) {
   return static_cast<uint32_t>(static_cast<const unsigned char*>(memory) - dynamic_shared());
 }
 
-/// Rows of 16 bytes of a block's shared memory that its threads have accessed with the instructions
-/// below and not yet fenced for bulk copies.
+/// The 16-byte rows of a block's shared memory that its threads have accessed with the instructions
+/// below, but for which they have not executed a fence for bulk copies.
 class Unfenced {
  public:
   void touch(size_t thread, uint32_t row) {
@@ -33,7 +33,7 @@ class Unfenced {
   void clear() {
     for (size_t thread = 0; count_ > 0 && thread < rows_.size(); ++thread) fence(thread);
   }
-  /// Throws std::logic_error if one of these bytes is not fenced.
+  /// Throws std::logic_error if there was no fence for one of these bytes.
   void require_none(uint32_t from, uint32_t bytes) const {
     for (size_t t = 0; count_ > 0 && t < rows_.size(); ++t)
       for (const uint32_t row : rows_[t])
@@ -48,7 +48,7 @@ class Unfenced {
 inline Unfenced& unfenced(unsigned block) {
   static thread_local std::vector<Unfenced> of_block(16);
   static thread_local uint64_t cluster = 0;
-  if (cluster != emulator::cluster_number()) {  // what is there is another one's
+  if (cluster != emulator::cluster_number()) {  // the entries belong to another cluster
     for (Unfenced& rows : of_block) rows.clear();
     cluster = emulator::cluster_number();
   }

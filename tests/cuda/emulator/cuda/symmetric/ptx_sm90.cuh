@@ -25,7 +25,7 @@ inline void griddepcontrol_wait() { emulator::griddepcontrol_wait(); }
 inline void griddepcontrol_launch_dependents() {}
 inline void prefetch_tensormap(const TensorMap&) {}
 
-/// The content of an mbarrier's eight bytes.
+/// The content of the eight bytes of an mbarrier.
 struct EmulatedBarrier {
   int32_t bytes;  // announced bytes that have not arrived
   uint8_t arrivals, pending, phase, made;
@@ -43,7 +43,7 @@ inline EmulatedBarrier& emulated(uint64_t* barrier) {
   if (b.made != 1) throw std::logic_error("the barrier is not initialized");
   return b;
 }
-/// The same address in another block's shared memory.
+/// Returns the same address in another block's shared memory.
 template <class T>
 T* in_block(T* here, uint32_t block) {
   return reinterpret_cast<T*>(emulator::shared_memory(block) + shared_address(here));
@@ -88,11 +88,12 @@ inline void load_four_of(float* to, const float* from, uint32_t rank) {
   std::memcpy(to, in_block(from, rank), 4 * sizeof(float));
 }
 
-/// The 128-byte swizzle of the engines, with bits of the address.
+/// Returns an address with the 128-byte swizzle of the copy engines and tensor cores, which depends
+/// on bits of the address.
 inline uint32_t swizzled_address(uint32_t address) { return address ^ ((address >> 7 & 7) << 4); }
 
-/// The fields of the emulated make_tensor_map: data, columns, rows, count, ld, stride, rows of a
-/// box.
+/// The words of the emulated make_tensor_map are: data, columns, rows, count, ld, stride, and rows
+/// of a box.
 constexpr int kBoxCols = 64;
 inline uint16_t* element_in(const TensorMap& map, int64_t col, int64_t row, int64_t matrix) {
   const auto inside = [&](int64_t at, int word) {
@@ -103,7 +104,8 @@ inline uint16_t* element_in(const TensorMap& map, int64_t col, int64_t row, int6
          row * static_cast<int64_t>(map.words[4]) + col;
 }
 /// Calls visit(element of the matrix, byte in shared memory, elements) for each chunk of a box.
-/// Only the first `elements` are inside; none if the element is null.
+/// Only the first `elements` of the chunk are inside the matrix. If there are none, the element is
+/// null.
 template <class Visit>
 void for_box(const TensorMap& map, uint32_t at, int col, int row, int matrix, const Visit& visit) {
   for (int r = 0; r < static_cast<int>(map.words[6]); ++r)
@@ -153,8 +155,8 @@ inline void tma_load_multicast(void* to, const TensorMap& map, int col, int row,
     if (blocks >> block & 1u) bulk_load_into(block, to, map, col, row, matrix, barrier);
 }
 
-/// Bulk stores of a thread that are in flight. Shared memory is read as late as possible, and whole
-/// chunks are written, as on a GPU.
+/// Returns the number of bulk stores of a thread that are in flight. They read shared memory as
+/// late as possible and write whole chunks, as on a GPU.
 inline int& stores_in_flight() {
   static thread_local std::vector<int> of_thread(2048);
   return of_thread[emulator::thread_in_cluster()];
@@ -182,7 +184,7 @@ inline void tma_store_wait_read() {
 inline void tma_store_wait() { tma_store_wait_read(); }
 inline void fence_proxy_async() { unfenced(cluster_rank()).fence(threadIdx.x); }
 
-/// Stores words of a warp in rows whose addresses its lanes pass.
+/// Stores words of a warp in rows whose addresses the lanes of the warp pass.
 inline void store_eights(void* row, const uint32_t (&words)[4], bool transposed) {
   struct Contribution {
     unsigned char* row;
@@ -191,7 +193,7 @@ inline void store_eights(void* row, const uint32_t (&words)[4], bool transposed)
   const auto* all = reinterpret_cast<const Contribution*>(
       emulator::allgather(threadIdx.x / 32 * 32, 32, &mine, sizeof mine));
   const unsigned lane = threadIdx.x % 32;
-  // This lane has row lane / 4, columns 2 (lane % 4) and the next, of each matrix.
+  // In each matrix, this lane has row lane / 4, column 2 (lane % 4) and the next column.
   for (unsigned i = 0; i < 4; ++i)
     for (unsigned e = 0; e < 2; ++e) {
       const unsigned r = lane / 4, c = 2 * (lane % 4) + e;

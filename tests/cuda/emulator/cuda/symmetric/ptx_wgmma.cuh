@@ -21,7 +21,7 @@ struct PendingProduct {
   bool adds;
   void (*multiply)(const PendingProduct* const (&of)[kWarpgroup]);
 };
-/// Products are computed when the warpgroup waits for them, and not before.
+/// Products are computed only when the warpgroup waits for them.
 struct PendingProducts {
   std::deque<std::vector<PendingProduct>> groups;
   std::vector<PendingProduct> open;
@@ -31,7 +31,7 @@ inline PendingProducts& pending_products() {
   return of_thread[emulator::thread_in_cluster()];
 }
 
-/// Reads the 16 elements of a row of an operand, as its descriptor specifies; `apart` is the
+/// Reads the 16 elements of a row of an operand, as its descriptor specifies. `apart` is the
 /// distance of the elements in `to`.
 template <DType kElement>
 void read_row(float* to, size_t apart, const unsigned char* memory, uint64_t descriptor, int row) {
@@ -48,8 +48,8 @@ void read_row(float* to, size_t apart, const unsigned char* memory, uint64_t des
   }
 }
 
-/// Computes 64 x cols of a warpgroup from shared memory and adds them to all threads' sums, in the
-/// order of the depth.
+/// Computes a product of 64 x cols for a warpgroup from shared memory, and adds it to the sums of
+/// all threads in the order of the depth.
 template <DType kElement>
 void multiply_warpgroup(const PendingProduct* const (&of)[kWarpgroup]) {
   const PendingProduct& p = *of[0];
@@ -59,7 +59,7 @@ void multiply_warpgroup(const PendingProduct* const (&of)[kWarpgroup]) {
   for (int row = 0; row < kWgmmaRows; ++row) {
     float a[kWgmmaDepth], sums[kWgmmaCols];
     read_row<kElement>(a, 1, p.memory, p.a, row);
-    // Four threads have the row, with two neighbors of every eight columns each.
+    // Four threads have the row. Each of them has two adjacent columns of every eight.
     const int first = row / 16 * 32 + row % 8 * 4, half = row / 8 % 2;
     const auto for_values = [&](const auto& visit) {
       for (int thread = first; thread < first + 4; ++thread)
@@ -78,7 +78,7 @@ void multiply_warpgroup(const PendingProduct* const (&of)[kWarpgroup]) {
   }
 }
 
-/// Completes all groups except the last kPending of a warpgroup, whose threads contribute their
+/// Completes all groups of a warpgroup except the last kPending. Its threads contribute their
 /// products in flight.
 template <int kPending>
 void finish_groups(const unsigned char* all) {
@@ -110,7 +110,7 @@ inline void wgmma_commit() {
   mine.groups.push_back(std::move(mine.open));
   mine.open.clear();
 }
-/// The whole warpgroup waits together, as the instruction requires.
+/// All threads of the warpgroup wait together, as the instruction requires.
 template <int kPending>
 void wgmma_wait() {
   PendingProducts* mine = &pending_products();

@@ -1,0 +1,27 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "model/profile.hpp"
+
+namespace muonrt {
+
+/// A profile of tools/machines, which CMake builds into the library.
+struct NamedProfile {
+  const char* name;
+  const char* json;
+};
+
+/// All of them, by name.
+const std::vector<NamedProfile>& named_profiles();
+/// "a100, b200, ...".
+std::string profile_names();
+
+/// Returns the profile of this name, or the one that a JSON text describes.
+/// @param what  names the argument in errors.
+/// Errors: INVALID_ARGUMENT for an unknown name, and those of parse_profile().
+MachineProfile find_profile(std::string_view name_or_json, const std::string& what);
+
+}  // namespace muonrt

@@ -1,0 +1,41 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "command/plan/plan_input.hpp"
+
+namespace muonrt::tool {
+
+/// The command line of `muonrt plan`.
+struct PlanArguments {
+  std::string model = "gpt2-124m", config;
+  std::vector<std::string> meshes = {"dp=2,fsdp=4"}, experts;
+  int64_t stages = 1;
+  std::optional<int64_t> stage;  // to describe; absent: the one with the most work
+  std::string device;            // "": that of the machine, or host
+  std::string machine, trace, timeline;
+  bool compare = false, explain = false;
+  std::string memory;  // the limit of a rank, as text; "": none
+  std::string dtype = "f32", grad_dtype, master = "auto";
+  std::optional<int64_t> chunk_bytes;  // absent: the default of the device
+  std::optional<int64_t> window;
+  std::string commit, transport_dtype, replica_mode;  // "": the default
+  PlacementWords placements;
+  std::optional<int64_t> max_peers;
+  std::optional<double> flops, bytes, message_seconds;  // of a rank's machine
+  int64_t rows = 20;
+  bool json = false;
+};
+
+/// Returns the options of the command line over those of opt.json.
+OptimizerOptions options_of(const PlanArguments& a, OptimizerOptions o);
+TensorTypes types_of(const PlanArguments& a);
+
+/// Adds all options to the command.
+void add_options(CLI::App* command, PlanArguments& a);
+
+}  // namespace muonrt::tool
