@@ -12,7 +12,8 @@ namespace muonrt::cuda {
 
 namespace {
 
-constexpr int kOldest = 80;  // 10 x the compute capability for which the kernels are compiled
+constexpr int kOldest =
+    80;  // 10 times the oldest compute capability for which the kernels are compiled
 
 template <class To, class From>
 To& cast_or_throw(From& from) {
@@ -101,7 +102,7 @@ cudaEvent_t handle_of(const Event& event) { return cast_or_throw<const CudaEvent
 
 namespace {
 
-/// By default uses muonrt's kernels on the architectures on which they are faster for every shape
+/// Chooses muonrt's kernels on the architectures on which they are faster for every shape
 /// (cuda/MEASUREMENTS.md).
 SymmetricProvider default_symmetric(int major, bool naive_products) {
   return major == 9 && !naive_products ? SymmetricProvider::kSm90 : SymmetricProvider::kVendor;

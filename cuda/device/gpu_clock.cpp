@@ -9,7 +9,7 @@ namespace {
 
 constexpr int kSuccess = 0, kSmClock = 1;  // of nvml.h
 
-/// The functions of NVML, a library of the driver. All return 0 on success.
+/// The functions of NVML, a library of the driver. All of them return 0 on success.
 struct Nvml {
   int (*init)() = nullptr;
   int (*find)(const char* bus_id, void** device) = nullptr;
@@ -27,7 +27,7 @@ struct Nvml {
       library.resolve(clock, "nvmlDeviceGetClockInfo", remedy);
       library.resolve(power, "nvmlDeviceGetPowerUsage", remedy);
       works = init() == kSuccess;
-    } catch (const Error&) {  // there are no clocks then
+    } catch (const Error&) {  // no clocks are reported
     }
   }
 };
@@ -36,7 +36,7 @@ struct Nvml {
 
 std::optional<GpuClock> read_gpu_clock(int index) {
   static const Nvml nvml;
-  // CUDA_VISIBLE_DEVICES changes the indices of CUDA, but not those of NVML.
+  // CUDA_VISIBLE_DEVICES changes the device indices of CUDA, but not those of NVML.
   char bus_id[32] = {};
   void* device = nullptr;
   unsigned mhz = 0, milliwatts = 0;

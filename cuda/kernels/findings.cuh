@@ -12,7 +12,8 @@ __device__ inline void note_nonfinite(Findings& findings) {
   atomicExch(reinterpret_cast<unsigned long long*>(&findings.nonfinite), 1ull);
 }
 
-/// `param` must be >= 0. No parameter (-1) is the largest number in an unsigned comparison.
+/// Lowers `first` to `param`, which must be >= 0. If `first` is -1 (no parameter), it is the
+/// largest number in an unsigned comparison.
 __device__ inline void lower(int64_t& first, int64_t param) {
   atomicMin(reinterpret_cast<unsigned long long*>(&first), static_cast<unsigned long long>(param));
 }

@@ -133,7 +133,8 @@ void copy_unless_closed(const int64_t* from, int64_t* to, int64_t n, const int32
 /// before. If the host sets *closed and then finds that *flag is 0, all work that is enqueued after
 /// this kernel finds *closed set.
 void clear_if_closed(int64_t* flag, const int32_t* closed, cudaStream_t stream);
-/// Converts values to integers that have the same order, and back unless *closed is set.
+/// Convert values to integers that have the same order, and back. The second function does nothing
+/// if *closed is set.
 void order_floats(const float* from, int32_t* to, int64_t n, cudaStream_t stream);
 void copy_floats_unless_closed(const int32_t* from, float* to, int64_t n, const int32_t* closed,
                                cudaStream_t stream);

@@ -16,7 +16,7 @@ namespace {
 /// GPU, including work of the caller and of other optimizers.
 struct Idle {
   std::mutex mutex;
-  std::map<int, std::vector<cublasLtHandle_t>> of;  // by device
+  std::map<int, std::vector<cublasLtHandle_t>> of;  // the key is the device
 };
 Idle& idle() {
   static Idle* const all = new Idle();

@@ -18,8 +18,9 @@ struct Sm90Arguments {
   SymmetricProblem problems[kProblems];
   const TileJob* jobs;   // from mixed_jobs or medium_jobs
   const int32_t* first;  // index of each block's first job
-  /// As in Sm90Tuning, but below the number of stages of every problem: the fill for which the
-  /// second consumer waits before its first product. It releases that stage itself.
+  /// The fill for which the second consumer waits before its first product, as in Sm90Tuning, but
+  /// limited to less than the number of stages of every problem. The second consumer releases that
+  /// stage itself.
   int skew;
 };
 static_assert(sizeof(Sm90Arguments) <= 4096, "arguments of a kernel");
@@ -34,9 +35,9 @@ enum class Sm90Jobs {
 struct Sm90Grid {
   Sm90Jobs jobs;
   int blocks;  // number of blocks of the list; even
-  /// Whether blocks are launched in clusters of two, because the list has pairs, or because the
-  /// grid leaves SMs to a communicator. NCCL launches clusters of two, too, and they need two free
-  /// SMs in one GPC, which single blocks may not leave.
+  /// Whether blocks are launched in clusters of two. They are if the list has pairs, or if the grid
+  /// leaves SMs to a communicator. NCCL also launches clusters of two, which need two free SMs in
+  /// the same GPC. Single blocks may not leave such a pair free.
   bool clusters;
   bool early;  // as in Sm90Tuning
 };

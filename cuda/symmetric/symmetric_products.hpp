@@ -21,7 +21,7 @@ class SymmetricProducts {
  public:
   /// @param device  allocates the memory of job lists and sums; must outlive this object.
   /// @param sms  number of SMs that a persistent grid may use.
-  /// @param leaves_sms  whether there are others, which it leaves to a communicator.
+  /// @param leaves_sms  whether the GPU has more SMs, which the grid leaves to a communicator.
   SymmetricProducts(Device& device, int sms, const Sm90Tuning& tuning = {},
                     bool leaves_sms = false);
 

@@ -35,7 +35,7 @@ const char* variable(std::initializer_list<const char*> names) {
   return nullptr;
 }
 
-/// Returns the number in an environment variable, or -1 if it has none.
+/// Returns the number in an environment variable, or -1 if the variable has no valid number.
 int number_in(const char* name) {
   const char* const text = variable({name});
   int out = -1;

@@ -32,8 +32,8 @@ bool runs_on_rank_0_only(const CLI::App& app) {
   return top->get_name() != "bench" && at->get_option_no_throw("--ranks") == nullptr;
 }
 
-/// Reads the sizes of --sample and of all options --...-bytes with units, such as 256MiB. Rejects
-/// whole numbers beyond 64 bits, which CLI11 replaces by the largest or smallest one.
+/// Makes --sample and all options --...-bytes accept units, such as 256MiB. Rejects whole numbers
+/// beyond 64 bits, which CLI11 would replace with the largest or smallest number.
 void complete_numbers(CLI::App& app) {
   for (CLI::Option* option : app.get_options()) {
     if (option->get_type_name().rfind("INT", 0) == 0) option->check(muonrt::tool::in_64_bits());
@@ -66,7 +66,7 @@ int main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
-    // CLI11 knows --version only before a subcommand.
+    // CLI11 accepts --version only before a subcommand.
     const bool version = std::find(argv, argv + argc, std::string("--version")) != argv + argc;
     const bool wrong = e.get_exit_code() != 0 && !version;
     // Every rank has the same arguments, so only rank 0 prints the error.
@@ -75,7 +75,7 @@ int main(int argc, char** argv) {
       muonrt::tool::print_fitted(muonrt::tool::version_text() + "\n");
       return printed(0);
     }
-    // CLI11 lists unknown words in reverse order, or only reports what is missing.
+    // CLI11 lists unknown words in reverse order, or reports only a missing argument.
     const auto code = static_cast<CLI::ExitCodes>(e.get_exit_code());
     const bool misses =
         code == CLI::ExitCodes::ExtrasError || code == CLI::ExitCodes::RequiredError;

@@ -113,7 +113,7 @@ bool swap_folders(const fs::path& a, const fs::path& b) {
   return renameat2(AT_FDCWD, a.c_str(), AT_FDCWD, b.c_str(), RENAME_EXCHANGE) == 0;
 }
 
-/// Flushes the list of the files in a folder to disk.
+/// Flushes the directory entries of a folder to disk.
 void sync_folder(const fs::path& folder) {
   const int file = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   const bool synced = file >= 0 && fsync(file) == 0;

@@ -38,11 +38,12 @@ class Progress {
   Clock::time_point last_ = Clock::now();
 };
 
-/// Shows on a terminal (stderr) what the command does, and for how many seconds, once it has taken
-/// more than one. Its thread does so while the caller's is busy. Threads: one.
+/// Shows on a terminal (stderr) what the command is doing and for how many seconds, once it has
+/// taken more than one second. A separate thread does so while the caller's thread is busy.
+/// Threads: one.
 class LongWork {
  public:
-  /// @param on  false: shows nothing (for all ranks except one).
+  /// @param on  false to show nothing, on all ranks except one.
   explicit LongWork(bool on = true)
       : LongWork(on, stderr, detect_screen(stderr), std::chrono::seconds(1)) {}
   LongWork(bool on, std::FILE* out, Screen screen, std::chrono::milliseconds after)
@@ -58,12 +59,12 @@ class LongWork {
     if (thread_.joinable()) thread_.join();
     line_.clear();
   }
-  /// Begins the next part of the work.
+  /// Shows `text` for the next part of the work.
   void show(std::string text) {
     const std::lock_guard lock(mutex_);
     text_ = std::move(text);
   }
-  /// Removes the line until the next show(). Call it before something else is printed.
+  /// Removes the line until the next show(). Call it before printing anything else.
   void clear() {
     const std::lock_guard lock(mutex_);
     text_.clear();

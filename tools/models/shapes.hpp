@@ -19,7 +19,7 @@ struct ModelShape {
 struct ModelShapes {
   std::vector<ModelShape> tensors;
   std::vector<std::string> notes;  // sentences for the reader of a plan
-  std::string dtype = {};          // of the weights, as a config.json states it: "bfloat16"
+  std::string dtype = {};          // dtype of the weights as config.json states it: "bfloat16"
 };
 
 constexpr int64_t kMaxTensors = 1 << 20;  // 15 times the number in the largest model

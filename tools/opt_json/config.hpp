@@ -15,7 +15,7 @@ namespace muonrt::tool {
 /// A block of rows or columns that is orthogonalized separately.
 struct PartItem {
   std::string name;
-  // number of rows or columns after the previous part; if -1, `runs`
+  // number of rows or columns after the previous part; -1: `runs` applies
   int64_t size = -1;
   std::vector<std::pair<int64_t, int64_t>> runs;  // ranges [begin, end), ascending
   std::optional<double> lr_factor;

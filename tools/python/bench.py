@@ -24,13 +24,14 @@ import torch.distributed as dist
 from torch.distributed.tensor import DTensor, Shard
 from torch.optim import _muon
 
-# The folder of this file contains the package's sources, but the benchmark needs the installed package.
+# The folder of this file contains the package's sources, but the benchmark needs the installed
+# package.
 sys.path[:] = [at for at in sys.path if Path(at).resolve() != Path(__file__).resolve().parent]
 import muonrt.torch  # noqa: E402
 
 SETTINGS = dict(lr=0.02, momentum=0.95, weight_decay=0.1)
 ADAMW = dict(lr=3e-4, betas=(0.9, 0.95), weight_decay=0.01)
-TOLERANCE = 1e-4  # relative to RMS, because float32 sums have another order
+TOLERANCE = 1e-4  # relative to the RMS, because the order of float32 sums differs
 
 
 def shapes(args, tiny: bool = False) -> dict[str, tuple]:
@@ -54,7 +55,7 @@ def split(named) -> list[list]:
 
 
 def newton_schulz(x: torch.Tensor, *_) -> torch.Tensor:
-    """Orthogonalizes as torch.optim.Muon, but in float32."""
+    """Orthogonalizes as torch.optim.Muon does, but in float32."""
     tall = x.shape[0] > x.shape[1]
     x = x.T if tall else x
     x = x / x.norm().clamp(min=1e-7)
@@ -80,7 +81,7 @@ class Torch:
 
 
 class AllGather:
-    """A step in which every rank gathers and orthogonalizes every matrix."""
+    """Runs a step in which every rank gathers and orthogonalizes every matrix."""
 
     def __init__(self, named):
         self.matrices, rest = split(named)
@@ -102,7 +103,8 @@ class AllGather:
 
 
 def parameters(args, ranks: int, tiny: bool = False):
-    """Returns [(name, parameter)] with gradients, equal in all calls: whole tensors, or this rank's rows."""
+    """Returns [(name, parameter)] with gradients that are equal in all calls: whole tensors, or
+    this rank's rows."""
     rank = dist.get_rank() if ranks > 1 else 0
     out = []
     for i, (name, shape) in enumerate(shapes(args, tiny).items()):
@@ -141,7 +143,8 @@ def settle():
 
 
 def measure(args, ranks: int) -> tuple[float, float, float]:
-    """Returns the median ms of muonrt and of the other optimizer, and the difference of their updates."""
+    """Returns the median time in ms of muonrt and of the other optimizer, and the difference of
+    their updates."""
     before = [p.detach().clone() for _, p in parameters(args, ranks)]
     mine, theirs = parameters(args, ranks), parameters(args, ranks)
     optimizers = [ours(args, mine, ranks), (AllGather if ranks > 1 else Torch)(theirs)]
@@ -152,12 +155,12 @@ def measure(args, ranks: int) -> tuple[float, float, float]:
             start = time.perf_counter()
             optimizer.step()
             settle()
-            if step > 0:  # the first one allocates
+            if step > 0:  # the first step allocates memory
                 taken.append(1e3 * (time.perf_counter() - start))
-        if step == 1:  # after one step the momentum is only a multiple of the gradient
+        if step == 1:  # after one step the momentum is still a multiple of the gradient
             difference = torch.tensor(worst(before, mine, theirs))
         for _, p in mine + theirs:
-            p.grad.copy_(p.grad.flip(-1))  # another gradient for the next step
+            p.grad.copy_(p.grad.flip(-1))  # gives the next step another gradient
     if ranks > 1:
         dist.all_reduce(difference, op=dist.ReduceOp.MAX)
     optimizers[0].close()
@@ -174,8 +177,8 @@ def worst(before, mine, theirs) -> float:
 
 
 def binding(args) -> float:
-    """Returns the shortest time in ms that a step spends outside of the library, with as many parameters,
-    all of which are tiny."""
+    """Returns the shortest time in ms that a step spends outside of the library. The optimizer has
+    the same number of parameters, but all of them are tiny."""
     optimizer = ours(args, parameters(args, 1, tiny=True), 1)
     outside = []
     for _ in range(50):

@@ -32,16 +32,16 @@ except ImportError:
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 MUON = dict(lr=0.02, momentum=0.95, weight_decay=0.1)
-COLD_BYTES = 128 << 20  # operands alternate between this many bytes, so that no cache holds them
+COLD_BYTES = 128 << 20  # operands alternate over this many bytes, so that no cache holds them
 LEAD_MS, REGION_MS = 20, 0.33  # as in `muonrt bench gemm --steady`
 
 if triton:
 
     @triton.jit
     def symmetric_kernel(x, out, m, n, x_matrix, out_matrix, ROWS: tl.constexpr, DEPTH: tl.constexpr):
-        """One square of X X^T on or above the diagonal of one matrix, and its mirror."""
+        """Computes one square of X X^T on or above the diagonal of one matrix, and its mirror."""
         index, matrix = tl.program_id(0), tl.program_id(1).to(tl.int64)
-        # index = col (col + 1) / 2 + row, with row <= col
+        # Solves index = col (col + 1) / 2 + row, with row <= col.
         col = ((tl.sqrt(8.0 * index + 1.0) - 1.0) / 2.0).to(tl.int32)
         col = tl.where(col * (col + 1) // 2 > index, col - 1, col)
         col = tl.where((col + 1) * (col + 2) // 2 <= index, col + 1, col)
@@ -69,7 +69,7 @@ def numbers(text):
 
 
 def batch_of(text):
-    """(rows, columns, count)"""
+    """Returns (rows, columns, count)."""
     return (*numbers(text), 1)[:3]
 
 
@@ -110,7 +110,8 @@ def in_turns(works, iters, device):
 
 
 def wall_clock_in_turns(works, iters, device):
-    """{name: median milliseconds} between two waits for the GPU, as `muonrt bench step` measures."""
+    """Returns {name: median milliseconds} between two waits for the GPU, as `muonrt bench step`
+    measures them."""
     milliseconds = {name: [] for name in works}
     for turn in range(-2, iters):
         for name, work in works.items():
@@ -124,7 +125,7 @@ def wall_clock_in_turns(works, iters, device):
 
 
 def beyond_rounding(got, want, share=0.02):
-    """1 if the RMS of the difference is more than this share of the RMS, else 0."""
+    """Returns 1 if the RMS of the difference is more than this share of the RMS, else 0."""
     difference = (got.float() - want.float()).square().mean().sqrt()
     return int(not difference <= share * want.float().square().mean().sqrt())
 
@@ -133,7 +134,8 @@ def beyond_rounding(got, want, share=0.02):
 
 
 def standard_form(x):
-    """Newton-Schulz in bf16 of matrices that are not tall, as torch.optim.Muon iterates, but batched."""
+    """Applies Newton-Schulz in bf16 to matrices that are not tall. It iterates as torch.optim.Muon
+    does, but for a batch."""
     a, b, c = COEFFICIENTS
     x = x.bfloat16()
     x = x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=1e-7)
@@ -152,7 +154,8 @@ def triton_symmetric(x, out):
 
 
 def products(shape, device, left_out):
-    """{name: function of (x, out)}; out may be ignored, and the result is returned."""
+    """Returns {name: function of (x, out)}. A function may ignore `out`, and it returns its
+    result."""
     found = {"torch.bmm": lambda x, out: torch.bmm(x, x.mT, out=out)}
     if triton and device == "cuda":
         found["Triton, symmetric"] = lambda x, out: (triton_symmetric(x, out), out)[1]
@@ -161,7 +164,7 @@ def products(shape, device, left_out):
     try:
         from quack.gemm_interface import gemm_symmetric
         found["QuACK, symmetric"] = lambda x, out: gemm_symmetric(x, x.mT)
-    except Exception as error:  # it also fails on GPUs that it does not support
+    except Exception as error:  # this also fails on GPUs that QuACK does not support
         left_out["QuACK"] = f"{type(error).__name__}: {error}"[:200]
     return found
 
@@ -199,7 +202,7 @@ def measure_batch(what, functions, shape, flops, same, args, rows):
 
 
 def gpt2_124m():
-    """(matrices, other shapes): the parameters for Muon and for AdamW."""
+    """Returns (matrices, other shapes): the parameters for Muon and for AdamW."""
     d, matrices, others = 768, [], [(50257, 768), (1024, 768), (768,), (768,)]
     for _ in range(12):
         matrices += [(3 * d, d), (d, d), (4 * d, d), (d, 4 * d)]
@@ -224,7 +227,8 @@ def parameters(shapes, device):
 
 
 class BatchedMuon:
-    """The update of torch.optim.Muon with one product for all matrices of a shape, and foreach passes."""
+    """The update of torch.optim.Muon with one product for all matrices of a shape, and with foreach
+    passes."""
 
     def __init__(self, params, lr, momentum, weight_decay):
         self.params, self.lr, self.momentum, self.weight_decay = params, lr, momentum, weight_decay
@@ -254,7 +258,7 @@ def adamw(params, **more):
 
 
 def graphed(optimizers):
-    """A function that replays one step of the optimizers."""
+    """Returns a function that replays one step of the optimizers."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -288,7 +292,7 @@ def measure_steps(text, args, rows, left_out):
     else:
         left_out["torch.optim.Muon"] = "this PyTorch has none; install 2.9 or later"
     works["batched, foreach"] = eager(variant("batched, foreach", BatchedMuon))
-    # All have made one step from the same state when they are compared.
+    # When they are compared, all of them have made one step from the same state.
     for work in works.values():
         work()
     reference, begin = next(iter(kept.values())), parameters(matrices + others, args.device)

@@ -8,7 +8,7 @@ namespace reference {
 
 namespace {
 
-/// SplitMix64's output function.
+/// Computes the output function of SplitMix64.
 uint64_t mix(uint64_t x) {
   x += 0x9e3779b97f4a7c15ull;
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;

@@ -13,7 +13,7 @@ namespace muonrt::tool {
 namespace {
 
 constexpr size_t kGap = 2;
-/// The narrowest width to which a column of names is cut.
+/// The smallest width to which a column of names is reduced.
 constexpr size_t kNarrowest = 12;
 
 using Texts = std::vector<std::string>;
@@ -31,7 +31,7 @@ Texts characters_of(const std::string& text) {
 }
 
 /// Cuts text into lines of at most `width` columns, if possible after one of `separators`.
-/// @param hard  cuts longer words, too.
+/// @param hard  whether to cut longer words.
 Texts wrapped(const std::string& text, size_t width, const char* separators, bool hard) {
   Texts lines(1);
   for (const std::string& character : characters_of(text)) {
@@ -55,7 +55,7 @@ Texts wrapped(const std::string& text, size_t width, const char* separators, boo
   return lines;
 }
 
-/// Wraps a sentence; all lines but the first begin with `hang` blanks.
+/// Wraps a sentence. All lines except the first begin with `hang` blanks.
 std::string sentence(const std::string& text, size_t width, size_t hang) {
   const size_t indent = std::min(text.find_first_not_of(' '), text.size());
   const std::string blanks(std::min(hang, width / 2), ' ');
@@ -93,13 +93,13 @@ std::vector<Width> widths_of(const Grid& grid) {
   return out;
 }
 
-/// Returns the widths of these columns of the table, in total `width` if that is possible.
+/// Returns the widths of these columns of the table. Their sum is `width` if that is possible.
 std::vector<size_t> fit_columns(const Grid& grid, const std::vector<Width>& widths,
                                 const std::vector<size_t>& shown, size_t width) {
   std::vector<size_t> out;
   for (const size_t c : shown) out.push_back(widths[c].natural);
   size_t total = std::accumulate(out.begin(), out.end(), kGap * (out.size() - 1));
-  // Heads of numbers first.
+  // Columns of numbers are reduced first.
   for (const bool right : {true, false}) {
     for (; width > 0 && total > width; --total) {
       size_t most = shown.size();
@@ -140,7 +140,7 @@ std::string columns_text(const Grid& grid, const std::vector<size_t>& shown,
   return out;
 }
 
-/// Returns the table of some lines, or an empty one if they have no common columns.
+/// Returns the table that some lines form, or an empty one if they have no common columns.
 Grid grid_of(const Texts& lines) {
   std::vector<Texts> cells;  // by column of the terminal; the second one of a wide character: ""
   size_t width = 0;
@@ -177,7 +177,7 @@ Grid grid_of(const Texts& lines) {
       if (c == 0) grid.rows.emplace_back();
       grid.rows[r].push_back(text);
     }
-    // A column of equally long cells is one of names.
+    // If all cells of a column have the same length, it is a column of names.
     bool indented = false;
     for (Texts& row : grid.rows) indented = indented || row[c][0] == ' ';
     grid.right.push_back(right && indented);
@@ -189,7 +189,7 @@ Grid grid_of(const Texts& lines) {
 
 bool fits(const std::string& line, size_t width) { return columns_of(line) <= width; }
 
-/// Fits the lines between two empty ones.
+/// Fits the lines between two empty lines.
 std::string fitted_block(const Texts& lines, size_t width) {
   const auto is_row = [](const std::string& line) { return line.rfind("... ", 0) != 0; };
   Texts rows;
@@ -230,7 +230,7 @@ std::string grid_text(const Grid& grid, size_t width) {
     const size_t repeated = shown.size();
     for (; next < widths.size(); ++next) {
       total += widths[next].least + (shown.empty() ? 0 : kGap);
-      // The first column is never alone.
+      // The first column is never shown without another one.
       if (width > 0 && total > width && shown.size() > std::max<size_t>(repeated, 1)) break;
       shown.push_back(next);
     }

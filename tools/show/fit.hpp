@@ -6,26 +6,27 @@
 
 namespace muonrt::tool {
 
-/// The columns to which text on stdout is fitted: COLUMNS, or those of the terminal. 0: any number.
+/// Returns the number of columns to which text on stdout is fitted: COLUMNS, or else the width of
+/// the terminal. 0 means unlimited.
 size_t output_width();
 
 /// A table as text.
 struct Grid {
   std::vector<bool> right;                     // whether each column is right-aligned
-  std::vector<size_t> width;                   // at least, if there is room; may be empty
-  std::vector<std::vector<std::string>> rows;  // heads first
+  std::vector<size_t> width;                   // minimum widths, if there is room; may be empty
+  std::vector<std::vector<std::string>> rows;  // the first row has the headings
 };
 
-/// Returns the lines of a table with at most `width` columns (0: any number). Heads and the cells
-/// of left-aligned columns continue on the next line. Columns that do not fit then follow below,
-/// after the first one again.
+/// Returns the lines of a table with at most `width` columns; 0 means unlimited. Headings and the
+/// cells of left-aligned columns continue on the next line. Columns that still do not fit follow
+/// below, after the first column is repeated.
 std::string grid_text(const Grid& grid, size_t width);
 
-/// Fits text to `width` columns (0: any number): sentences continue on the next line, and blocks
-/// of lines with columns between two blanks are tables.
+/// Fits text to `width` columns; 0 means unlimited. Sentences continue on the next line. A block of
+/// lines between two empty lines is a table if it has columns.
 std::string fitted(const std::string& text, size_t width);
 
-/// Fits the help of CLI11, in which descriptions begin at column 30.
+/// Fits the help text of CLI11, in which descriptions begin at column 30.
 std::string fitted_help(const std::string& text, size_t width);
 
 /// Prints text on stdout, fitted to output_width().

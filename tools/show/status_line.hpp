@@ -11,8 +11,8 @@ struct Screen {
   int width = 80;         // columns of the terminal
 };
 
-/// Detects whether `out` is a terminal (unless TERM is "dumb") and its width, which COLUMNS
-/// replaces.
+/// Detects whether `out` is a terminal (unless TERM is "dumb") and how wide it is. COLUMNS
+/// overrides the width.
 Screen detect_screen(std::FILE* out);
 
 /// Shows the status of long work. On a terminal it overwrites one line; in a log file it prints a
@@ -21,7 +21,7 @@ class StatusLine {
  public:
   StatusLine(std::FILE* out, Screen screen) : out_(out), screen_(screen) {}
   const Screen& screen() const { return screen_; }
-  /// @param text  cut to the width of a terminal.
+  /// @param text  truncated to the width of a terminal.
   void show(const std::string& text);
   /// Removes the line. Call it before printing anything else.
   void clear();

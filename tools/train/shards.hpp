@@ -47,8 +47,8 @@ class Shards {
   };
   struct RankShards {
     int64_t elements = 0;
-    std::vector<int64_t> offsets;              // by parameter
-    std::vector<std::vector<int64_t>> shapes;  // by parameter
+    std::vector<int64_t> offsets;              // one entry for each parameter
+    std::vector<std::vector<int64_t>> shapes;  // one entry for each parameter
     std::vector<Stretch> stretches;
   };
   RankShards make_rank_shards(const TrainMesh& mesh, const std::vector<ParamSpec>& specs,
@@ -57,7 +57,7 @@ class Shards {
   static void pack(const RankShards& shards, const T* const* full, T* out);
 
   int rank_, ranks_;
-  std::vector<RankShards> by_rank_;  // by rank
+  std::vector<RankShards> by_rank_;  // one entry for each rank
   int64_t longest_ = 0;              // the largest number of elements that a rank holds
   // The messages by rank. They are members, so that each call reuses the memory.
   std::vector<float> gathered_;

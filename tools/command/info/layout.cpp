@@ -26,7 +26,7 @@ using Json = nlohmann::ordered_json;
 
 struct Arguments {
   LayoutText text;
-  int world = 0;  // 0 means all ranks up to the mesh's largest
+  int world = 0;  // number of ranks; 0: the mesh's largest rank + 1
   std::string picture;
   bool json = false;
 };

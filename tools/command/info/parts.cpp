@@ -36,7 +36,7 @@ std::string onednn_version(const std::string& host) {
   return at == std::string::npos ? "unknown" : host.substr(at + 7, host.find(' ', at + 7) - at - 7);
 }
 
-/// Whether the process has this library, which another one may have brought.
+/// Returns whether the process has loaded this library, perhaps as a dependency of another library.
 bool is_loaded(const char* name) {
   void* const library = dlopen(name, RTLD_LAZY | RTLD_NOLOAD);
   if (library) dlclose(library);

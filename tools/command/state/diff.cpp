@@ -136,7 +136,7 @@ class Comparison {
           std::pair{"updates", "updates"}, std::pair{"key of random rounding", "key"},
           std::pair{"NorMuon's neurons", "lines"}})
       differ(what + word, text_at(a, key), text_at(b, key));
-    // Whether the parameters are saved is compared once for the whole checkpoint.
+    // If only one checkpoint has the parameters, this is reported once and not for each parameter.
     const Json &state_a = a.at("state"), &state_b = b.at("state");
     const std::string param = kind_text(MUONRT_STATE_PARAM);
     const bool one_saved = state_a.contains(param) != state_b.contains(param);

@@ -80,7 +80,8 @@ StepSession::StepSession(Comm& comm, const StepConfig& config, const TensorModel
 void StepSession::check_gradients(const std::vector<std::unique_ptr<TensorModel>>& grads,
                                   bool allow_missing) {
   for (const auto& file : grads) {
-    std::map<std::string_view, const StepTensor*> users;  // by the tensor of the file
+    std::map<std::string_view, const StepTensor*>
+        users;  // the key is the name of a tensor in the file
     for (Local& local : locals_) {
       const StepTensor& t = *local.tensor;
       if (local.grad_dtype.empty()) local.grad_dtype = "BF16";

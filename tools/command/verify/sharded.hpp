@@ -12,7 +12,7 @@
 
 namespace muonrt::tool {
 
-/// The dtypes (MUONRT_DTYPE_...) of everything that is rounded.
+/// The dtypes (MUONRT_DTYPE_...) of all values that are rounded.
 struct Numerics {
   const char* name;
   int32_t data, grad, transport, iteration;

@@ -20,11 +20,12 @@ class ZeroClient(torch.optim.Optimizer):
     def __init__(self, model, lr, **settings):
         self.settings = settings
         self.whole = [(name, p.shape, p.numel()) for name, p in model.named_parameters()]
-        # Names and modules decide the roles before ZeRO takes the parameters.
+        # Names and modules determine the roles before ZeRO replaces the parameters.
         alone = muonrt.torch.Muon(model, lr=lr, comm=muonrt.Comm.self(), **settings)
         self.roles = {name: group["role"] for group in alone.param_groups for name in group["param_names"]}
         alone.close()
-        super().__init__([{"params": list(model.parameters())}], {"lr": lr})  # one group: one partition
+        # One group, so one partition.
+        super().__init__([{"params": list(model.parameters())}], {"lr": lr})
 
     def step(self, closure=None):
         flat, = self.param_groups[0]["params"]
@@ -35,7 +36,8 @@ class ZeroClient(torch.optim.Optimizer):
         self.muon.step()
 
     def bind(self):
-        """Call it once, after deepspeed.initialize(), which has replaced the parameters by the partition."""
+        """Call this once after deepspeed.initialize(), which has replaced the parameters with the
+        partition."""
         flat, = self.param_groups[0]["params"]
         rank, size, length = dist.get_rank(), dist.get_world_size(), flat.numel()
         mesh = muonrt.Mesh((size,), ["zero"])
@@ -66,7 +68,7 @@ def main(folder, steps=16, stage=2):
     first = 0
     if os.path.isdir(folder):
         engine.load_checkpoint(folder, load_optimizer_states=False)
-        client.muon.load(os.path.join(folder, "muonrt"))  # on any number of ranks
+        client.muon.load(os.path.join(folder, "muonrt"))  # can be loaded on any number of ranks
         first = engine.global_steps
     inputs, targets = torch.randn(2, 64, 12)[:, dist.get_rank()::dist.get_world_size()].to(engine.device)
     for _ in range(first, steps):

@@ -36,9 +36,10 @@ def main(folder, steps=16):
     config = TransformerConfig(num_layers=1, hidden_size=32, num_attention_heads=1)
     module = TinyModel(config).to(torch.cuda.current_device())
     model = DistributedDataParallel(config, DistributedDataParallelConfig(use_distributed_optimizer=False), module)
-    # Every rank of the data-parallel group holds all parameters, and muonrt orthogonalizes each matrix on one.
+    # Every rank of the data-parallel group holds all parameters, and muonrt orthogonalizes each
+    # matrix on only one of them.
     muon = muonrt.torch.Muon(module, lr=1e-2, process_group=parallel_state.get_data_parallel_group())
-    clip = 1.0 if torch.cuda.is_available() else 0.0  # Megatron clips CUDA tensors only
+    clip = 1.0 if torch.cuda.is_available() else 0.0  # Megatron clips only CUDA tensors
     optimizer = FP32Optimizer(muon, OptimizerConfig(clip_grad=clip), lambda opt, config=None: None)
     optimizer.grad_stats_parallel_group = parallel_state.get_model_parallel_group()
     saved = os.path.join(folder, "last.pt")
@@ -46,7 +47,8 @@ def main(folder, steps=16):
     if os.path.exists(saved):
         state = torch.load(saved, weights_only=False)
         module.load_state_dict(state["model"])
-        muon.load_state_dict(state["optimizer"])  # Megatron's own method identifies groups by its own keys
+        # Megatron's own method identifies groups by its own keys.
+        muon.load_state_dict(state["optimizer"])
         first = muon.param_groups[0]["steps"]
     rank, size = dist.get_rank(), dist.get_world_size()
     inputs, targets = torch.randn(2, 64, 12)[:, rank::size].to(torch.cuda.current_device())

@@ -13,10 +13,11 @@ import torch.distributed as dist
 import muonrt.torch
 
 
-# Register the name before the first import of Megatron, which copies the registry.
+# Registers the name before the first import of Megatron, which copies the registry.
 @emerging_optimizers.registry.register_optimizer("muonrt")
 class MegatronMuon(muonrt.torch.Muon):
-    """Updates the matrices, as Megatron's Muon does. Megatron's own AdamW updates all other parameters."""
+    """Updates the matrices, as Megatron's Muon does. Megatron's own AdamW updates all other
+    parameters."""
 
     def __init__(self, params, lr=3e-4, weight_decay=0.01, muon_momentum=0.95, muon_nesterov=False, betas=None):
         super().__init__(params, lr=lr, weight_decay=weight_decay, momentum=muon_momentum, nesterov=muon_nesterov,
@@ -24,7 +25,7 @@ class MegatronMuon(muonrt.torch.Muon):
                          process_group=parallel_state.get_data_parallel_group())
 
     def _init_group(self, group, skip_non_grad_params=True):
-        """Megatron calls it before it loads a checkpoint. All state exists since the creation."""
+        """Megatron calls this before it loads a checkpoint. All state exists since the creation."""
 
 
 from megatron.core import parallel_state  # noqa: E402
@@ -52,7 +53,7 @@ def main(folder, steps=16, name="muonrt"):
     config = TransformerConfig(num_layers=1, hidden_size=32, num_attention_heads=1)
     module = TinyModel(config).to(torch.cuda.current_device())
     model = DistributedDataParallel(config, DistributedDataParallelConfig(use_distributed_optimizer=False), module)
-    clip = 1.0 if torch.cuda.is_available() else 0.0  # Megatron clips CUDA tensors only
+    clip = 1.0 if torch.cuda.is_available() else 0.0  # Megatron clips only CUDA tensors
     optimizer = get_megatron_optimizer(OptimizerConfig(
         optimizer=name, lr=1e-2, min_lr=1e-2, weight_decay=0.01, clip_grad=clip), [model])
     saved = os.path.join(folder, "last.pt")

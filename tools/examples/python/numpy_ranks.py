@@ -16,7 +16,7 @@ SHAPES = {"w1": (HIDDEN, IN), "w2": (1, HIDDEN)}
 
 
 def gradients(weights, x, target):
-    """Loss and gradients of mean((w2 tanh(w1 x) - target)^2)."""
+    """Returns the loss and the gradients of mean((w2 tanh(w1 x) - target)^2)."""
     hidden = np.tanh(x @ weights["w1"].T)
     error = (hidden @ weights["w2"].T)[:, 0] - target
     back = 2 * error[:, None] / len(x)

@@ -38,7 +38,8 @@ class Rows:
         self.move(local, local.new_empty(0) if full is None else full, receive, send)
 
     def sizes(self, name, owner, local):
-        """Bytes that this rank sends to each rank for a gather, and receives from each."""
+        """Returns the number of bytes that this rank sends to each rank for a gather, and receives
+        from each."""
         row = local.element_size() * local.shape[1]
         send = [self.rows[name][self.rank] * row if r == owner else 0 for r in range(self.size)]
         receive = [n * row if self.rank == owner else 0 for n in self.rows[name]]

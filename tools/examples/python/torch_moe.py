@@ -15,7 +15,8 @@ EXPERTS, WIDTH, HIDDEN, STEPS = 4, 16, 32, 150
 
 
 class Mixture(torch.nn.Module):
-    """Each rank of "ep" has some of the experts. All experts process all tokens, and the outputs are summed."""
+    """A layer of experts. Each rank of "ep" has some of them. All experts process all tokens, and
+    the outputs are summed."""
 
     def __init__(self, ep):
         super().__init__()
@@ -56,7 +57,8 @@ def main():
         optimizer.zero_grad()
         loss = (model(x[rank::ranks]) - target[rank::ranks]).square().mean()
         loss.backward()
-        # Each rank of "ep" has the router's gradient for its own experts, so the gradients are summed.
+        # Each rank of "ep" has the router's gradient for its own experts only, so the gradients are
+        # summed.
         dist.all_reduce(model.router.weight.grad.to_local(), group=mesh["ep"].get_group())
         optimizer.step()
         first = loss.item() if first is None else first

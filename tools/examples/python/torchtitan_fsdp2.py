@@ -18,7 +18,7 @@ import muonrt.torch
 
 
 class MuonContainer(OptimizersContainer):
-    """Makes "muonrt" a name of an optimizer in the configuration of torchtitan."""
+    """Registers "muonrt" as an optimizer name in torchtitan's configuration."""
 
     @dataclass(kw_only=True, slots=True)
     class Config(OptimizersContainer.Config):

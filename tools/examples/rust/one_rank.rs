@@ -62,7 +62,7 @@ fn check(status: c_int) {
     }
 }
 
-/// A struct with its defaults, from one of the _init_sized functions.
+/// Returns a struct with its defaults, from one of the _init_sized functions.
 fn filled<T>(init: unsafe extern "C" fn(*mut T, u32)) -> T {
     unsafe {
         let mut out = std::mem::zeroed();
@@ -75,7 +75,7 @@ const ROWS: usize = 8;
 const COLS: usize = 12;
 const STEPS: i32 = 200;
 
-/// The squared distance to the teacher, and its gradient.
+/// Returns the squared distance to the teacher, and its gradient.
 fn backward(weights: &[f32], gradient: &mut [f32]) -> f32 {
     let mut loss = 0.0;
     for i in 0..ROWS * COLS {

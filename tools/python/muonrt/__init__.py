@@ -1,10 +1,11 @@
-"""muonrt: sharded Muon and AdamW on arrays of NumPy and PyTorch. See README.md."""
+"""Sharded Muon and AdamW on NumPy arrays and PyTorch tensors. See README.md."""
 
 import atexit as _atexit
 
 try:
     from . import _core
-except ImportError as _error:  # the loader names a file, but neither the package nor what to do
+# The loader's message names a file, but neither the package nor a remedy.
+except ImportError as _error:
     raise ImportError(
         f"muonrt cannot load its library: {_error}; install the missing library (with Debian libdnnl2 or "
         "libdnnl3, and libgomp1), or install muonrt again on this machine", name=_error.name,

@@ -1,4 +1,4 @@
-"""Finds an address at which the ranks on other machines reach a rank, for muonrt.torch."""
+"""Finds an address at which ranks on other machines can reach a rank, for muonrt.torch."""
 
 import contextlib
 import fcntl
@@ -30,11 +30,12 @@ def machine(name: str) -> tuple:
 
 
 def own_addresses() -> dict[str, list[str]]:
-    """Returns the addresses of each network interface, first those of IPv4, without link-local ones."""
+    """Returns the addresses of each network interface, IPv4 addresses first, without link-local
+    addresses."""
     found: dict[str, list[str]] = {}
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         for _, name in socket.if_nameindex():
-            with contextlib.suppress(OSError):  # it has no IPv4 address
+            with contextlib.suppress(OSError):  # the interface has no IPv4 address
                 answer = fcntl.ioctl(any_socket, SIOCGIFADDR, struct.pack("256s", name.encode()))
                 found.setdefault(name, []).append(socket.inet_ntoa(answer[20:24]))
     with contextlib.suppress(OSError), open("/proc/net/if_inet6") as file:
@@ -97,7 +98,7 @@ def listening_addresses(interface: str | None, store_host: str | None, has_store
     with contextlib.suppress(OSError):
         for family, *_, to in socket.getaddrinfo(store_host or "localhost", 9, type=socket.SOCK_DGRAM):
             with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as s:
-                s.connect(to)  # sends nothing
+                s.connect(to)  # sends no data
                 likely.append(s.getsockname()[0])
     with contextlib.suppress(OSError):
         likely += [to[0] for *_, to in socket.getaddrinfo(socket.gethostname(), None)]

@@ -11,25 +11,27 @@ __all__ = [
 
 
 class Error(RuntimeError):
-    """Base class; `status` is the number of the status in muonrt/base.h."""
+    """The base class of these exceptions. `status` is the number of the status in muonrt/base.h."""
 
     status = 0
 
 
 class NonFiniteError(Error, FloatingPointError):
-    """An input of orthogonalize() is not finite; the message has its index. Nothing was written."""
+    """An input of orthogonalize() is not finite. The message gives its index. Nothing was
+    written."""
 
     status = 1
 
 
 class InvalidArgumentError(Error, ValueError):
-    """An argument is invalid; the message names it and its value."""
+    """An argument is invalid. The message names the argument and its value."""
 
     status = 10
 
 
 class InvalidStateError(Error):
-    """The call is not allowed now: the object is closed, has failed, or is in use by another thread."""
+    """The call is not allowed now: the object is closed, has failed, or is in use by another
+    thread."""
 
     status = 11
 
@@ -47,7 +49,8 @@ class CallbackError(Error):
 
 
 class MismatchError(Error):
-    """Arguments that must be equal differ between ranks; the message names the ranks and values."""
+    """Arguments that must be equal differ between ranks. The message names the ranks and the
+    values."""
 
     status = 20
 
@@ -71,7 +74,7 @@ class CommError(Error, ConnectionError):
 
 
 class TimeoutError(Error, TimeoutError):  # noqa: A001 (muonrt.TimeoutError is Python's, too)
-    """An operation did not complete before its timeout; the message names the missing ranks."""
+    """An operation did not complete before its timeout. The message names the missing ranks."""
 
     status = 51
 
@@ -115,7 +118,8 @@ class InternalError(Error):
 
 _BY_STATUS = {c.status: c for c in Error.__subclasses__()}
 
-# Functions and fields of C whose names in Python are others. Enums are words in lower case there.
+# Functions and fields of C that have another name in Python. Enum values are words in lower case in
+# Python.
 _OTHER_NAMES = {
     "optimizer_copy_state": "optimizer.copy_state_from()", "optimizer_set_step": "optimizer.steps = ...",
     "optimizer_get_trace": "optimizer.trace()", "comm_create_mpi": "Comm.mpi()",
@@ -145,18 +149,18 @@ def _of_python(match: re.Match) -> str:
         return f"'{_WORDS.get(value.lower(), value.lower())}'"
     if count:
         return f"len({'lr' if count == 'group_lrs' else count}) is"
-    # Otherwise it is the empty name of a group.
+    # Otherwise the word is the empty name of a group.
     return {"group_lrs": "lr", "grad_multiplier": "grad_scale_inv", "copy_state: from": "copy_state_from: old",
             "NULL": "None"}.get(match[0], "")
 
 
 def in_python(text: str) -> str:
-    """Returns a message of the library with the names that its functions and values have in Python."""
+    """Returns a message of the library in which functions and values have their Python names."""
     return _OF_C.sub(_of_python, text)
 
 
 def of_status(status: int, text: str) -> Error:
-    """Returns the exception of a status with this message."""
+    """Returns the exception for a status, with this message."""
     error = _BY_STATUS.get(status, Error)(in_python(text))
     error.status = status
     return error

@@ -47,6 +47,6 @@ def set_log_level(level: int | str | None) -> None:
 
 @atexit.register
 def _end() -> None:
-    # In a forked child the thread does not exist, and the queue may stay locked.
+    # In a forked child process this thread does not exist, and the queue may stay locked.
     if _thread is not None and _thread.is_alive():
         set_log_level(None)

@@ -1,4 +1,5 @@
-"""Comm.mpi: a communicator over mpi4py, with the MPI library that mpi4py has loaded."""
+"""Implements Comm.mpi, a communicator over mpi4py. It uses the MPI library that mpi4py has
+loaded."""
 
 import json
 import threading
@@ -9,8 +10,8 @@ import numpy as np
 import muonrt
 from muonrt._errors import of_status
 
-_DATA, _ERROR = 0, 1  # tags on the duplicate
-_FRAGMENT_BYTES = 1 << 30  # of one MPI message, because MPI counts in an int
+_DATA, _ERROR = 0, 1  # tags of messages on the duplicate
+_FRAGMENT_BYTES = 1 << 30  # maximum size of one MPI message, because MPI counts in an int
 _ERROR_BYTES = 4096
 # Requests and memory that MPI may still use after an operation has failed.
 _left_to_mpi: list = []
@@ -46,9 +47,9 @@ class _Channel:
 
     def __init__(self, MPI, comm, timeout: float):
         self._MPI, self.rank, self.size = MPI, comm.Get_rank(), comm.Get_size()
-        self._lock = threading.Lock()  # held during every call of MPI
+        self._lock = threading.Lock()  # held during every MPI call
         self._failed = False
-        self._error_sends: list = []  # the requests of `abort`
+        self._error_sends: list = []  # the requests that `abort` has created
         self._comm = None
         duplicate, request = comm.Idup()
         self._wait([request], timeout, "the duplicate of the communicator", self._others())
@@ -133,13 +134,15 @@ class _Channel:
         _left_to_mpi.append((requests, memory))
 
     def _check_for_errors_before_operation(self) -> None:
-        """Raises an error that has arrived, even if other messages have arrived before it. A probe of
-        Open MPI searches the messages that it has already read, and then reads about 32 more."""
+        """Raises an error that has arrived, even if other messages arrived before it. A probe of
+        Open MPI first searches the messages that it has already read, and then reads about 32
+        more."""
         for _ in range(4 + self.size // 8):
             self._raise_published_error()
 
     def _raise_published_error(self) -> None:
-        """Raises the error that `abort` of a peer, or of another thread of this rank, has sent."""
+        """Raises the error that a peer's `abort`, or the `abort` of another thread of this rank,
+        has sent."""
         if self._comm is None:
             return
         with self._lock:
@@ -153,9 +156,10 @@ class _Channel:
         raise of_status(status, text)
 
     def abort(self, text: str, status: int) -> None:
-        """Sends an error to every rank, and to this rank, because another thread may be in a call."""
+        """Sends an error to every rank, including this one, because another thread may be in a
+        call."""
         self._failed = True
-        # JSON needs at most six bytes for a character.
+        # JSON needs at most six bytes for each character.
         message = json.dumps([status, text[:_ERROR_BYTES // 8]], ensure_ascii=False).encode()
         message = message.ljust(_ERROR_BYTES, b"\0")
         with self._lock:

@@ -1,4 +1,4 @@
-"""Newton-Schulz and its symmetric products on arrays, outside of an optimizer."""
+"""Newton-Schulz and its symmetric products on arrays, without an optimizer."""
 
 import collections
 import os
@@ -8,7 +8,7 @@ from typing import Any
 
 from . import _core, _errors
 
-_CACHED = 16  # orthogonalizers of a thread, by settings and device
+_CACHED = 16  # number of orthogonalizers that a thread caches, by settings and device
 
 _of_thread = threading.local()
 
@@ -16,7 +16,7 @@ _of_thread = threading.local()
 def _core_of(x: Any, settings: dict) -> _core.Orthogonalizer:
     kind, index = x.__dlpack_device__()
     cuda = int(kind) in (2, 13)
-    # The type belongs to the key, because True == 1, but only one of them is a number.
+    # The type is part of the key, because True == 1, although only one of them is a number.
     items = tuple(sorted((k, type(v).__name__, v if isinstance(v, (str, int, float)) else tuple(v))
                          for k, v in settings.items()))
     key = (os.getpid(), cuda, int(index) if cuda else 0, items)  # a child of fork() needs its own
@@ -30,7 +30,7 @@ def _core_of(x: Any, settings: dict) -> _core.Orthogonalizer:
 
 
 def _with_list(settings: dict) -> dict:
-    """Returns the settings, with a list of coefficients as `custom`."""
+    """Returns the settings with a list of coefficients as `custom`."""
     if isinstance(settings.get("coefficients", ""), str):
         return settings
     triples = [tuple(float(c) for c in triple) for triple in settings["coefficients"]]

@@ -1,4 +1,5 @@
-"""muonrt.plan(): what Muon will need for a model on a mesh, without ranks, GPUs and memory."""
+"""Implements muonrt.plan(), which shows what Muon will need for a model on a mesh. It runs no ranks
+and needs no GPU and little memory."""
 
 import json
 import math
@@ -96,7 +97,7 @@ def _experts(mesh: Mesh, world: int) -> Mesh:
 
 
 def _tensors(model):
-    """Yields name, shape, dtype, role and settings of muonrt.Param of each parameter."""
+    """Yields the name, shape, dtype, role and settings of muonrt.Param for each parameter."""
     if isinstance(model, Mapping):
         for name, shape in model.items():
             shape = [int(n) for n in shape]

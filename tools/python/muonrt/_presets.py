@@ -1,4 +1,4 @@
-"""The published optimizers of tools/optimizers as settings of muonrt.Group."""
+"""The published optimizers of tools/optimizers, as settings of muonrt.Group."""
 
 import json
 import warnings
@@ -7,8 +7,8 @@ from importlib import resources
 import muonrt
 
 DTYPES = {"f32": "float32", "bf16": "bfloat16", "f16": "float16"}
-# Keys of a rule that are not settings of a group. `master_kind` affects only memory: muonrt.torch
-# keeps float32 master weights of bfloat16 parameters.
+# Keys of a rule that are not settings of a group. `master_kind` affects only memory, because
+# muonrt.torch keeps float32 master weights for bfloat16 parameters.
 OTHER_KEYS = ("name", "role", "view", "master_kind", "momentum_schedule")
 
 
@@ -50,7 +50,7 @@ def _settings(rule: dict) -> dict:
             rows, cols = value["grid"]
             out |= {"block_rows": rows, "block_cols": cols, "block_period": value["period"],
                     "block_lr_factor": value["lr_factor"]}
-        elif key == "adamw_eps":  # muonrt.torch.Muon has torch's name
+        elif key == "adamw_eps":  # muonrt.torch.Muon uses torch's name
             out["eps"] = value
         elif key == "betas":
             out["betas"] = tuple(value)
@@ -61,7 +61,7 @@ def _settings(rule: dict) -> dict:
             out[key] = DTYPES.get(value, value) if key.endswith("_dtype") else value
     if is_muon and out.get("row_scaling") == "aol":
         out.setdefault("coefficients", "aol")
-    # 0 means the number of steps that a list was published with; the default list has 5.
+    # 0 means the number of steps with which a list was published. The default list has 5 steps.
     if is_muon and out.get("coefficients", "polar_express") != "polar_express":
         out.setdefault("steps", 0)
     return out

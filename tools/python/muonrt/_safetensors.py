@@ -1,4 +1,4 @@
-"""Reads and writes files of `muonrt state export --state` with the package safetensors."""
+"""Reads and writes files of `muonrt state export --state` with the safetensors package."""
 
 import torch
 from safetensors import SafetensorError, safe_open

@@ -1,4 +1,5 @@
-"""Checks and completes the arguments of muonrt.torch.Muon: names of parameters, options, process group."""
+"""Checks and completes the arguments of muonrt.torch.Muon: parameter names, options and process
+group."""
 
 import ctypes
 import difflib
@@ -63,7 +64,7 @@ OTHER_NAMES = {
 
 
 class Options(TypedDict, total=False):
-    """Settings of muonrt.Optimizer, which muonrt.torch.Muon passes on."""
+    """The settings of muonrt.Optimizer that muonrt.torch.Muon passes on."""
 
     device: str
     device_index: int
@@ -113,7 +114,7 @@ def check_number(what: str, value: Any, below: float) -> None:
 
 
 def check_numbers(settings: dict[str, Any], what: str = "{}") -> None:
-    """Checks the settings of LARGEST, and nesterov.
+    """Checks the settings in LARGEST, and nesterov.
 
     :param what: the setting in messages; {} is its key.
     """

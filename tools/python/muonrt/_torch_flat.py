@@ -1,4 +1,5 @@
-"""Parameters of FSDP1 (FullyShardedDataParallel), of which each rank holds a range of elements."""
+"""Handles parameters of FSDP1 (FullyShardedDataParallel). Each rank holds a range of their
+elements."""
 
 import contextlib
 import gc
@@ -15,9 +16,9 @@ import muonrt
 
 @dataclass(frozen=True)
 class FlatShard:
-    """The shard of a parameter in a flat parameter of FSDP1."""
+    """The shard of a parameter inside a flat parameter of FSDP1."""
 
-    handle: Any  # FlatParamHandle of torch, which has the metadata
+    handle: Any  # torch's FlatParamHandle, which has the metadata
     index: int
 
     @property
@@ -30,13 +31,14 @@ class FlatShard:
         return (info.intra_param_start_idx, info.intra_param_end_idx + 1) if info.in_shard else (0, 0)
 
     def has_gradient(self) -> bool:
-        """Whether the parameter has a gradient, which an empty shard does not show."""
+        """Returns whether the parameter has a gradient. An empty shard does not show this."""
         flat = self.handle.flat_param
         return self.handle.sharded_grad is not None and not flat._is_grad_none_mask[self.index]
 
 
 def shards_of(params: list, module: "torch.nn.Module | None") -> dict[int, FlatShard]:
-    """Returns the shards of the parameters that FSDP1 shards, by id of the parameter."""
+    """Returns the shards of the parameters that FSDP1 shards. The keys are the ids of the
+    parameters."""
     entries = [pair for e in params for pair in (e.get("params", ()) if isinstance(e, dict) else (e,))]
     for name, p in entries:
         if getattr(p, "_is_flat_param", False):
@@ -64,8 +66,9 @@ def shards_of(params: list, module: "torch.nn.Module | None") -> dict[int, FlatS
 
 @contextlib.contextmanager
 def whole(shards: dict[int, FlatShard], params: list) -> Iterator[tuple[list, dict]]:
-    """Replaces shards by tensors of their whole shapes on the meta device, in the modules, too, because
-    shapes decide roles. Yields the parameters, and the originals by id of their replacement."""
+    """Replaces shards with tensors of their whole shapes on the meta device, also in the modules,
+    because shapes determine roles. Yields the parameters, and the original parameters by the id of
+    their replacement."""
     twins, originals, places = {}, {}, []
 
     def pair_of(name: str, p: torch.Tensor) -> tuple:
@@ -92,7 +95,7 @@ def whole(shards: dict[int, FlatShard], params: list) -> Iterator[tuple[list, di
 
 
 def layout_of(name: str, everywhere: list) -> muonrt.Layout:
-    """Returns the layout from the ranks of the shards and the range of elements of each rank."""
+    """Returns the layout that the ranks of the shards and each rank's range of elements define."""
     if any(shard is None or not shard.placements.startswith("flat") for shard in everywhere):
         raise muonrt.MismatchError(f"param '{name}' is a shard of FSDP1 on some ranks only; wrap the "
                                    "model the same way on all ranks")
@@ -104,7 +107,8 @@ def layout_of(name: str, everywhere: list) -> muonrt.Layout:
 
 
 def placement_of(shard: FlatShard, number: dict[int, int]) -> tuple:
-    """Returns what each rank sends to the others: mesh shape, ranks, and the range of elements."""
+    """Returns the data that each rank sends to the others: mesh shape, ranks, and the range of
+    elements."""
     ranks = [number[r] for r in dist.get_process_group_ranks(shard.handle.process_group)]
     begin, end = shard.elements()
     return (len(ranks),), tuple(ranks), f"flat {begin} {end}"

@@ -1,4 +1,4 @@
-"""Checkpoints of muonrt.torch.Muon in muonrt's format."""
+"""Saves and loads checkpoints of muonrt.torch.Muon in muonrt's format."""
 
 import os
 from collections.abc import Callable
@@ -39,8 +39,8 @@ class Folders:
         return notes
 
     def save_reserve(self, *, without_params: bool = False) -> int:
-        """Reserves host memory so that `save_begin` can return before the file is written. Returns the
-        number of bytes."""
+        """Reserves host memory so that `save_begin` can return before the file is written. Returns
+        the number of bytes."""
         taken = self._core.save_reserve(without_params=without_params)
         self._reserved = without_params and self._reserved is not False
         return taken
@@ -61,7 +61,8 @@ class Folders:
             self._saving = False
 
     def _of_folder(self, call: Callable, folder: str | os.PathLike, **options: Any):
-        """Calls `call` after a preparation. If that raises on any rank, all ranks raise its error."""
+        """Calls `call` after a preparation. If the preparation raises on any rank, all ranks raise
+        its error."""
         def prepare():
             with ranks.on_device(self._device):
                 self._follow()

@@ -1,4 +1,5 @@
-"""The caller's gather and redistribute functions over torch's tensors, and meshes of process groups."""
+"""Wraps the caller's gather and redistribute functions over torch tensors, and creates meshes from
+process groups."""
 
 import ctypes
 from collections.abc import Callable
@@ -21,9 +22,9 @@ def tensor_of(array) -> torch.Tensor | None:
     dtype = DTYPES[str(array.dtype)]
     if array.size == 0:
         return torch.empty(array.shape, dtype=dtype)
-    # torch has no tensors that are read-only, so it accepts neither such an array nor its DLPack.
+    # torch has no read-only tensors, so it accepts neither such an array nor its DLPack capsule.
     memory = (ctypes.c_char * array.nbytes).from_address(array.ctypes.data)
-    memory.owner = array  # keeps the memory
+    memory.owner = array  # keeps the memory alive
     return torch.frombuffer(memory, dtype=dtype).reshape(array.shape)
 
 
@@ -42,7 +43,7 @@ def over_tensors(function: Callable) -> Callable:
 
 
 def wrapped(options: dict) -> dict:
-    """Returns the options of muonrt.Optimizer for those of muonrt.torch.Muon."""
+    """Returns the options of muonrt.Optimizer for the given options of muonrt.torch.Muon."""
     return options | {key: over_tensors(options[key]) for key in ("gather", "redistribute")
                       if callable(options.get(key))}
 

@@ -1,5 +1,6 @@
-"""The groups of muonrt.torch.Muon: their learning rates, and a new core optimizer for add_param_group and
-for parameters that were sharded or moved to another device after creation."""
+"""Handles the groups of muonrt.torch.Muon: sets their learning rates, and creates a new core
+optimizer for add_param_group and for parameters that were sharded or moved to another device after
+creation."""
 
 from collections.abc import Iterable
 
@@ -11,7 +12,8 @@ from muonrt import _torch_roles as roles
 from muonrt._torch_arguments import check_numbers
 from muonrt._torch_state import State
 
-# Rates of Muon that neither the call nor the preset sets, with match_rms and with another scale.
+# Muon's learning rates if neither the call nor the preset sets one: the first for match_rms, the
+# second for other scales.
 MATCH_RMS_LR, OTHER_LR = 3e-4, 0.02
 
 # The attributes that belong to the core optimizer. They are restored if a group is rejected.
@@ -58,7 +60,8 @@ def split(params: Iterable, role, given: dict, muon: dict) -> list[tuple]:
 
 
 def _adamw_rate(number: int, entry: dict, name: str, given: dict, muon: dict):
-    """Returns the learning rate of a group's AdamW parameters. `name` is the first of them."""
+    """Returns the learning rate for a group's AdamW parameters. `name` is the name of the first of
+    them."""
     if entry.get("adamw_lr") is not None:
         return entry["adamw_lr"]
     if "lr" in entry and (_matches_adamw(muon) or entry.get("role") == "adamw"):
@@ -72,7 +75,8 @@ def _adamw_rate(number: int, entry: dict, name: str, given: dict, muon: dict):
 
 
 def add(optimizer, param_group: dict, enter) -> None:
-    """Adds a group of parameters; `enter(group)` is the method of torch. Collective."""
+    """Adds a group of parameters. `enter(group)` is the torch method that adds a group.
+    Collective."""
     if optimizer._state_tensors is None:
         raise muonrt.InvalidStateError("the optimizer is closed; create a new one")
     kept = {key: getattr(optimizer, key) for key in OF_CORE}
@@ -121,8 +125,9 @@ def add(optimizer, param_group: dict, enter) -> None:
 
 
 def register_again(optimizer, params: list) -> None:
-    """Registers `params`, which differ from the registered parameters only in placements or device, in their place.
-    Must be called before the first step, because it discards the state. Collective."""
+    """Registers `params` instead of the registered parameters, from which they differ only in
+    placements or device. Must be called before the first step, because it discards the state.
+    Collective."""
     first = next(i for i, (p, old) in enumerate(zip(params, optimizer._params))
                  if p is not old or ranks.local_of(p).device.type != optimizer._device.type)
     if optimizer._core.steps > 0:

@@ -1,4 +1,4 @@
-"""What the modules of a model show about the roles of its parameters, for muonrt.torch.Muon."""
+"""Finds roles of a model's parameters from the model's modules, for muonrt.torch.Muon."""
 
 import re
 from typing import Any
@@ -10,12 +10,14 @@ from torch.utils.weak import WeakTensorKeyDictionary
 import muonrt
 
 CONVOLUTIONS = (nn.modules.conv._ConvNd,)
-# A numbered module that contains other modules, such as a layer: "layers.0.mlp", not "head.0".
+# The path of a numbered module that contains other modules, such as a layer: "layers.0.mlp", but
+# not "head.0".
 IN_LAYER = re.compile(r"(^|\.)\d+\.(.*\.)?[^.\d][^.]*$")
 
 
 def class_of(module: nn.Module) -> type:
-    """Returns the class of the module without that of fully_shard and replicate, which derive from it."""
+    """Returns the class of the module. If fully_shard or replicate has replaced it with a derived
+    class, returns the original class."""
     cls = type(module)
     while len(cls.__bases__) == 2 and cls.__bases__[0].__module__.startswith("torch.distributed."):
         cls = cls.__bases__[1]
@@ -23,7 +25,7 @@ def class_of(module: nn.Module) -> type:
 
 
 def class_has(module: nn.Module, *parts: str) -> bool:
-    """Whether the class of the module or one of its bases has such a name."""
+    """Returns whether the class of the module, or one of its base classes, has such a name."""
     return any(part in c.__name__ for c in type(module).__mro__ for part in parts)
 
 
@@ -44,12 +46,12 @@ def is_norm(module: nn.Module) -> bool:
 
 
 def is_vector(p: torch.Tensor) -> bool:
-    """Whether at most one dimension is greater than 1."""
+    """Returns whether at most one dimension is greater than 1."""
     return sum(n > 1 for n in p.shape) <= 1
 
 
 def of_name(name: str, p: torch.Tensor) -> tuple[str, dict, str]:
-    """Returns the role by name and shape, settings of muonrt.Param, and the reason."""
+    """Returns the role by name and shape, settings of muonrt.Param, and the reason for the role."""
     if p.ndim > 1 and is_vector(p):
         return "adamw", {}, f"at most one dimension of {tuple(p.shape)} is greater than 1"
     kind, view, reason = muonrt._core._route_and_reason(name, p.ndim)
@@ -59,11 +61,12 @@ def of_name(name: str, p: torch.Tensor) -> tuple[str, dict, str]:
 
 
 class ModelRoles:
-    """The roles of the parameters of a model, by the modules that have a parameter."""
+    """Finds the roles of a model's parameters from the modules that have these parameters."""
 
     def __init__(self, model: nn.Module):
         self.modules = dict(model.named_modules())
-        self.owners = WeakTensorKeyDictionary()  # parameter: paths and modules that have it
+        # For each parameter: paths and modules that have it.
+        self.owners = WeakTensorKeyDictionary()
         for path, module in self.modules.items():
             for p in module._parameters.values():
                 if p is not None:
@@ -72,7 +75,8 @@ class ModelRoles:
         self._find_outputs(model)
 
     def _find_outputs(self, model: nn.Module) -> None:
-        """Finds the sizes of the vocabulary and of labels, and the modules that are outputs."""
+        """Finds the sizes of the vocabulary and of the labels, and the modules that are output
+        heads."""
         config = getattr(model, "config", None)
         text = getattr(config, "text_config", None)
         values = [getattr(c, key, None) for c in (config, text, model)
@@ -89,11 +93,11 @@ class ModelRoles:
             self.last = linear[-1][1]
         try:
             self.head = model.get_output_embeddings()
-        except Exception:  # not every model has one
+        except Exception:  # not every model has this method
             self.head = None
 
     def of(self, name: str, p: torch.Tensor) -> tuple[str, dict, str]:
-        """As of_name(), also by the modules that have the parameter."""
+        """Does the same as of_name(), but also considers the modules that have the parameter."""
         owners = self.owners.get(p)
         if owners is None or p.ndim < 2 or is_vector(p):
             return of_name(name, p)
@@ -115,7 +119,7 @@ class ModelRoles:
         if is_linear(module):
             return self._of_linear(name, p, path, module)
         if p.ndim == 3 and class_has(module, "Expert", "MoE", "Moe"):
-            # transformers says whether the matrices are stored as inputs x outputs.
+            # transformers states whether the matrices are stored as inputs x outputs.
             dims = {"transposed": True} if getattr(module, "is_transposed", False) else {}
             return "muon", {"view": "stack", **dims}, f"stack of experts ({class_of(module).__name__})"
         kind, settings, reason = of_name(name, p)
@@ -124,7 +128,7 @@ class ModelRoles:
         return kind, settings, reason
 
     def _adapted(self, path: str) -> tuple[str, torch.Tensor] | None:
-        """Returns name and weight of the module that a module of peft adapts."""
+        """Returns the name and the weight of the module that a peft module adapts."""
         parts = path.split(".")
         for n in range(len(parts) - 1, 0, -1):
             outer = ".".join(parts[:n])
@@ -138,7 +142,7 @@ class ModelRoles:
     def _of_convolution(self, name: str, p: torch.Tensor, module: Any) -> tuple[str, dict, str]:
         try:
             kind, _, reason = of_name(name, p)
-        except muonrt.InvalidArgumentError:  # a name that does not show that it is a convolution
+        except muonrt.InvalidArgumentError:  # the name does not show that it is a convolution
             kind, reason = "muon", ""
         if kind == "adamw" and not reason.startswith("depthwise"):
             return kind, {}, reason
@@ -168,7 +172,7 @@ class ModelRoles:
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
-    """Returns the model without DistributedDataParallel and torch.compile."""
+    """Returns the model without the wrappers DistributedDataParallel and torch.compile."""
     while True:
         if isinstance(model, nn.parallel.DistributedDataParallel):
             model = model.module

@@ -1,5 +1,5 @@
-"""The parameters that muonrt.torch.Muon has registered. Before each step it makes them those of param_groups and
-of the model, at their current addresses."""
+"""Handles the parameters that muonrt.torch.Muon has registered. Before each step, makes them the
+parameters of param_groups and of the model, at their current addresses."""
 
 import torch
 
@@ -13,7 +13,7 @@ FLAT = ("if DeepSpeed's ZeRO has replaced them by its flat partitions, use stage
 
 
 def memory_of(tensor: torch.Tensor) -> tuple:
-    """Identifies the memory of a tensor and its interpretation."""
+    """Returns a value that identifies the memory of a tensor and how the memory is interpreted."""
     return tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride(), tensor.device
 
 
@@ -25,11 +25,11 @@ def same_layout(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 class Registered(torch.optim.Optimizer):
-    """The part of muonrt.torch.Muon that binds parameters."""
+    """The part of muonrt.torch.Muon that binds parameters to memory."""
 
     def _follow(self) -> None:
-        """Binds parameters that were replaced or have moved, and takes over changes of `state`. Raises an error if
-        a parameter cannot be bound."""
+        """Binds parameters that were replaced or have moved, and adopts changes of `state`. Raises
+        an error if a parameter cannot be bound."""
         self._follow_state()
         self._follow_memory()
 
@@ -53,8 +53,8 @@ class Registered(torch.optim.Optimizer):
         self._places = [places.get(id(p)) for p in self._params]
 
     def _follow_module(self) -> None:
-        """Puts parameters that the model has replaced, as load_state_dict(assign=True) does, into
-        param_groups."""
+        """Puts the model's new parameters into param_groups if the model has replaced them, as
+        load_state_dict(assign=True) does."""
         index = -1
         for group in self.param_groups:
             for j, p in enumerate(group["params"]):
@@ -67,7 +67,7 @@ class Registered(torch.optim.Optimizer):
                 now = module._parameters.get(key)
                 if now is None or now is p:
                     continue
-                # Where only `p` has a gradient, `now` is a parameter that FSDP2 has gathered.
+                # If only `p` has a gradient, `now` is a parameter that FSDP2 has gathered.
                 if same_layout(now, p) or p.grad is None and now.grad is not None:
                     if (now.shape, now.dtype) == (p.shape, p.dtype):
                         group["params"][j] = now
@@ -111,7 +111,8 @@ class Registered(torch.optim.Optimizer):
         self._params = held
 
     def _data(self, i: int) -> torch.Tensor:
-        """Returns the local elements of a parameter in row-major order: its memory, or a copy."""
+        """Returns the local elements of a parameter in row-major order. This is the parameter's
+        memory if possible, otherwise a copy."""
         local = ranks.local_of(self._params[i])
         if local.is_contiguous():
             self._copies.pop(i, None)
@@ -122,7 +123,7 @@ class Registered(torch.optim.Optimizer):
         return copy.copy_(local)
 
     def _write_back(self) -> None:
-        """Copies the updated row-major copies to their parameters."""
+        """Copies the updated row-major copies back to their parameters."""
         for i, copy in self._copies.items():
             ranks.local_of(self._params[i]).copy_(copy)
 

@@ -1,4 +1,4 @@
-"""Turns torch's process groups into communicators, and DTensors into layouts, for muonrt.torch."""
+"""Converts torch's process groups to communicators, and DTensors to layouts, for muonrt.torch."""
 
 import contextlib
 import json
@@ -17,7 +17,7 @@ import muonrt
 from muonrt import _addresses, _torch_flat
 from muonrt._errors import of_status
 
-# After gloo has lost a peer, a rank waits this long, in seconds, for the reason to arrive over TCP.
+# After gloo has lost a peer, a rank waits this many seconds for the reason to arrive over TCP.
 REASON_S = 5.0
 # Timeout in seconds within which a rank finds an address of rank 0 that answers.
 CONNECT_S = 60.0
@@ -26,8 +26,8 @@ NO_TAG = 840
 
 
 def is_dtensor(tensor) -> bool:
-    """Returns whether a tensor is a DTensor. Does not import the module of DTensor, which takes half a second:
-    as long as it is not loaded, there are no DTensors."""
+    """Returns whether a tensor is a DTensor. Does not import the DTensor module, which takes half a
+    second. While it is not loaded, there are no DTensors."""
     if type(tensor) in (torch.Tensor, torch.nn.Parameter):
         return False
     module = sys.modules.get("torch.distributed.tensor")
@@ -43,12 +43,13 @@ def local_of(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def on_device(device: torch.device):
-    """Returns a context in which `device` is the current one, which exports by DLPack require."""
+    """Returns a context in which `device` is the current device, as exports through DLPack
+    require."""
     return torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()
 
 
 def stream_of(device: torch.device) -> int | None:
-    """Returns the current CUDA stream as a number; None on the host."""
+    """Returns the current CUDA stream as a number, or None on the host."""
     return torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else None
 
 
@@ -59,7 +60,8 @@ def settle(device: torch.device) -> None:
 
 
 def _gpu_of(device: torch.device) -> str | None:
-    """Identifies a GPU of a machine, even if each process sees only one."""
+    """Returns a value that identifies a GPU of a machine, even if each process sees only one
+    GPU."""
     if device.type != "cuda":
         return None
     return str(torch.cuda.get_device_properties(device).uuid)
@@ -95,12 +97,13 @@ def comm_of(device: torch.device, process_group=None,
     if len(set(gpus)) == len(places) > 1:
         return muonrt.Comm.nccl(host, device.index), ranks
     if len({machine for machine, _ in places}) > 1:
-        host = over_gloo(host, ranks)  # which has connected these machines before
+        # The machines are already connected over TCP.
+        host = over_gloo(host, ranks)
     return (muonrt.Comm.staged(host, device.index) if gpus else host), ranks
 
 
 def _connect(group, ranks: list[int], machines: list, interface: str | None) -> muonrt.Comm:
-    """Creates a communicator over TCP from the ranks of a group."""
+    """Creates a communicator over TCP for the ranks of a group."""
     rank = dist.get_rank(group)
     is_broadcast = False
 
@@ -140,14 +143,14 @@ def _place(host: str, port: int) -> str:
 
 
 def over_gloo(tcp: muonrt.Comm, ranks: list[int]) -> muonrt.Comm:
-    """Creates a communicator that sends data over its own gloo group, and errors over `tcp`.
+    """Creates a communicator that sends data over a separate gloo group, and errors over `tcp`.
 
     `ranks`: the global ranks, in the order of `tcp`. Later calls need no process group. Collective.
     """
     group = dist.new_group(ranks, backend="gloo", use_local_synchronization=True)
     gloo = group._get_backend(torch.device("cpu"))
     rank, size = tcp.rank, tcp.size
-    number = [dist.get_group_rank(group, r) for r in ranks]  # ranks of gloo may have another order
+    number = [dist.get_group_rank(group, r) for r in ranks]  # ranks of gloo may be in another order
     tcp.set_timeout(REASON_S)
 
     def exchange(sends, receives, timeout):
@@ -173,7 +176,7 @@ def over_gloo(tcp: muonrt.Comm, ranks: list[int]) -> muonrt.Comm:
             for peer, work in works:
                 work.wait(timedelta(seconds=max(end - time.monotonic(), 0.001)))
         except RuntimeError as error:
-            disconnect()  # no data arrive in these views any more
+            disconnect()  # no more data arrive in these views
             if time.monotonic() >= end:
                 raise TimeoutError(
                     f"the exchange with rank {peer} did not complete before the timeout; check whether "
@@ -187,12 +190,14 @@ def over_gloo(tcp: muonrt.Comm, ranks: list[int]) -> muonrt.Comm:
         exchange([(i, mine) for i in others], [(i, parts[i]) for i in others], timeout)
 
     def raise_reason(peer, error):
-        """Raises the error that a rank has published, or TCP's error for a peer that gloo has lost."""
+        """Raises the error that a rank has published. If gloo has lost a peer, raises the error of
+        TCP."""
         start = time.monotonic()
         try:
-            tcp.exchange([], [(peer, bytearray(1))])  # no rank sends this message
+            # No rank sends this message, so only an error can arrive.
+            tcp.exchange([], [(peer, bytearray(1))])
         except muonrt.TimeoutError:
-            if time.monotonic() - start < REASON_S:  # the published error of a peer
+            if time.monotonic() - start < REASON_S:  # the error that a peer has published
                 raise
             raise muonrt.CommError(f"rank {peer}: {error}") from error
 
@@ -246,8 +251,8 @@ def run_collectively(comm: muonrt.Comm, function) -> list:
 
 @dataclass(frozen=True)
 class TensorPlacement:
-    """The mesh and the placements of a DTensor, or "flat BEGIN END" for a shard of FSDP1. `ranks` are
-    ranks of the communicator."""
+    """The mesh and the placements of a DTensor, or "flat BEGIN END" for a shard of FSDP1. `ranks`
+    are ranks in the communicator."""
 
     mesh_shape: tuple[int, ...]
     ranks: tuple[int, ...]
@@ -255,7 +260,7 @@ class TensorPlacement:
 
 
 def placement_of(name: str, tensor: torch.Tensor, number: dict[int, int]) -> TensorPlacement | None:
-    """Returns the placement of a DTensor; None for a plain tensor, which all ranks hold.
+    """Returns the placement of a DTensor, or None for a plain tensor, which all ranks hold.
 
     `number`: the rank in the communicator of each global rank.
     """
@@ -277,7 +282,7 @@ def placement_of(name: str, tensor: torch.Tensor, number: dict[int, int]) -> Ten
 
 def lift(name: str, everywhere: list[TensorPlacement | None],
          reading: str) -> "muonrt.Layout | None":
-    """Returns the layout over all ranks. Ranks may have different submeshes.
+    """Returns the layout over all ranks. Different ranks may have different submeshes.
 
     `everywhere`: the placements of all ranks, in rank order.
     """
@@ -307,7 +312,8 @@ def layout_of(name: str, tensor: torch.Tensor, everywhere: list[TensorPlacement 
     if literal is None:
         return None
     world, placements = len(everywhere), everywhere[0].placements
-    # After TP, FSDP2 shards the local tensors, and records this as a strided shard.
+    # If TP has sharded a parameter before FSDP2, FSDP2 shards the local tensors and records this as
+    # a strided shard.
     layout = lift(name, everywhere, "ordered") if "StridedShard" in placements else literal
     shape = tuple(tensor.shape)
     local = tuple(local_of(tensor).shape)
@@ -322,8 +328,8 @@ def layout_of(name: str, tensor: torch.Tensor, everywhere: list[TensorPlacement 
 
 
 def _compare_offsets(name, tensor, literal, rank, world) -> None:
-    """Compares with the offset that torch reports, which follows the literal reading, even for FSDP2
-    over TP."""
+    """Compares the layout with the offset that torch reports. That offset follows the literal
+    reading of placements, even for FSDP2 over TP."""
     from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
     shape = tuple(tensor.shape)

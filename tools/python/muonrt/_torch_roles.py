@@ -1,4 +1,5 @@
-"""Which parameters muonrt.torch.Muon updates with Muon, and how their tensors form matrices."""
+"""Determines which parameters muonrt.torch.Muon updates with Muon, and how their tensors form
+matrices."""
 
 import warnings
 from collections.abc import Callable, Iterable
@@ -16,10 +17,10 @@ DIMS = ("transposed", "batch_dims", "row_dims")
 PARAM_SETTINGS = ("view", *DIMS, "parts", "qk_clip", "lr_factor", "normuon_axis", "layout", "shape",
                   "owner", "priority")
 
-# The settings of a param_group that may change between steps. All others are fixed.
+# The settings of a param_group that may change between steps. All other settings are fixed.
 CHANGING = {"muon": ("lr", "weight_decay", "momentum", "nesterov"),
             "adamw": ("lr", "weight_decay", "betas", "eps")}
-# Values of settings that neither the call nor the preset sets.
+# The values of settings that neither the call nor the preset sets.
 DEFAULTS = {"muon": dict(weight_decay=0.1, momentum=0.95, nesterov=True),
             "adamw": dict(weight_decay=0.01, betas=(0.9, 0.95), eps=1e-8)}
 
@@ -30,7 +31,7 @@ Role = Callable[[str, torch.Tensor], "str | tuple[str, str | dict[str, Any]] | N
 
 
 class Settings(dict):
-    """Holds the settings of muonrt.Param for a parameter, and the reason for its role."""
+    """The settings of muonrt.Param for a parameter, and the reason for its role."""
 
     reason = ""
 
@@ -60,7 +61,8 @@ def role_of(name: str, p: torch.Tensor, group_role, role: Role | None,
         of = role.model.of if isinstance(role, RoleOfModel) else of_name
         try:
             if p.ndim > 2 and (dims.get("batch_dims") or dims.get("row_dims")):
-                # The group states how the dimensions form matrices, so only the name decides about the role.
+                # The group states how the dimensions form matrices, so only the name determines the
+                # role.
                 kind, _, reason = muonrt._core._route_and_reason(name, 2)
                 chosen = (kind, {})
             else:
@@ -104,7 +106,8 @@ def role_of(name: str, p: torch.Tensor, group_role, role: Role | None,
 
 
 def describe(optimizer) -> str:
-    """Returns a table with name, shape and role of each parameter, and why it has this role."""
+    """Returns a table with the name, shape and role of each parameter, and the reason for the
+    role."""
     rows = [("parameter", "shape", "role", "why")]
     kinds = [group["role"] for group in optimizer.param_groups for _ in group["params"]]
     for name, p, kind, settings in zip(optimizer._names, optimizer._params, kinds,
@@ -119,8 +122,8 @@ def describe(optimizer) -> str:
 
 
 def split(params: Iterable, role: Role | None) -> list[tuple[str, list[tuple], dict]]:
-    """Splits each group of the caller by role. Returns for each new group its role, its parameters (name,
-    settings of muonrt.Param, parameter), and the settings of the group."""
+    """Splits each of the caller's groups by role. For each new group, returns its role, its
+    parameters (name, settings of muonrt.Param, parameter), and its settings."""
     out = []
     entries = list(params)
     if not entries or not isinstance(entries[0], dict):
@@ -144,7 +147,8 @@ def split(params: Iterable, role: Role | None) -> list[tuple[str, list[tuple], d
         for kind, named in members.items():
             if named:
                 reject_unknown("a group", rest, GROUP_KEYS, keeps_others=True)
-                # "adamw_lr" is "lr" of a group of AdamW, and so on. Other keys are the caller's.
+                # "adamw_lr" is the "lr" of a group of AdamW, and so on. Other keys belong to the
+                # caller.
                 of_adamw = {k: rest[f"adamw_{k}"] for k in ("lr", "weight_decay")
                             if kind == "adamw" and f"adamw_{k}" in rest}
                 others = set(CHANGING["muon"] + CHANGING["adamw"]) - set(CHANGING[kind])
@@ -155,8 +159,8 @@ def split(params: Iterable, role: Role | None) -> list[tuple[str, list[tuple], d
 
 
 def warn_of_conv1d(groups: list[dict], param_settings: list[dict], muon: dict) -> None:
-    """Warns if a parameter has a name from GPT-2 and the shape of a Conv1D weight, and a setting distinguishes
-    rows from columns."""
+    """Warns if a parameter has a name from GPT-2 and the shape of a Conv1D weight, and if a setting
+    distinguishes rows from columns."""
     if muon.get("scale_rule") not in ("original", "ratio") \
             and muon.get("normuon_axis", "off") == "off" and not muon.get("block_period"):
         return

@@ -1,4 +1,5 @@
-"""The `state` of muonrt.torch.Muon: tensors that view muonrt's memory, under the keys of torch's optimizers."""
+"""Implements the `state` of muonrt.torch.Muon: tensors that view muonrt's memory, under the keys of
+torch's optimizers."""
 
 import math
 
@@ -8,18 +9,19 @@ import torch
 import muonrt
 from muonrt import _torch_ranks as ranks
 
-# For each key of torch.optim.Muon and AdamW, muonrt's kind of state. The momentum of both is a running mean.
+# muonrt's kind of state for each key of torch.optim.Muon and AdamW. The momentum of both is a
+# running mean.
 KINDS = {"muon": {"momentum_buffer": "momentum"},
          "adamw": {"exp_avg": "momentum", "exp_avg_sq": "variance"}}
 
-# Settings of torch's optimizers that muonrt does not have; load() ignores them.
+# Settings of torch's optimizers that muonrt does not have. load() ignores them.
 SETTINGS_OF_TORCH = ("amsgrad", "maximize", "foreach", "capturable", "differentiable", "fused",
                      "decoupled_weight_decay", "ns_coefficients", "ns_steps", "adjust_lr_fn",
                      "lr", "weight_decay", "momentum", "nesterov", "betas", "eps")
 
 
 def momentum_factor(of: str, to: str, momentum: float) -> float:
-    """Returns the factor that converts a momentum: heavy ball = EMA / (1 - momentum)."""
+    """Returns the factor that converts a momentum, because heavy ball = EMA / (1 - momentum)."""
     if not {of, to} <= {"ema", "ema_corrected", "heavy_ball"}:
         raise ValueError(f"momentum_kind is '{of}' and '{to}'; use 'ema', 'ema_corrected' or "
                          "'heavy_ball'")
@@ -34,8 +36,9 @@ def tensor_over(array) -> torch.Tensor:
 
 
 class NeuronMoments:
-    """NorMuon's second moments, which the owners of the matrices hold. `tensors` maps the index of a parameter
-    to a tensor for all moments of this parameter; `gather` fills it on every rank."""
+    """The second moments of NorMuon, which the owners of the matrices hold. `tensors` maps the
+    index of a parameter to a tensor for all moments of this parameter. `gather` fills it on every
+    rank."""
 
     def __init__(self, core, comm, shards: list):
         self._comm = comm
@@ -51,7 +54,7 @@ class NeuronMoments:
         if not self.tensors:
             return
         for whole in self.tensors.values():
-            whole.fill_(torch.nan)  # marks elements of other owners
+            whole.fill_(torch.nan)  # marks the elements of other owners
         for memory, part in self._shards:
             part.copy_(memory)
         joined = torch.cat(list(self.tensors.values()))
@@ -76,10 +79,10 @@ class State:
         self._optimizer = optimizer
         shards = optimizer._core.state_shards()
         self._local = {(s.param, s.kind): s.data for s in shards}
-        # For AdamW the update count of each parameter, for Muon the number of all steps.
+        # For AdamW this is the update count of each parameter, for Muon the number of all steps.
         self._steps = torch.zeros(len(optimizer._params), dtype=torch.float32, device="cpu")
-        # By parameter: the tensors of `state`, unless the trainer has replaced them, and local tensors
-        # over the same memory.
+        # For each parameter: the tensors of `state`, unless the trainer has replaced them, and
+        # local tensors over the same memory.
         self._views: list[dict[str, torch.Tensor]] = []
         index = 0
         for group in optimizer.param_groups:
@@ -92,7 +95,7 @@ class State:
                     state["master"] = self._view(index, "master", p)
                 self._views.append(state)
                 index += 1
-            group["steps"] = 0  # of the optimizer
+            group["steps"] = 0  # number of steps of the optimizer
         self._local = {}
         self._moments = NeuronMoments(optimizer._core, optimizer._comm,
                                       [s for s in shards if s.kind == "normuon"])
@@ -100,7 +103,8 @@ class State:
             self._views[i]["normuon"] = whole
         self._memory = [{key: ranks.local_of(view) for key, view in views.items()}
                         for views in self._views]
-        # What absorb() compares: for each entry of `state` its key, tensor, local tensor and address.
+        # The data that absorb() compares: for each entry of `state` its key, tensor, local tensor
+        # and address.
         self._watched = [self._watch(i) for i in range(len(self._views))]
         for p, views in zip(optimizer._params, self._views):
             optimizer.state[p] = dict(views)
@@ -111,8 +115,9 @@ class State:
                 for key, view in self._views[i].items()]
 
     def absorb(self) -> None:
-        """Copies the trainer's changes of `state` to muonrt's memory: entries that it has replaced, for example
-        to offload them, and step numbers. Resets the state of entries that it has removed."""
+        """Copies the trainer's changes of `state` to muonrt's memory: step numbers, and entries
+        that the trainer has replaced, for example to offload them. Resets the state of entries that
+        the trainer has removed."""
         optimizer, state = self._optimizer, self._optimizer.state
         copies, resets, steps = [], [], self._steps.clone()
         for i, (p, watched) in enumerate(zip(optimizer._params, self._watched)):
@@ -154,14 +159,16 @@ class State:
         self._set_steps(steps)
 
     def _set_steps(self, steps: torch.Tensor) -> None:
-        """Sets the core's update counts to those of `state`, and adapts its number of steps to them."""
+        """Sets the core's update counts to the counts in `state`, and adapts its number of steps to
+        them."""
         core = self._optimizer._core
         is_muon = [g["role"] == "muon" for g in self._optimizer.param_groups for _ in g["params"]]
         changed = (steps != self._known_steps).tolist()
         counts = [int(n) if c else count
                   for n, c, count in zip(steps.tolist(), changed, core.update_counts)]
         all_muon = all(c for c, muon in zip(changed, is_muon) if muon)
-        # For Muon "step" is the number of all steps, so it has changed if all of them have.
+        # For Muon "step" is the number of all steps, so a change counts only if all of them have
+        # changed.
         number = max(counts) if any(changed) and all_muon else max(core.steps, *counts)
         core.steps = number
         core.update_counts = counts
@@ -212,11 +219,11 @@ class State:
         self._optimizer._core.reset_masters()
 
     def take_over(self, states: dict, core) -> None:
-        """Copies the `state` and the counts of an optimizer of the first of these parameters."""
+        """Copies the `state` and the counts from an optimizer of the first of these parameters."""
         for p, old in states.items():
             new = self._optimizer.state[p]
             for key, tensor in old.items():
-                if key not in new:  # an entry of the caller
+                if key not in new:  # an entry that the caller has added
                     new[key] = tensor
                 elif key != "step":
                     ranks.local_of(new[key]).copy_(ranks.local_of(tensor))
@@ -242,7 +249,8 @@ class State:
         for group, other in zip(groups, saved):
             factor = 1.0
             steps = max(steps, _number("'steps' of a group", other.get("steps", 0)))
-            if group["role"] == "muon" and "momentum" in other:  # AdamW has none; see below
+            # AdamW has no such setting; see below.
+            if group["role"] == "muon" and "momentum" in other:
                 ours = group["momentum_kind"]
                 theirs = other.get("momentum_kind", ours if "role" in other else "ema")
                 factor = momentum_factor(theirs, ours, other["momentum"])
@@ -275,8 +283,8 @@ class State:
 
     @staticmethod
     def _keys(group: dict, other: dict) -> list:
-        """Returns the keys of the saved state in the order of `group`. Keys that are numbers are
-        matched by parameter name if the saved group has names."""
+        """Returns the keys of the saved state in the order of `group`. Numeric keys are matched by
+        parameter name if the saved group has names."""
         keys, names = other["params"], other.get("param_names")
         if names is None or any(isinstance(key, str) for key in keys):
             return keys
@@ -288,7 +296,8 @@ class State:
         return [of[name] for name in group["param_names"]]
 
     def _checked_entries(self, i: int, p: torch.Tensor, found: dict, factor: float) -> list[tuple]:
-        """Returns what load() copies for a parameter: memory, the new values, and their factor."""
+        """Returns the data that load() copies for a parameter: the memory, the new values, and
+        their factor."""
         out = []
         name = self._optimizer._names[i]
         for key, view in self._views[i].items():
@@ -298,7 +307,8 @@ class State:
             if key in found:
                 theirs = _checked(f"param '{name}': state '{key}'", view, found[key])
                 out.append((memory, theirs, factor if key == "momentum_buffer" else 1.0))
-            elif key == "master":  # torch has no master weights, so they are copied from the parameter
+            # Torch has no master weights, so they are copied from the parameter.
+            elif key == "master":
                 out.append((memory, ranks.local_of(p), 1.0))
             else:
                 raise muonrt.InvalidArgumentError(
@@ -310,12 +320,13 @@ class State:
 
 
 def _is_ours(group: dict, key: str) -> bool:
-    """Returns whether load() copies this setting of a saved group: one of this role, or one of the trainer."""
+    """Returns whether load() copies this setting of a saved group: it must be a setting of this
+    role, or of the trainer."""
     return key in group or key not in SETTINGS_OF_TORCH
 
 
 def raw_of(tensor: torch.Tensor) -> torch.Tensor:
-    """Returns this rank's shard as it is; faster than local_of(), which detaches it."""
+    """Returns this rank's shard without detaching it, which is faster than local_of()."""
     return tensor._local_tensor if ranks.is_dtensor(tensor) else tensor
 
 

@@ -1,4 +1,5 @@
-"""The step of muonrt.torch.Muon: reads parameters, settings and gradients, and runs the core's step."""
+"""Implements the step of muonrt.torch.Muon, which reads parameters, settings and gradients, and
+runs the core's step."""
 
 import sys
 import warnings
@@ -18,9 +19,9 @@ class Steps(Registered):
 
     @property
     def _step_supports_amp_scaling(self) -> bool:
-        """Is True if torch's GradScaler reads it, which then sets grad_scale and found_inf before a step, so
-        that all ranks skip the step together. It is False for other callers, because Lightning clips gradients
-        only then."""
+        """Returns True if torch's GradScaler reads this. The GradScaler then sets grad_scale and
+        found_inf before a step, so that all ranks skip the step together. Returns False to other
+        callers, because Lightning clips gradients only in this case."""
         return sys._getframe(1).f_globals.get("__name__", "").startswith("torch.")
 
     def step(self, closure: Callable[[], Any] | None = None, *,
@@ -76,7 +77,8 @@ class Steps(Registered):
         self._opt_called = True  # torch's schedulers otherwise warn that step() was not called
 
     def _arguments(self, qk_logits, sync: bool) -> tuple[list, list[float], dict]:
-        """Binds what the next step reads. Returns the gradients, the rates and the other arguments."""
+        """Binds the data that the next step reads. Returns the gradients, the rates and the other
+        arguments."""
         with torch.no_grad(), ranks.on_device(self._device):
             try:
                 self._follow()
@@ -120,7 +122,7 @@ class Steps(Registered):
             try:
                 report = self._core.wait()
             except muonrt.Error:
-                if grads:  # otherwise this rank has raised the reason already
+                if grads:  # otherwise this rank has already raised the reason
                     raise
                 return
             self._finish(report, grads, not_marked=self._device.type == "cpu")
@@ -170,7 +172,7 @@ class Steps(Registered):
     def _gradient_of(self, name: str, p: torch.Tensor) -> torch.Tensor | None:
         grad = p.grad
         if grad is None:
-            # FSDP1 sets no gradient of an empty shard.
+            # FSDP1 does not set the gradient of an empty shard.
             is_empty = p.numel() == 0 and id(p) in self._flat and self._flat[id(p)].has_gradient()
             return p.detach() if is_empty else None
         if grad.layout != torch.strided:
@@ -193,7 +195,7 @@ class Steps(Registered):
             elif grad.dtype is dtype and grad.shape == shape and grad.device == device:
                 addresses.append(grad.data_ptr())
             else:
-                return self._core.set_grads(grads)  # which rejects the gradient
+                return self._core.set_grads(grads)  # this call rejects the gradient
         self._core._set_grad_addresses(addresses, grads)
 
     def _send_settings(self) -> None:
@@ -204,9 +206,10 @@ class Steps(Registered):
                 self._sent[i] = settings
 
     def _scaler(self) -> dict:
-        """Returns the arguments of the step that torch.amp.GradScaler has set."""
+        """Returns the arguments that torch.amp.GradScaler has set for the step."""
         scale, found = getattr(self, "grad_scale", None), getattr(self, "found_inf", None)
-        if self._device.type == "cuda":  # they stay on the GPU, so the host does not wait for them
+        # They stay on the GPU, so that the host does not wait for them.
+        if self._device.type == "cuda":
             given = {"grad_scale_inv": None if scale is None else scale.double().reciprocal(),
                      "found_inf": found}
             return {key: torch.as_tensor(value, dtype=torch.float32, device=self._device)

@@ -26,8 +26,8 @@ from muonrt._torch_state import momentum_factor
 
 PUBLISHED = {"muon": {"weight_decay": 0.1, "nesterov": True, "momentum_kind": "ema"},
              "adamw": {"weight_decay": 0.01, "betas": (0.9, 0.95), "eps": 1e-8}}
-FORMAT = "muonrt step state 1"  # of tools/command/state/export.cpp
-WITH_CHECKSUMS = "muonrt step state 2"  # the checksums are not read
+FORMAT = "muonrt step state 1"  # the format that tools/command/state/export.cpp writes
+WITH_CHECKSUMS = "muonrt step state 2"  # the same with checksums, which are not read
 
 
 @dataclass
@@ -38,13 +38,14 @@ class Group:
 
 
 class Checkpoint:
-    """Groups, state as {name: {kind: tensor}} with muonrt's kinds, and counts of steps."""
+    """The content of a checkpoint: groups, state as {name: {kind: tensor}} with muonrt's kinds, and
+    step counts."""
 
     def __init__(self):
         self.groups: list[Group] = []
         self.state: dict[str, dict] = {}
         self.step = 0
-        self.update_counts: dict[str, int] = {}  # of parameters that have their own count
+        self.update_counts: dict[str, int] = {}  # for parameters that have their own count
 
     def set_step(self, number, name: str | None = None) -> None:
         """Sets the number of steps of a parameter, or of all parameters."""
@@ -151,8 +152,7 @@ def read_entry(out: Checkpoint, form: str, role: str, name: str, entry: dict) ->
         if kinds[key] == "step":
             out.set_step(value, name)
         else:
-            # The moments of other optimizers may have the dtype of gradients. Those of muonrt follow
-            # its settings.
+            # Other optimizers' moments may have the gradients' dtype; muonrt's follow its settings.
             state[kinds[key]] = value if form == "muonrt.torch" else value.float()
     needed = ("momentum", "variance") if role == "adamw" else ("momentum",)
     for key, kind in kinds.items():
@@ -169,7 +169,8 @@ def read_settings(form: str, role: str, group: dict) -> dict:
     theirs, rule = SETTINGS[form][role], RULES[form][role]
     either = SETTINGS[form]["muon"] | SETTINGS[form]["adamw"]
     for key, value in group.items():
-        if form != "muonrt.torch" and key not in {*theirs, *rule, *STRUCTURE}:  # others are the trainer's
+        # Other settings belong to the trainer.
+        if form != "muonrt.torch" and key not in {*theirs, *rule, *STRUCTURE}:
             raise ValueError(f"unknown setting '{key}' of a group of {form}")
         if key in REFUSED and value == REFUSED[key]:
             raise ValueError(f"{key}={value} is an update rule that muonrt's AdamW does not support")
@@ -178,7 +179,7 @@ def read_settings(form: str, role: str, group: dict) -> dict:
     kind = "heavy_ball" if form in ("moonlight", "dion") else "ema"
     settings = {"momentum_kind": kind} if role == "muon" else {}
     for key, ours in theirs.items():
-        if key in group:  # a rate may be a tensor
+        if key in group:  # a learning rate may be a tensor
             value = group[key]
             settings[ours] = value.item() if isinstance(value, torch.Tensor) else value
     return settings
@@ -203,7 +204,7 @@ def read_file(out: Checkpoint, path: Path) -> None:
     for group in groups:
         if "betas" in group.settings:
             group.settings["betas"] = tuple(group.settings["betas"])
-    if not groups:  # a file of muonrt state export
+    if not groups:  # this is a file of muonrt state export
         by_kind: dict[str, list] = {}
         for name in states:
             by_kind.setdefault(metadata[f"momentum/{name}"], []).append(name)
@@ -228,7 +229,8 @@ def write_file(ck: Checkpoint, path: Path) -> None:
 
 
 def write_dict(ck: Checkpoint, form: str, groups: list[Group], by_name: bool) -> dict:
-    """Returns a state dict of `groups`, with names or, as Optimizer.state_dict(), numbers as keys."""
+    """Returns a state dict of `groups`. Its keys are names or, as in Optimizer.state_dict(),
+    numbers."""
     out = {"state": {}, "param_groups": []}
     for group in groups:
         keys = group.names if by_name else \
@@ -271,7 +273,7 @@ def write_entry(ck: Checkpoint, form: str, role: str, name: str) -> dict:
 
 
 def one_step(ck: Checkpoint, group: Group) -> int:
-    """Returns the count of steps of a group, because Dion has one for each group."""
+    """Returns the step count of a group, because Dion has one count for each group."""
     if group.role == "muon":
         return ck.step
     counts = {ck.update_count_of(name): name for name in group.names}
@@ -282,7 +284,8 @@ def one_step(ck: Checkpoint, group: Group) -> int:
 
 
 def one_group(groups: list[dict]) -> dict:
-    """Returns one group for all parameters, those of Muon first, because Moonlight has one."""
+    """Returns one group for all parameters, with Muon's parameters first, because Moonlight has a
+    single group."""
     out: dict = {}
     for group in sorted(groups, key=lambda g: "momentum" not in g):
         for key, value in group.items():
@@ -295,7 +298,8 @@ def one_group(groups: list[dict]) -> dict:
 
 
 def take_model(ck: Checkpoint, path: Path, masters: bool) -> None:
-    """Compares shapes with the model's, and makes master weights from its bf16 parameters."""
+    """Compares shapes with the shapes in the model, and makes master weights from its bf16
+    parameters."""
     whole = _safetensors.read(path)[0] if path.suffix == ".safetensors" else load(path)
     models = find_all(whole, lambda d: all(name in d for name in ck.state))
     if not models:
@@ -311,7 +315,7 @@ def take_model(ck: Checkpoint, path: Path, masters: bool) -> None:
 
 def convert(inputs: list[Path], output: Path, to: str | None = None, names: Path | None = None,
             model: Path | None = None, changes: dict | None = None) -> Checkpoint:
-    """Converts as the command does. If a checkpoint cannot be converted, raises ValueError and writes
+    """Does what the command does. If a checkpoint cannot be converted, raises ValueError and writes
     nothing."""
     if output.exists():
         raise ValueError(f"{output} already exists; use another name")

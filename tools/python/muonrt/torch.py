@@ -1,4 +1,4 @@
-"""muonrt.torch.Muon: a torch.optim.Optimizer over plain tensors and DTensors."""
+"""Implements muonrt.torch.Muon, a torch.optim.Optimizer for plain tensors and DTensors."""
 
 import atexit
 import contextlib
@@ -124,10 +124,11 @@ class Muon(Folders, Steps):
                  "adamw": dict(lr=adamw_lr, weight_decay=adamw_weight_decay, betas=betas, eps=eps)}
         self._core = None
         self._sync = sync
-        self._in_flight: list | None = None  # gradients of a step that wait() has to complete
-        self._prepared: tuple | None = None  # arguments of the step that compute() has to begin
+        self._in_flight: list | None = None  # gradients of a step that wait() must complete
+        self._prepared: tuple | None = None  # arguments of the step that compute() must begin
         self._saving = False
-        self._reserved: bool | None = None  # without_params of save_reserve(); None: not called
+        # The without_params of save_reserve(); None if it was not called.
+        self._reserved: bool | None = None
         self._names: list[str] = []
         self._param_settings: list[dict[str, Any]] = []
         self._qk_clip = qk_clip
@@ -172,7 +173,7 @@ class Muon(Folders, Steps):
         _alive.add(self)
 
     def _connect(self, device: torch.device) -> None:
-        """Takes the caller's communicator, or creates one for parameters on `device`."""
+        """Uses the caller's communicator, or creates one for parameters on `device`."""
         given, role, _, options = self._made_with
         self._device = device
         with ranks.on_device(device):
@@ -190,7 +191,7 @@ class Muon(Folders, Steps):
             out.append({"params": [(name, p) for name, _, p in named], "role": kind,
                         **given[kind], **settings})
             self._group_settings(out[-1] | {"param_names": [name for name, *_ in named]})
-            if kind == "muon":  # for readers of the state
+            if kind == "muon":  # for code that reads the state
                 out[-1]["momentum_kind"] = self._fixed[kind].get("momentum_kind", "ema")
         return out
 
@@ -218,7 +219,7 @@ class Muon(Folders, Steps):
 
     def _create(self) -> None:
         _, _, number, options = self._made_with
-        self._copies: dict[int, torch.Tensor] = {}  # of parameters that are not row-major
+        self._copies: dict[int, torch.Tensor] = {}  # copies of parameters that are not row-major
         everywhere = ranks.run_collectively(self._comm, lambda: [
             self._placement(name, p, number) for name, p in zip(self._names, self._params)])
         if len({len(e) for e in everywhere}) > 1:
@@ -249,7 +250,7 @@ class Muon(Folders, Steps):
         self._find_places()
 
     def _shape_of(self, p: torch.Tensor) -> tuple[int, ...]:
-        """Returns the shape of the whole tensor. FSDP1 exposes only a range of its elements."""
+        """Returns the shape of the whole tensor. FSDP1 shows only a range of its elements."""
         return self._flat[id(p)].shape if id(p) in self._flat else tuple(p.shape)
 
     def _placement(self, name: str, p: torch.Tensor, number: dict[int, int]):
@@ -279,7 +280,7 @@ class Muon(Folders, Steps):
         def enter(group: dict) -> None:
             add(group)
             for key in set(cycled_keys) - set(CHANGING[group["role"]]):
-                group.pop(key, None)  # a default of torch that only the other role has
+                group.pop(key, None)  # a torch default that only the other role has
 
         cycled_keys = ("momentum", "betas")
         if self._core is None:
@@ -339,7 +340,7 @@ class Muon(Folders, Steps):
 
     def close(self) -> None:
         """Releases memory and connections, and empties `state`."""
-        self._in_flight = self._prepared = None  # the core completes the step in flight
+        self._in_flight = self._prepared = None  # the core completes a step that is in flight
         self.state.clear()
         self._state_tensors = None
         if self._core is not None:
@@ -350,5 +351,5 @@ class Muon(Folders, Steps):
 @atexit.register
 def _close_all() -> None:
     for optimizer in list(_alive):
-        with contextlib.suppress(muonrt.Error):  # another thread may use it
+        with contextlib.suppress(muonrt.Error):  # another thread may be using it
             optimizer.close()

@@ -19,11 +19,11 @@ import sys
 import torch
 from torch import nn
 
-# Output heads, by model: modules that map to classes, tokens, answers or scores.
+# Output heads by model: modules that map to classes, tokens, answers or scores.
 HEADS = r"^(.*\.)?(lm_head|score|classifier|qa_outputs|head|head_dist|heads\.head|fc)(\.\d)?$"
 OF_MODEL = {
-    # Model: {pattern of the parameter's name: role}. The last layer of a head is AdamW's, its hidden
-    # layers are Muon's.
+    # Model: {pattern of the parameter's name: role}. The last layer of a head gets AdamW, and its
+    # hidden layers get Muon.
     "RobertaForSequenceClassification": {r"classifier\.dense": "muon", r"classifier\.out_proj": "adamw"},
     "BertForPreTraining": {r"cls\.seq_relationship": "adamw"},
     "DistilBertForMaskedLM": {r"vocab_transform": "muon"},
@@ -140,7 +140,8 @@ def line_of(label, model, by_name):
 
 
 def models():
-    """Yields label, function that creates the model, and the roles by name alone that differ."""
+    """Yields the label, a function that creates the model, and the roles that differ if only the
+    name is used."""
     import transformers as hf
 
     few = {"num_hidden_layers": 2, "n_layer": 2, "num_layers": 2, "encoder_layers": 2,
@@ -216,7 +217,7 @@ def models():
              backbone_config=hf.ResNetConfig(depths=[1, 1, 1, 1], out_features=["stage4"]), **labels)
     yield of("YolosForObjectDetection", **labels)
     yield of("WavLMForXVector", **labels)
-    # By name, the layer may be a hidden one, as in RobertaForSequenceClassification.
+    # To judge by its name, the layer may be hidden, as in RobertaForSequenceClassification.
     yield of("ASTForAudioClassification", {r"classifier\.dense": "muon"}, **labels)
     yield of("DecisionTransformerModel")
 
@@ -224,7 +225,7 @@ def models():
     for name in ("resnet50", "resnext50_32x4d", "convnext_tiny", "vit_base_patch16_224",
                  "deit_tiny_distilled_patch16_224", "efficientnet_b0", "mixer_b16_224",
                  "swin_tiny_patch4_window7_224", "vgg11"):
-        # By name, a stem is a convolution as any other.
+        # To judge by its name, a stem is a convolution like any other.
         yield f"timm {name}", lambda name=name: timm.create_model(name), {r"^stem\.": "muon/flatten"}
 
     import diffusers

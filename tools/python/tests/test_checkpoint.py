@@ -1,5 +1,5 @@
-"""`save` and `load` of NumPy arrays: arguments, notes, errors, memory. The tests of the library cover
-the format."""
+"""Tests `save` and `load` with NumPy arrays: arguments, notes, errors and memory. The tests of the
+library cover the format."""
 
 import os
 
@@ -14,7 +14,8 @@ HALF, ALL = 3, 6  # steps
 
 
 class Trainer:
-    """Rows of a matrix, and a vector that every rank holds. Gradients depend only on the step."""
+    """Trains rows of a matrix, and a vector that every rank holds. The gradients depend only on the
+    step."""
 
     def __init__(self, comm=None, lr_factor=0.1, more=(), scale=1.0):
         self.rank, self.size = (comm.rank, comm.size) if comm else (0, 1)
@@ -50,12 +51,14 @@ def test_a_background_save_on_two_ranks_continues_on_one_bit_for_bit(tmp_path):
         assert one.optimizer.save_wait() is None
         return reserved
 
-    # The weights, one momentum and two moments of the vector. Replicas divide the writing.
+    # The files hold the weights, one momentum and the vector's two moments. Replicas divide the
+    # writing.
     assert sum(on_threads(2, work)) == 4 * (2 * ROWS * COLS + 3 * 7)
     want, one = Trainer().steps(0, ALL), Trainer(scale=0.0)  # load() overwrites its weights
     momentum = one.optimizer.state("w", "momentum")
     (found,) = one.optimizer.load(tmp_path)
-    assert found.startswith("parameters: 2 loaded (") and momentum.any()  # the array is over this memory
+    # `momentum` is an array over this memory.
+    assert found.startswith("parameters: 2 loaded (") and momentum.any()
     assert (one.optimizer.steps, one.optimizer.update_counts) == (HALF, [HALF, HALF - 1])
     one.steps(HALF, ALL)
     assert one.w.tobytes() == want.w.tobytes() and one.v.tobytes() == want.v.tobytes()

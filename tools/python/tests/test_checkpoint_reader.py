@@ -1,5 +1,5 @@
-"""`muonrt.Checkpoint`: whole tensors of a sharded checkpoint, errors. The tests of the library cover
-damage of every kind."""
+"""Tests `muonrt.Checkpoint`: whole tensors of a sharded checkpoint, and errors. The tests of the
+library cover every kind of damage."""
 
 import json
 

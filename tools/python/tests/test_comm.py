@@ -1,4 +1,5 @@
-"""Communicators: rendezvous, threads, Python functions as a transport, exchanges, errors."""
+"""Tests communicators: rendezvous, threads, Python functions as a transport, exchanges and
+errors."""
 
 import os
 import queue

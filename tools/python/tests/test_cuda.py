@@ -1,4 +1,4 @@
-"""CUDA arrays on a GPU: values, bitwise equality, streams, use in trainers."""
+"""Tests CUDA arrays on a GPU: values, bitwise equality, streams, and use in trainers."""
 
 import copy
 import io
@@ -17,12 +17,13 @@ from torch_ranks import on_gloo  # noqa: E402
 RUNS = torch.cuda.is_available() and muonrt.build_info()["cuda"]
 pytestmark = pytest.mark.skipif(not RUNS, reason="no CUDA device, or a library without CUDA")
 LR = 0.02
-# At least 0.2 seconds on any GPU, so that a step that does not wait for the stream is too early.
+# This takes at least 0.2 seconds on any GPU, so a step that does not wait for the stream would run
+# too early.
 LONG = 500_000_000
 
 
 class Model(torch.nn.Module):
-    """Matrices of 40 x 96 and 33 x 40, vectors, an embedding (AdamW)."""
+    """A model with matrices of 40 x 96 and 33 x 40, vectors, and an embedding (for AdamW)."""
 
     def __init__(self, dtype=torch.float32, device="cuda"):
         super().__init__()
@@ -101,7 +102,7 @@ def test_a_state_dict_continues_bit_for_bit(dtype):
     file = io.BytesIO()
     torch.save(one.state_dict(), file)
     file.seek(0)
-    # From the GPU, and from the host.
+    # The state is loaded from the GPU, and from the host.
     saved = [copy.deepcopy(one.state_dict()), torch.load(file, map_location="cpu")]
     twins = [copy.deepcopy(m) for _ in saved]
     others = [optimizer(twin, muon=muon, lr=0.7) for twin in twins]
@@ -138,7 +139,7 @@ def test_grad_scaler():
     one, other = optimizer(m), optimizer(unscaled)
     scaler = torch.amp.GradScaler("cuda", init_scale=1024.0)
     tokens = torch.arange(11, device="cuda")
-    for step in range(2):  # the second with gradients that the trainer has unscaled
+    for step in range(2):  # the second step has gradients that the trainer has unscaled
         for x in (m, unscaled):
             x.zero_grad()
         scaler.scale(m(tokens).square().mean()).backward()
@@ -158,7 +159,7 @@ def test_grad_scaler():
 
 
 def test_fsdp2_over_nccl(tmp_path):
-    """On one rank, with FSDP2's streams and collectives around the steps."""
+    """Runs FSDP2 on one rank, with FSDP2's streams and collectives around the steps."""
     from torch.distributed.fsdp import fully_shard
 
     dist.init_process_group("nccl", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
@@ -180,7 +181,7 @@ def test_fsdp2_over_nccl(tmp_path):
 
 
 def test_the_core_without_muonrt_torch():
-    """muonrt.Optimizer on CUDA arrays."""
+    """Uses muonrt.Optimizer directly on CUDA arrays."""
     w, on_host = torch.ones(4, 6, device="cuda"), torch.ones(4, 6)
     grad = torch.randn(4, 6, device="cuda")
     torch.cuda.synchronize()
@@ -188,7 +189,8 @@ def test_the_core_without_muonrt_torch():
                                    iteration_dtype="float32", transport_dtype="float32")
                   for x, g in ((w, grad), (on_host, grad.cpu())))
     other.step(0.1)
-    # Newton-Schulz in float32 amplifies two roundings of 2^-24 at most 1000 times, on each side.
+    # Newton-Schulz in float32 amplifies two roundings of 2^-24 by at most 1000 in each of the two
+    # results.
     assert one.step(0.1).step == 1 and torch.allclose(w.cpu(), on_host, rtol=0, atol=2e-5)
     momentum = torch.from_dlpack(one.state("w", "momentum"))
     assert momentum.device == w.device and torch.equal(momentum, grad * 0.5)

@@ -1,4 +1,5 @@
-"""CUDA arrays without a GPU: rejected arguments, the stream of a step, the communicator of the ranks."""
+"""Tests CUDA arrays without a GPU: rejected arguments, the stream of a step, and the communicator
+of the ranks."""
 
 import contextlib
 import ctypes
@@ -16,7 +17,7 @@ from torch_models import train  # noqa: E402
 
 
 class Managed(ctypes.Structure):
-    """DLPack's DLManagedTensor."""
+    """The struct DLManagedTensor of DLPack."""
 
     _fields_ = [("data", ctypes.c_void_p), ("device_type", ctypes.c_int32),
                 ("device_id", ctypes.c_int32), ("ndim", ctypes.c_int32),
@@ -29,7 +30,7 @@ class Managed(ctypes.Structure):
 capsule = ctypes.pythonapi.PyCapsule_New
 capsule.restype = ctypes.py_object
 capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
-kept = []  # the memory that capsules point to
+kept = []  # keeps the memory to which capsules point
 
 
 class On:
@@ -61,7 +62,8 @@ def adamw(*arrays, **settings):
 @pytest.mark.parametrize("make", [
     lambda: adamw([On(0, 3), On(0, 3)]), lambda: adamw([On(0, 3)], comm=muonrt.Comm.self()),
     lambda: muonrt.Comm.nccl(muonrt.Comm.self()), lambda: muonrt.Comm.staged(muonrt.Comm.self()),
-    lambda: adamw([On(1, 3)], device="cuda")])  # without device_index the arrays determine it
+    # If there is no device_index, the arrays determine it.
+    lambda: adamw([On(1, 3)], device="cuda")])
 def test_without_cuda_it_is_not_supported(make):
     with pytest.raises(muonrt.NotSupportedError, match="no CUDA device"):
         make()
@@ -104,7 +106,7 @@ def test_scalars_may_be_arrays():
 
 
 class Recorder:
-    """A core that records the arguments of its steps."""
+    """A replacement for the core that records the arguments of its steps."""
 
     def __init__(self, core):
         self.core, self.steps_args = core, []
@@ -131,7 +133,8 @@ def test_a_step_receives_the_current_stream(monkeypatch):
                         lambda d: entered.append(d) or contextlib.nullcontext())
     one.step()
     assert [args["stream"] for args in recorder.steps_args] == [None, 77]
-    assert entered == [torch.device("cuda", 1)] * 2  # to bind the arguments, and to run the step
+    # Once to bind the arguments, and once to run the step.
+    assert entered == [torch.device("cuda", 1)] * 2
 
 
 def test_the_communicator_of_the_ranks(monkeypatch):

@@ -1,4 +1,5 @@
-"""The examples run on one rank and on several, and the benchmark's updates agree."""
+"""Runs the examples on one rank and on several, and checks that the updates in the benchmark
+agree."""
 
 import contextlib
 import importlib.util
@@ -33,11 +34,12 @@ def example(rank, size, name, port, arguments):
     """Runs an example in this process with the environment of torchrun, and returns its output."""
     import torch.distributed as dist
 
-    dist.destroy_process_group()  # the example creates one
+    dist.destroy_process_group()  # the example creates its own process group
     if size > 1 or name in TRAINERS:
         os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(size),
                           MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-    if name == "deepspeed_zero.py":  # otherwise it compiles its own exchange for more than a minute
+    # Otherwise DeepSpeed compiles its exchange for more than a minute.
+    if name == "deepspeed_zero.py":
         os.environ["DS_ACCELERATOR"] = "cpu"
         import deepspeed.comm.torch
 
@@ -50,7 +52,7 @@ def example(rank, size, name, port, arguments):
 
 @contextlib.contextmanager
 def cuda_on_the_host(replaced):
-    """Creates tensors for CUDA in host memory, because Megatron-LM asks for no other device."""
+    """Creates tensors for CUDA in host memory, because Megatron-LM requests no other device."""
     import torch
 
     class OnHost(torch.overrides.TorchFunctionMode):
@@ -68,7 +70,8 @@ def cuda_on_the_host(replaced):
 
 
 def over_ranks(name, ranks, *arguments):
-    """Returns the output of rank 0. It does not use torchrun, where each rank imports torch for seconds."""
+    """Returns the output of rank 0. Does not use torchrun, because each rank would then import
+    torch for seconds."""
     pytest.importorskip("torch")
     from torch_ranks import on_gloo
 
@@ -99,7 +102,7 @@ def test_torch_trainer_resumes_on_another_number_of_ranks(name, tmp_path):
     begin = loss(2, folder, "8", *["1"] * (name == "deepspeed_zero.py"))
     resumed = loss(1, folder, "16")
     whole = loss(2, str(tmp_path / "whole"), "16")
-    # Each rank rounds the gradients of its batch; Lightning runs in bf16.
+    # Each rank rounds the gradients of its batch, and Lightning runs in bf16.
     assert abs(resumed - whole) < (1e-2 if name == "lightning_ddp.py" else 2e-3) * whole and resumed < begin
 
 

@@ -1,4 +1,5 @@
-"""The caller's assign, gather and redistribute functions (include/muonrt/distributed.h), and meshes."""
+"""Tests the caller's assign, gather and redistribute functions (include/muonrt/distributed.h), and
+meshes."""
 
 import gc
 import weakref
@@ -24,7 +25,7 @@ def mine(comm, array):
 
 
 class Exchange:
-    """Moves matrices over a second communicator, by an all-gather of whole shards."""
+    """Moves matrices over a second communicator with an all-gather of whole shards."""
 
     def __init__(self, comm, owner_of=lambda info: info.index % info.world):
         self.comm, self.owner_of, self.calls, self.fail = comm, owner_of, [], None
@@ -36,7 +37,7 @@ class Exchange:
         return self.owner_of(info)
 
     def all(self, array, shape):
-        """Returns the arrays of all ranks, of which `shape` is the largest."""
+        """Returns the arrays of all ranks. `shape` is the largest of their shapes."""
         size = int(np.prod(shape)) * array.dtype.itemsize
         return [np.frombuffer(b, array.dtype) for b in
                 self.comm.allgather(array.tobytes().ljust(size, b"\0"))]
@@ -76,7 +77,7 @@ class Exchange:
 
 
 class muonrt_info:
-    """What `owner_of` reads of muonrt.AssignInfo."""
+    """Returns the fields of muonrt.AssignInfo that `owner_of` reads."""
 
     def __init__(self, name, world):
         self.name, self.world, self.index = name, world, list(SHAPES).index(name)
@@ -159,7 +160,7 @@ def test_exceptions_end_the_step_everywhere(fail):
             "KeyError('planted')" if comm.rank == 1 else None)
         assert all((data[n] == before[n]).all() for n in SHAPES)
         exchange.fail = None
-        assert optimizer.step(0.02).step == 1  # the error was of that step only
+        assert optimizer.step(0.02).step == 1  # the error was only an error of that step
         optimizer.close()
 
     on_threads(RANKS, work)
@@ -194,7 +195,7 @@ def test_bad_options(options, error, says):
 
 
 def test_a_returned_array_is_an_error():
-    """A function that returns the full tensor instead of writing it would leave `full` empty."""
+    """A function that returned the full tensor instead of writing it would leave `full` empty."""
     optimizer = one(assign=lambda info: 0, gather=lambda name, owner, local, full, stream: local,
                     redistribute=fill)
     for step in optimizer.step, lambda lr: (optimizer.step_async(lr), optimizer.wait()):
@@ -216,7 +217,7 @@ def test_functions_may_refer_to_the_optimizer():
     del trainer
     gc.collect()
     assert ended() is None
-    assert kept.shape == (2, 3)  # its memory exists, its values are undefined
+    assert kept.shape == (2, 3)  # the memory exists, but its values are undefined
     kept.sum()
 
 
@@ -227,7 +228,7 @@ GRID = {"dp": [[0, 4], [1, 5], [2, 6], [3, 7]], "fsdp": [[0, 2], [1, 3], [4, 6],
 def test_meshes_from_groups():
     mesh = muonrt.Mesh.from_groups(GRID)
     assert (mesh.shape, mesh.names, mesh.ranks) == ([2, 2, 2], ["dp", "fsdp", "tp"], list(range(8)))
-    # The group of each rank, in another order, with other ranks.
+    # The group of each rank, in another order and with other ranks.
     turned = {n: [[7 - r for r in g] for g in GRID[n] for _ in g] for n in ("tp", "dp", "fsdp")}
     mesh = muonrt.Mesh.from_groups(turned)
     assert (mesh.names, mesh.ranks) == (["tp", "dp", "fsdp"], [7, 5, 3, 1, 6, 4, 2, 0])
@@ -265,7 +266,7 @@ def test_layouts_from_names():
     experts = muonrt.Mesh((2, 3), ["efsdp", "ep"])
     assert muonrt.Layout.from_names(experts, expert=True).placements == ["SS(0,3)", "S(0)"]
     assert muonrt.Layout.from_names(experts).placements == ["S(0)", "R"]
-    # The rows of include/muonrt/strategies.h.
+    # The cases are the rows of include/muonrt/strategies.h.
     layout = muonrt.Layout.from_names(muonrt.Mesh((2, 2), ["fsdp", "tp"]), 0)
     assert [layout.runs((8,), r, 0) for r in range(4)] == [[(0, 2)], [(4, 6)], [(2, 4)], [(6, 8)]]
     with pytest.raises(muonrt.InvalidArgumentError, match="'pipe' has an unknown name"):

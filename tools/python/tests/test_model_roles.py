@@ -1,4 +1,5 @@
-"""The roles of the parameters of real models, by name and by module. make_model_roles.py wrote them."""
+"""Tests the roles of the parameters of real models, by name and by module. make_model_roles.py has
+written the expected roles."""
 
 import json
 from pathlib import Path
@@ -25,7 +26,7 @@ def test_roles_by_name(model):
     wrong = []
     for name, shape, _, role, *by_name in model["params"]:
         if not role or role[0] == "=" or len(shape) > 1 and not is_matrix(shape):
-            continue  # frozen, tied; a vector stored as a matrix, which the name does not show
+            continue  # frozen, tied, or a vector stored as a matrix, which the name does not show
         if len(shape) > 2 and shape[1] == 1 and role == "adamw":
             continue  # a depthwise convolution
         want = by_name[0] if by_name else role
@@ -40,7 +41,7 @@ def test_roles_by_name(model):
 
 
 def module_of(torch, shape, kind, leaf):
-    """Returns a module of this class, without the parameters of the model."""
+    """Returns a module of this class without the parameters of the model."""
     nn = torch.nn
     kind, *arguments = kind.split()
     name, _, base = kind.partition(":")
@@ -56,7 +57,7 @@ def module_of(torch, shape, kind, leaf):
 
 
 def build(torch, model):
-    """Builds a model with the classes and shapes of the real one."""
+    """Builds a model that has the classes and shapes of the real model."""
     root, made = torch.nn.Module(), {}
     for name, shape, kind, role, *_ in model["params"]:
         at, (*path, leaf) = root, name.split(".")
@@ -65,7 +66,7 @@ def build(torch, model):
                 last = i == len(path) - 1
                 at.add_module(part, module_of(torch, shape, kind, leaf) if last else torch.nn.Module())
             elif i == len(path) - 1 and type(at._modules[part]) is torch.nn.Module:
-                inner = at._modules[part]._modules  # an outer module that has parameters, too
+                inner = at._modules[part]._modules  # an outer module that also has parameters
                 at.add_module(part, module_of(torch, shape, kind, leaf))
                 at._modules[part]._modules.update(inner)
             at = at._modules[part]

@@ -1,4 +1,5 @@
-"""Comm.mpi over ranks of mpirun, if mpirun and mpi4py are installed. As a program, this file is one rank."""
+"""Tests Comm.mpi over ranks of mpirun, if mpirun and mpi4py are installed. If it is run as a
+program, this file is one rank."""
 
 import os
 import shutil
@@ -15,7 +16,8 @@ pytest.importorskip("mpi4py")
 if shutil.which("mpirun") is None:
     pytest.skip("no mpirun", allow_module_level=True)
 
-# Let Open MPI 4 and 5 run as root, and with more ranks than cores. Other MPIs ignore these.
+# These settings let Open MPI 4 and 5 run as root, and with more ranks than cores. Other MPIs ignore
+# them.
 ENV = os.environ | {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
                     "OMPI_MCA_rmaps_base_oversubscribe": "1",
                     "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe"}
@@ -60,7 +62,7 @@ def late(comm):
 
 
 def sizes(comm):
-    mine = bytearray(4 - comm.rank)  # one rank receives less than it expects, the other more
+    mine = bytearray(4 - comm.rank)  # one rank receives less than it expects, the other one more
     comm.exchange([(1 - comm.rank, mine)], [(1 - comm.rank, mine.copy())])
 
 

@@ -1,4 +1,5 @@
-"""NumPy arrays: settings, layouts and arrays reach the library, and state has the stated position."""
+"""Tests NumPy arrays: settings, layouts and arrays reach the library, and state has the stated
+position."""
 
 import numpy as np
 import pytest
@@ -59,7 +60,7 @@ def test_asynchronous_steps_have_the_bits_of_steps():
     with pytest.raises(muonrt.InvalidArgumentError, match="found_inf has shape"):
         optimizer.step_async(0.02, found_inf=np.zeros(2, np.float32))
     with pytest.raises(muonrt.InvalidArgumentError, match="args is N"):
-        optimizer.step(0.02)  # the step that was rejected
+        optimizer.step(0.02)  # this step was rejected
     optimizer.step_async(0.02, found_inf=np.ones(1, np.float32))
     assert optimizer.wait().skipped and optimizer.steps == STEPS
     optimizer.step_async(0.02)
@@ -68,7 +69,8 @@ def test_asynchronous_steps_have_the_bits_of_steps():
 
 
 def test_settings_reach_the_rules():
-    """Two steps in float64; with the coefficients (1, 0, 0) Newton-Schulz only normalizes."""
+    """Computes two steps in float64. With the coefficients (1, 0, 0) Newton-Schulz only
+    normalizes."""
     w, v = weights()
     optimizer = muonrt.Optimizer(
         [muonrt.Param("w", w), muonrt.Param("v", v, group=1)],
@@ -95,7 +97,8 @@ def test_settings_reach_the_rules():
 
 
 def stepped(store=np.copy, load=np.copy, lr=0.02, param=None, **group):
-    """Returns a matrix after one step. `store` converts it before the step, `load` after it."""
+    """Returns a matrix after one step. `store` converts it before the step, and `load` converts it
+    afterwards."""
     w, grad = (np.ascontiguousarray(store(x[0])) for x in (weights(), gradients(0)))
     one = muonrt.Optimizer([muonrt.Param("w", w, grad, **param or {})],
                            [muonrt.Group("muon", **group)], **EXACT)
@@ -111,7 +114,7 @@ def bits(x):
     return x.view(np.uint16)
 
 
-# Groups of 2 rows of Q, K and V, one after the other.
+# The rows are groups of 2 rows of Q, K and V, one after the other.
 QKV = [muonrt.Part(n, rows=[(2 * i, 2 * i + 2), (2 * i + 6, 2 * i + 8)])
        for i, n in enumerate("qkv")]
 SAME = {
@@ -168,7 +171,8 @@ def test_qk_clip_multiplies_the_rows_of_a_head():
     np.testing.assert_allclose(q[3:], unclipped[3:] * 0.25**0.25, rtol=1e-6)
 
 
-# All forms of a layout that the binding accepts, over three ranks: arguments of Mesh and of Layout.
+# All forms of a layout that the binding accepts, over three ranks, as arguments of Mesh and of
+# Layout.
 RANKS = 3
 FLAT = [(0, 0), (0, 65), (65, ROWS * COLS)]  # the first rank is empty
 LAYOUTS = {
@@ -203,7 +207,7 @@ def train(comm, layout, mine=cut, **settings):
     with muonrt.Optimizer(params, groups(), comm, **EXACT) as optimizer:
         for step in range(STEPS):
             grad, gv[...] = gradients(step)
-            if settings:  # partial gradients: the first two ranks have a half each
+            if settings:  # partial gradients: each of the first two ranks has half
                 optimizer.set_grad("w", grad * np.float32(0.5 if comm.rank < 2 else 0.0))
             else:
                 optimizer.set_grad("w", mine(layout, grad, comm.rank, comm.size))
@@ -230,7 +234,7 @@ def test_results_do_not_depend_on_the_layout(name):
 
 
 def test_owners_of_a_stack():
-    """Experts that are cut over ranks: each has an owner among its holders, and no bit changes."""
+    """If experts are cut over ranks, each has an owner among its holders, and no bit changes."""
     layout, whole, grad = muonrt.Layout(muonrt.Mesh((2,)), "S(0)"), drawn(8, 4, 5, 3), drawn(9, 4, 5, 3)
 
     def work(owner):
@@ -254,7 +258,7 @@ def test_readings_of_placements_and_submeshes():
     mesh = muonrt.Mesh((3, 2), ["dp", "tp"])
     text = "(_StridedShard(dim=0, sf=2), Shard(dim=0))"
     ordered = muonrt.Layout(mesh, text, reading="ordered")
-    # 7 rows on dp=3, tp=2: the readings differ on the last two ranks (muonrt/strategies.h).
+    # With 7 rows on dp=3, tp=2, the readings differ on the last two ranks (muonrt/strategies.h).
     assert ordered.runs((7, 1), 5, 0) == [(6, 7)] and ordered.runs((7, 1), 4, 0) == []
     assert muonrt.Layout(mesh, text).runs((7, 1), 4, 0) == [(6, 7)]
     assert ordered.local_shape((7, 4), 0) == [2, 4] and ordered.local_shape((7, 4), 5) == [1, 4]

@@ -1,4 +1,5 @@
-"""muonrt.orthogonalize and muonrt.symmetric_product: arrays, settings, errors, and the bits of a step."""
+"""Tests muonrt.orthogonalize and muonrt.symmetric_product: arrays, settings, errors, and bitwise
+equality with a step."""
 
 import concurrent.futures
 import os
@@ -17,7 +18,8 @@ def drawn(seed, *shape):
 
 
 def update_of_step(x, transport="float32", **settings):
-    """A step from zero weights, with a rate and a scale of 1, stores 0 - update."""
+    """Returns the update of a step. A step from zero weights, with rate and scale 1, stores 0 -
+    update."""
     w = np.zeros_like(x)
     group = muonrt.Group("muon", weight_decay=0, momentum=0, nesterov=False, scale_rule="none",
                          **settings)

@@ -1,4 +1,4 @@
-"""muonrt.plan(): models as shapes and as modules, live optimizers, bad input."""
+"""Tests muonrt.plan(): models as shapes and as modules, live optimizers, and invalid input."""
 
 import json
 import pathlib
@@ -26,8 +26,8 @@ def test_a_dict_of_shapes_is_planned_without_ranks():
     assert found["layers.0.mlp.gate.weight"] == "S(0) over fsdp=4, R over dp=2, R over tp=2"
     assert found["layers.0.mlp.experts.up_proj"] == \
         "S(0) over ep=4, then S(0) over efsdp=2, R over dp_replicate=2"
-    # Rank 0: an eighth of q_proj and the experts' stack, a quarter of gate and norm, and of the
-    # embedding the ceil rule's part of 50 rows over 4.
+    # Rank 0 has an eighth of q_proj and of the stack of experts, and a quarter of gate and norm. Of
+    # the embedding's 50 rows it has the part that the ceil rule gives the first of 4 ranks.
     elements = 64 * 32 // 8 + 32 * 64 + 8 * 32 // 4 + 8 + 13 * 32
     rank = plan.rank(0)
     assert [rank[k] for k in ("param_bytes", "grad_bytes", "master_bytes")] == [

@@ -1,4 +1,5 @@
-"""muonrt.torch.Muon on one rank: values compared with torch's optimizers, and use in trainers."""
+"""Tests muonrt.torch.Muon on one rank: values compared with torch's optimizers, and use in
+trainers."""
 
 import contextlib
 import copy
@@ -22,7 +23,7 @@ def muon(m, **settings):
 
 
 class Float32Torch:
-    """The module torch, except that bfloat16 is float32."""
+    """The module torch, except that bfloat16 means float32."""
 
     bfloat16 = torch.float32
 
@@ -31,7 +32,7 @@ class Float32Torch:
 
 
 def torch_muon_in_float32(monkeypatch):
-    """torch.optim.Muon with its bf16 iteration in float32, from its own source."""
+    """Returns torch.optim.Muon, from its own source, with its bf16 iteration in float32."""
     from torch.optim import _muon
 
     monkeypatch.setattr(_muon, "torch", Float32Torch())
@@ -121,7 +122,8 @@ def test_the_next_call_raises_the_error_of_a_deferred_step():
     one.wait()
     before = copy.deepcopy(m)
     one.param_groups[0]["lr"] = -1.0
-    with pytest.raises(muonrt.InvalidArgumentError, match="lr"):  # known before the step begins
+    # The error is known before the step begins.
+    with pytest.raises(muonrt.InvalidArgumentError, match="lr"):
         one.step()
     one.param_groups[0]["lr"] = 0.02
     for p in m.parameters():
@@ -165,8 +167,9 @@ def test_schedulers_change_the_rate_of_each_group():
         train(m, [0], one)
         schedule.step()
         moved.append([(p - b).abs().max().item() for p, b in zip(m.parameters(), before)])
-    assert moved[1][1] == 0 and moved[0][1] > 0  # AdamW's rate is 0 now
-    assert moved[1][0] == pytest.approx(moved[0][0] / 2, rel=0.01)  # equal gradients, half the rate
+    assert moved[1][1] == 0 and moved[0][1] > 0  # AdamW's rate is now 0
+    # Equal gradients and half the rate.
+    assert moved[1][0] == pytest.approx(moved[0][0] / 2, rel=0.01)
 
 
 def test_roles_and_groups():

@@ -1,4 +1,5 @@
-"""The arguments of muonrt.torch.Muon: what is rejected at the creation, names of parameters, types."""
+"""Tests the arguments of muonrt.torch.Muon: rejected arguments at creation, parameter names, and
+types."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""muonrt.torch.Muon continues with bitwise identical results from a state_dict, from
+"""Tests that muonrt.torch.Muon continues with bitwise identical results from a state_dict, from
 torch.distributed.checkpoint and from muonrt's checkpoint, on one rank and with FSDP2."""
 
 import pytest
@@ -96,7 +96,8 @@ def test_a_state_of_torch_optim_muon(settings, factor):
     train(m, [0], theirs)
     one = muonrt.torch.Muon(named, **settings)
     one.load_state_dict(theirs.state_dict())
-    # After one step torch's mean is a tenth of the gradient, and a heavy ball is the gradient.
+    # After one step torch's mean is a tenth of the gradient, and a heavy ball is the whole
+    # gradient.
     for p in (m[0].weight, m[2].weight):
         assert torch.allclose(one.state[p]["momentum_buffer"], factor * 0.1 * p.grad, rtol=1e-6)
     assert one.param_groups[0]["momentum"] == 0.9
@@ -134,7 +135,7 @@ def test_other_settings_are_noted(tmp_path):
     m = two_layers()
     muon(m, lr=0.5).save(tmp_path)
     other = muon(m, lr=0.25)
-    other.param_groups[0]["momentum"] = 0.875  # after the creation
+    other.param_groups[0]["momentum"] = 0.875  # changed after the creation
     notes = other.load(tmp_path)
     assert other.param_groups[0]["momentum"] == 0.875
     assert len(notes) == 2 and "momentum is 0.875, and was 0.95" in notes[1], notes
@@ -162,7 +163,7 @@ def test_load_marks_parameters_as_written_and_save_binds_moved_ones(tmp_path):
 
 
 def over_two(rank, size, loaded, wanted, momenta, saved):
-    """Loads, runs a step, saves."""
+    """Loads a checkpoint, runs a step, and saves."""
     m = fsdp(Model())
     one = optimizer(m, **NORMUON)
     one.load(loaded)

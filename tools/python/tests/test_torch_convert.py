@@ -19,7 +19,7 @@ import muonrt.torch  # noqa: E402
 from muonrt import _safetensors, convert  # noqa: E402
 
 COMMAND = Path(__file__).resolve().parents[3] / "build/bin/muonrt"
-TOLERANCE = 2e-6  # absolute, for updates of about 0.02 in float32
+TOLERANCE = 2e-6  # absolute tolerance for updates of about 0.02 in float32
 
 
 def parts(m):
@@ -79,7 +79,7 @@ def test_training_continues_in_muonrt_and_back_in_torch(settings, tmp_path, monk
 
 
 def moonlights(matrices, rest):
-    """A state of Moonlight, with one group for all parameters."""
+    """Returns a state of Moonlight, with one group for all parameters."""
     state = [{"use_muon": True, "momentum_buffer": p} for p in matrices]
     state += [{"use_muon": False, "moment1": p, "moment2": p * p, "step": 3} for p in rest]
     return {"state": dict(enumerate(state)), "param_groups": [dict(
@@ -88,7 +88,8 @@ def moonlights(matrices, rest):
 
 
 def dions(matrices, rest):
-    """A state of Dion, with a group for each algorithm that has the settings of both."""
+    """Returns a state of Dion. It has a group for each algorithm, with the settings of both
+    algorithms."""
     state = [{"momentum": p} for p in matrices]
     state += [{"momentum": p, "variance": p * p, "step_dev": torch.tensor(3.0)} for p in rest]
     both = dict(step=3, lr=3e-3, weight_decay=0.3, nesterov=False, cautious_wd=False,
@@ -107,7 +108,8 @@ def test_states_of_other_repositories_are_converted_and_back(source, form, prese
     torch.save(theirs, tmp_path / "in.pt")
     (tmp_path / "names").write_text("".join(f"{n}\n" for named in parts(m) for n, _ in named))
     assert run(tmp_path / "in.pt", tmp_path / "out.pt", "--names", tmp_path / "names") == 0
-    one = muonrt.torch.Muon(m.named_parameters(), preset=preset)  # a heavy ball, too
+    # The momentum is also a heavy ball.
+    one = muonrt.torch.Muon(m.named_parameters(), preset=preset)
     one.load_state_dict(torch.load(tmp_path / "out.pt")["optimizer"])
     for (_, p), want in zip(parts(m)[0], matrices):
         assert torch.equal(one.state[p]["momentum_buffer"], want) and int(one.state[p]["step"]) == 3
@@ -132,7 +134,7 @@ def test_states_of_other_repositories_are_converted_and_back(source, form, prese
 
 
 def ours(role, counts=(3,), **settings):
-    """A state of muonrt.torch with one group."""
+    """Returns a state of muonrt.torch with one group."""
     keys = ("momentum_buffer",) if role == "muon" else ("exp_avg", "exp_avg_sq")
     state = {i: {"step": n} | {key: torch.zeros(2, 2) for key in keys} for i, n in enumerate(counts)}
     group = {"role": role, "params": list(state), "param_names": [f"{role}{i}" for i in state]}
@@ -173,7 +175,8 @@ def test_a_file_and_back_keeps_every_bit(tmp_path, monkeypatch):
     assert run(tmp_path / "state.safetensors", tmp_path / "ball.safetensors", "--set",
                "momentum_kind=heavy_ball") == 0
     ball, metadata = _safetensors.read(tmp_path / "ball.safetensors")
-    assert metadata["momentum/0.weight"] == "heavy_ball"  # its momentum is 0.9: ten times the mean
+    # Its momentum is 0.9, so it is ten times the mean.
+    assert metadata["momentum/0.weight"] == "heavy_ball"
     assert torch.allclose(ball["momentum/0.weight"], 10 * tensors["momentum/0.weight"])
 
 
@@ -187,7 +190,7 @@ def test_the_command_imports_a_file_and_exports_it(tmp_path, monkeypatch):
                   ["export", tmp_path / "checkpoint", "--state", "--to", tmp_path / "next"]):
         done = subprocess.run([COMMAND, "state", *map(str, words)], text=True, capture_output=True)
         assert done.returncode == 0, done.stderr
-    # The file of the command has neither a rate nor a momentum.
+    # The command's file has neither a rate nor a momentum.
     state = tmp_path / "next" / "state-00001-of-00001.safetensors"
     assert run(state, tmp_path / "out.pt", "--to", "torch") == 1
     assert run(state, tmp_path / "out.pt", "--to", "torch", "--set",
@@ -208,13 +211,13 @@ def test_dcp_folders(tmp_path, monkeypatch):
     dcp.load(found, checkpoint_id=tmp_path / "out", no_dist=True)
     of_model.set_optimizer_state_dict(twin, one, optim_state_dict=found["optimizer"])
     same_updates(m, theirs, twin, [one])
-    # And from muonrt's DCP to torch's, which has both optimizers in one dict.
+    # Also converts from muonrt's DCP to torch's, which has both optimizers in one dict.
     dcp.save({"optimizer": of_model.get_optimizer_state_dict(twin, one)},
              checkpoint_id=tmp_path / "in2", no_dist=True)
     assert run(tmp_path / "in2", tmp_path / "out2", "--to", "torch") == 0
     third = copy.deepcopy(twin)
     others = torchs(third, monkeypatch)
-    train(third, [0], *others)  # creates the state to load into
+    train(third, [0], *others)  # creates the state into which the file is loaded
     third.load_state_dict(twin.state_dict())
     found = {"optimizer": of_model.get_optimizer_state_dict(third, others)}
     dcp.load(found, checkpoint_id=tmp_path / "out2", no_dist=True)
@@ -225,7 +228,7 @@ def test_dcp_folders(tmp_path, monkeypatch):
 def test_parameters_are_found_by_name(tmp_path, monkeypatch):
     m = torch.nn.Sequential(torch.nn.Linear(6, 6, False), torch.nn.Linear(6, 6, False))
     named = list(m.named_parameters())
-    theirs = torch.optim.Muon(named[::-1], lr=0.02)  # equal shapes, the other order
+    theirs = torch.optim.Muon(named[::-1], lr=0.02)  # equal shapes in the opposite order
     train(m, range(2), theirs)
     torch.save(theirs.state_dict(), tmp_path / "in.pt")
     assert run(tmp_path / "in.pt", tmp_path / "out.pt") == 0

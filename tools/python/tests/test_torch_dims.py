@@ -1,4 +1,5 @@
-"""How muonrt.torch.Muon forms matrices: (in, out), stacks, rows of several dimensions, parts."""
+"""Tests how muonrt.torch.Muon forms matrices: (in, out), stacks, rows of several dimensions, and
+parts."""
 
 import warnings
 
@@ -26,7 +27,7 @@ def of_group(**dims):
     return lambda whole: muonrt.torch.Muon([{"params": [("w", whole)], **dims}], **SIDED)
 
 
-# The shape of a tensor, its optimizer, and its matrices as outputs x inputs.
+# For each tensor: its shape, its optimizer, and its matrices as outputs x inputs.
 TENSORS = {
     "stack": ((3, 8, 5), of_role("stack"), lambda t: [*t]),
     "stack of stacks": ((2, 3, 8, 5), of_group(batch_dims=2), lambda t: [*t.flatten(0, 1)]),
@@ -67,7 +68,7 @@ def test_qk_clip_by_role():
 
 
 def test_one_qk_clip_for_a_model():
-    # Two query heads of two rows share a key head. The rate 0 leaves the factors of the rows.
+    # Two query heads of two rows share a key head. With rate 0 the factors of the rows remain.
     sizes = {"q_proj.weight": 4, "k_proj.weight": 2, "v_proj.weight": 2, "q_proj.bias": 0}
     named = [(f"layers.{layer}.attn.{name}", torch.nn.Parameter(torch.ones((rows, 5) if rows else 4)))
              for layer in (0, 3) for name, rows in sizes.items()]

@@ -1,4 +1,5 @@
-"""Faults between ranks, over TCP and over gloo: no rank hangs, and the message names the rank."""
+"""Tests faults between ranks, over TCP and over gloo: no rank hangs, and the message names the
+rank."""
 
 import itertools
 import os
@@ -35,7 +36,7 @@ def over_tcp(rank, size, work, *arguments):
 
 
 def over_gloo(rank, size, work, *arguments):
-    """Runs `work` as a rank that has a machine for itself, so that muonrt.torch uses gloo."""
+    """Runs `work` as a rank that has its own machine, so that muonrt.torch uses gloo."""
     made, real = [], ranks.over_gloo
 
     def counted(*given):
@@ -80,7 +81,7 @@ def test_a_lost_rank_is_named(way, how):
 
 
 def unequal(rank, size):
-    """Rank 1 receives more, then less, than it expects."""
+    """Makes rank 1 receive more, and then less, than it expects."""
     for expected in (4, 16):
         comm, _ = ranks.comm_of(torch.device("cpu"))
         comm.set_timeout(20)
@@ -122,16 +123,17 @@ def closed(rank, size):
 def inactive(rank, size):
     m, one = sharded(size)
     inject(m, 0)
-    m.up.weight.grad = None  # on no rank
+    m.up.weight.grad = None  # no rank has this gradient
     before = full(m.up.weight)
     if rank == 1:
-        m.down.weight.grad = None  # rank 0 has one, so it counts as zero here
+        m.down.weight.grad = None  # rank 0 has this gradient, so it counts as zero here
     one.step()
     assert (full(m.up.weight) == before).all() and one.last_report.step == 1
 
 
 def omitted(rank, size):
-    """With omit_inactive an inactive parameter exchanges nothing, with the same bits."""
+    """With omit_inactive an inactive parameter exchanges nothing, and the results are bitwise
+    identical."""
     (zeros, one), (omits, other) = sharded(size), sharded(size, omit_inactive=True)
     for step in range(4):
         for m, of_m in ((zeros, one), (omits, other)):
@@ -173,7 +175,8 @@ def rejected_on_one_rank(rank, size):
 
 
 def overflow_on_one_rank(rank, size):
-    """If gradients overflow on one rank, both skip. Other steps are as without a GradScaler."""
+    """If gradients overflow on one rank, both ranks skip the step. Other steps give the same
+    results as without a GradScaler."""
     (m, one), (unscaled, other) = sharded(size), sharded(size)
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
     tokens = torch.arange(12) % 11
@@ -195,13 +198,13 @@ def overflow_on_one_rank(rank, size):
 
 
 def interrupted_early(rank, size):
-    """Ctrl-C while Python still reads gradients."""
+    """Ctrl-C arrives while Python still reads gradients."""
     def ctrl_c(name, p):
         raise KeyboardInterrupt
 
     m, one = sharded(size)
     inject(m, 0)
-    dist.barrier()  # both have an optimizer
+    dist.barrier()  # both ranks have an optimizer
     if rank == 0:
         one._gradient_of = ctrl_c
         with pytest.raises(KeyboardInterrupt):
@@ -216,11 +219,12 @@ def interrupted(rank, size):
     m, one = sharded(size)
     inject(m, 0)
     if rank == 0:
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # shells ignore it in background
+        # Shells make background processes ignore it.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
         timer.start()
         with pytest.raises(KeyboardInterrupt):
-            one.step()  # rank 1 starts its step only when this one has ended
+            one.step()  # rank 1 starts its step only after this step has ended
         dist.barrier()
         return
     dist.barrier()

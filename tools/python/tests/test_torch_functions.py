@@ -1,4 +1,5 @@
-"""The caller's functions over tensors, and meshes of process groups (tools/examples/python/torch_functions.py trains)."""
+"""Tests the caller's functions over tensors, and meshes of process groups.
+tools/examples/python/torch_functions.py trains with them."""
 
 import pytest
 
@@ -10,7 +11,8 @@ from torch_ranks import on_gloo  # noqa: E402
 
 
 def meshes(rank, size):
-    """Four ranks as dp x tp, with tp as plain tensors that are shards, and one optimizer for each dp."""
+    """Runs four ranks as dp x tp. tp has plain tensors that are shards, and each dp has its own
+    optimizer."""
     groups = {name: [dist.new_group(g) for g in lists]
               for name, lists in (("dp", [[0, 2], [1, 3]]), ("tp", [[0, 1], [2, 3]]))}
     dp, tp = groups["dp"][rank % 2], groups["tp"][rank // 2]
@@ -40,7 +42,8 @@ def meshes(rank, size):
 
 
 def faults(rank):
-    """An exception on one rank is its cause there, and the error on all ranks."""
+    """If a function raises on one rank, its exception is the cause of the error there, and all
+    ranks get the error."""
     seen = []
 
     def gather(name, owner, local, full):
@@ -51,7 +54,7 @@ def faults(rank):
         if full is not None:
             full.copy_(local)
 
-    w = torch.nn.Parameter(torch.ones(3, 2))  # replicated: any replica will do
+    w = torch.nn.Parameter(torch.ones(3, 2))  # replicated, so any replica may be used
     optimizer = muonrt.torch.Muon([("w", w)], role=lambda n, p: "muon", assign=lambda info: 1, gather=gather,
                                   redistribute=lambda name, owner, full, local: None, async_parallelism=False)
     w.grad = torch.ones(3, 2)

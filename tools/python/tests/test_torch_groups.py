@@ -1,5 +1,5 @@
-"""The groups of muonrt.torch.Muon: their learning rates; add_param_group, after which the other
-parameters continue bit for bit."""
+"""Tests the groups of muonrt.torch.Muon: their learning rates, and add_param_group, after which the
+other parameters continue with bitwise identical results."""
 
 import warnings
 
@@ -36,7 +36,8 @@ def unfreeze(m):
         p.requires_grad_(True)
     one.state[m.embed.weight]["mine"] = torch.ones(1)
     one.add_param_group({"params": late, "lr": 0.05})
-    assert one.state[m.embed.weight].pop("mine") == 1  # entries of the caller in `state` are kept
+    # Entries that the caller adds to `state` are kept.
+    assert one.state[m.embed.weight].pop("mine") == 1
     train(m, range(2, 4), one)
     return one
 
@@ -45,7 +46,8 @@ def unfreeze(m):
 def test_other_parameters_continue_and_new_ones_start(dtype):
     m, rest, late = (Model().to(dtype) for _ in range(3))
     one = unfreeze(m)
-    # For comparison: the first parameters run four steps, and the late ones two steps by themselves.
+    # For comparison, the first parameters run four steps, and the late ones run two steps by
+    # themselves.
     for x, steps, settings in ((rest, range(4), {}),
                                (late, range(2, 4), dict(lr=0.05, adamw_lr=0.05))):
         for name, p in x.named_parameters():
@@ -80,7 +82,7 @@ def test_over_fsdp2():
 
 
 def lone(m):
-    """Returns an optimizer of two of the parameters, after one step, and all parameters."""
+    """Returns an optimizer of two of the parameters after one step, and all parameters."""
     pairs = list(m.named_parameters())
     one = muonrt.torch.Muon(pairs[:2], **SETTINGS)
     train(m, [0], one)
@@ -145,7 +147,7 @@ def test_a_group_is_rejected_during_a_save(tmp_path, monkeypatch):
 
 
 def rates(*groups, **settings):
-    """The rates of Muon and of AdamW in each group; `groups` name their parameters."""
+    """Checks the rates of Muon and of AdamW in each group. `groups` names the parameters."""
     named = dict(Model().named_parameters())
     entries = [g | {"params": [(n, named[n]) for n in g["params"]]} for g in groups]
     one = muonrt.torch.Muon(entries or named.items(), **settings)
@@ -167,7 +169,8 @@ RATES = [  # groups, settings, rates
     ([UP | {"lr": 1e-3}], dict(adamw_lr=2e-3, muon=OTHER), [1e-3, 2e-3]),
     ([{"params": ["up.weight"]}, EMBED | {"role": "adamw", "lr": 2e-3}], dict(lr=1e-3, muon=OTHER),
      [1e-3, 2e-3]),
-    # Presets keep both rates of their originals, but one rate of the caller holds for match_rms.
+    # Presets keep both rates of their original, but a single rate from the caller applies to both
+    # with match_rms.
     ([], dict(preset="keller_jordan"), [0.02, 3e-4]),
     ([], dict(preset="keller_jordan", lr=0.05), [0.05, 3e-4]),
     ([], dict(preset="dmuon"), [0.02, 1e-3]),
@@ -214,7 +217,7 @@ def test_the_first_step_warns_of_a_large_update(lr, change, names):
             one.step()
     assert [str(w.message)[:9] for w in found] == [f"param '{n}'" for n in names]
     if names:
-        # 0.2 x 0.2 / 0.5; a rate of 0.025 moves it by 1%.
+        # The update is 0.2 x 0.2 / 0.5 = 8% of the RMS. With a rate of 0.025 it would be 1%.
         assert "by 8% of its RMS" in str(found[0].message)
         assert "instead of 0.2, such as 0.025, which" in str(found[0].message)
 

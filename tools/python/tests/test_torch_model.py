@@ -1,4 +1,5 @@
-"""muonrt.torch.Muon with a model in place of names, describe(), and parameters whose role is unknown."""
+"""Tests muonrt.torch.Muon with a model instead of names, describe(), and parameters whose role is
+unknown."""
 
 import pytest
 
@@ -12,7 +13,7 @@ import muonrt.torch  # noqa: E402
 
 
 class Tiny(nn.Module):
-    """Names that are wrong by themselves: a table called w, a projection called embed."""
+    """A model whose names are misleading: a table called w, a projection called embed."""
 
     def __init__(self):
         super().__init__()
@@ -55,7 +56,8 @@ def test_a_model_in_place_of_names():
     for p in m.parameters():
         p.grad = torch.ones_like(p)
     one.step()
-    assert one.last_report.orthogonalized == 6  # the grouped kernel is two; `last_one` is not the last
+    # The grouped kernel is two matrices; `last_one` is not the last layer.
+    assert one.last_report.orthogonalized == 6
     assert one.describe() == muonrt.torch.Muon(torch.compile(m), lr=1e-3).describe()
 
 
@@ -118,7 +120,7 @@ def test_a_parameter_without_a_name_is_refused():
         muonrt.torch.Muon([Tiny().kernel.weight])
 
 
-# Tiny models of transformers: settings, and the number of matrices of a step.
+# For tiny models of transformers: settings, and the number of matrices in a step.
 TINY = {
     "MixtralForCausalLM": (dict(hidden_size=16, intermediate_size=24, num_hidden_layers=1, vocab_size=40,
                                 num_attention_heads=2, num_key_value_heads=1, num_local_experts=3),

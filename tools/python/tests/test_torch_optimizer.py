@@ -1,5 +1,5 @@
-"""muonrt.torch.Muon is used as any torch.optim.Optimizer: parameters, state and groups that a trainer
-changes, schedulers, hooks, arguments."""
+"""Tests muonrt.torch.Muon as a torch.optim.Optimizer: parameters, state and groups that a trainer
+changes, schedulers, hooks and arguments."""
 
 import copy
 import os
@@ -38,7 +38,7 @@ HALF = torch.bfloat16
 
 
 def replaced_in_groups(m, one):
-    """As accelerate does; the model and the groups get new parameters of the same values."""
+    """Gives the model and the groups new parameters with the same values, as accelerate does."""
     new = {id(p): torch.nn.Parameter(p.detach().clone()) for p in m.parameters()}
     for group in one.param_groups:
         group["params"] = [new[id(p)] for p in group["params"]]
@@ -203,7 +203,7 @@ def test_weights_that_were_written_are_not_lost(write):
     assert one.last_report.step == 3
 
 
-# Schedulers, groups, hooks
+# Tests of schedulers, groups and hooks.
 
 
 @pytest.mark.parametrize("preset", [None, "adamw"])

@@ -1,5 +1,5 @@
-"""muonrt.torch.Muon over gloo processes: with equal gradients every mesh has the results of one rank, bit
-for bit."""
+"""Tests muonrt.torch.Muon over gloo processes. With equal gradients, the results on every mesh are
+bitwise identical to those of one rank."""
 
 import pytest
 
@@ -52,7 +52,7 @@ def fsdp_tp(m, size):
 
     mesh = init_device_mesh("cpu", (size // 2, 2), mesh_dim_names=("dp", "tp"))
     tensor_parallel(m, mesh["tp"])
-    # Norm and head are only on "dp", so each rank has its own submesh.
+    # Norm and head are sharded only over "dp", so each rank has its own submesh.
     return fully_shard(m, mesh=mesh["dp"])
 
 
@@ -61,7 +61,8 @@ def ddp(m, size):
 
 
 def flattened(m, size):
-    """As torchtitan's dp_shard_cp: shards over two dimensions of a mesh as if they were one."""
+    """Shards over two dimensions of a mesh as if they were one, as torchtitan's dp_shard_cp
+    does."""
     from torch.distributed.fsdp import fully_shard
 
     mesh = init_device_mesh("cpu", (2, size // 2), mesh_dim_names=("dp", "cp"))
@@ -69,7 +70,7 @@ def flattened(m, size):
 
 
 def of_a_whole_mesh(m, size):
-    """As `flattened`, with parameters that are DTensors on the mesh of all ranks."""
+    """Does the same as `flattened`, with parameters that are DTensors on the mesh of all ranks."""
     from torch.distributed.fsdp import DataParallelMeshDims, fully_shard
     from torch.distributed.tensor import Replicate, distribute_module
 
@@ -96,7 +97,8 @@ def expert_rows(m, size):
     return m
 
 
-# By number of ranks: ways to shard, with each rank's rows of "up.weight", or its experts or rows of w1.
+# For each number of ranks: ways to shard, with each rank's rows of "up.weight", or its experts or
+# rows of w1.
 WAYS = {
     1: [(fsdp, [13])],
     2: [(ddp, [13, 13]), (fsdp, [7, 6]), (tp, [7, 6])],
@@ -104,17 +106,17 @@ WAYS = {
     4: [(fsdp, [4, 4, 4, 1]), (hsdp, [7, 6, 7, 6]), (fsdp_tp, [4, 3, 3, 3]),
         (flattened, [4, 4, 4, 1]), (of_a_whole_mesh, [4, 4, 4, 1]),
         (expert_parallel, [2, 1, 1, 1])],
-    # TP shards 13 rows as 7 and 6, and FSDP2 shards these as 3, 3, 1 and 2, 2, 2.
+    # TP shards 13 rows as 7 and 6. FSDP2 shards the 7 rows as 3, 3, 1 and the 6 rows as 2, 2, 2.
     6: [(fsdp_tp, [3, 2, 3, 2, 1, 2]), (expert_parallel, [1, 1, 1, 1, 1, 0])]}
 
 
 def each_way(rank, size, whole, whole_experts):
-    """Compares this rank's parts with one rank's whole tensors after STEPS steps."""
+    """Compares this rank's parts with the whole tensors of one rank after STEPS steps."""
     import torch.distributed.fsdp as fsdp2
 
     for way, rows in WAYS[size]:
         if way is of_a_whole_mesh and not hasattr(fsdp2, "DataParallelMeshDims"):
-            continue  # only in later versions of torch
+            continue  # exists only in later versions of torch
         of_experts = way in (expert_parallel, expert_rows)
         m = way(Experts() if of_experts else Model(), size)
         one = optimizer(m, sync=way is not fsdp)
@@ -173,8 +175,8 @@ SIDED = dict(muon={"scale_rule": "original", "normuon_axis": "rows"}, transport_
 
 
 def two_steps(rows, experts, layouts=None):
-    """Runs two steps with rows of a matrix, for example [BOUNDS[i], BOUNDS[i + 1]), which no DTensor has,
-    and with experts."""
+    """Runs two steps with rows of a matrix that no DTensor has, for example [BOUNDS[i], BOUNDS[i +
+    1]), and with experts."""
     part = {"rows": drawn(5, *ROWS)[rows].clone(), "experts": drawn(6, *STACK)[experts].clone()}
     named = {name: torch.nn.Parameter(p) for name, p in part.items()}
     layouts = layouts or {"rows": {}, "experts": {"view": "stack"}}
@@ -254,4 +256,4 @@ def test_policies_of_fsdp2():
 def test_compile():
     eager, compiled = losses_of(Model(), 8), losses_of(torch.compile(Model(), backend="aot_eager"), 8)
     assert eager[0][-1] < eager[0][0]
-    assert eager[0] == pytest.approx(compiled[0], rel=1e-4)  # the graph sees the new parameters
+    assert eager[0] == pytest.approx(compiled[0], rel=1e-4)  # the graph uses the new parameters

@@ -1,5 +1,5 @@
-"""muonrt.torch.Muon in the trainers that people use, on tiny models: transformers, accelerate, peft;
-and FSDP1. The examples run them, too. A test is skipped if its library is missing."""
+"""Tests muonrt.torch.Muon in common trainers, on tiny models: transformers, accelerate and peft,
+and with FSDP1. The examples also use them. A test is skipped if its library is missing."""
 
 import os
 
@@ -24,7 +24,7 @@ def language_model():
 
 
 class Counting(torch.utils.data.Dataset):
-    """Sequences of consecutive numbers."""
+    """A dataset of sequences of consecutive numbers."""
 
     def __len__(self):
         return 64
@@ -83,7 +83,7 @@ def tied_model():
 
 
 def sharded(m):
-    """By layers, and by the matrices of the first layer."""
+    """Shards the model by layers, and by the matrices of the first layer."""
     from torch.distributed.fsdp import fully_shard
 
     layers = [x for x in m.modules() if type(x).__name__ in ("LlamaDecoderLayer", "GPT2Block")]
@@ -108,8 +108,8 @@ def whole(p):
 
 
 def as_models(rank, size):
-    """A model that is sharded and compiled has the roles of a whole one, and nearly the same weights after
-    three steps. It need not run as compiled, which would take seconds."""
+    """A model that is sharded and compiled has the roles of the whole model, and nearly the same
+    weights after three steps. The compiled code does not have to run, which would take seconds."""
     for make in (language_model, tied_model, adapted_model):
         m, twin = sharded(make()), make()
         twin.load_state_dict({name: whole(p) for name, p in m.state_dict().items()})
@@ -120,7 +120,7 @@ def as_models(rank, size):
         steps(twin, theirs)
         for (name, p), q in zip(m.named_parameters(), twin.parameters(), strict=True):
             assert torch.allclose(whole(p), q, atol=1e-6), name
-    # Only the class of this model shows that its last matrix is no head.
+    # Only the class of this model shows that its last matrix is not a head.
     from torch.distributed.fsdp import fully_shard
     from torch_models import two_layers
 
@@ -154,7 +154,7 @@ def with_accelerate(rank, size):
                                             auto_wrap_policy="transformer_based_wrap",
                                             transformer_cls_names_to_wrap=["LlamaDecoderLayer"])
     accelerator = Accelerator(cpu=True)
-    # accelerate chooses it only on GPUs, but its code runs on gloo, too
+    # accelerate chooses FSDP only on GPUs, but its code also runs on gloo.
     accelerator.state.distributed_type = DistributedType.FSDP
     accelerator.state.fsdp_plugin = plugin
     m = language_model()
@@ -191,12 +191,13 @@ def test_accelerate_with_fsdp2():
 
 
 def as_fsdp1(rank, size, folder):
-    """The shards of FSDP1 are ranges of elements. Equal batches on all ranks give one rank's bits."""
+    """The shards of FSDP1 are ranges of elements. With equal batches on all ranks, results are
+    bitwise identical to those of one rank."""
     from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy
     from torch_models import Model, same_bits
 
     def wrapped(m, **settings):
-        settings |= {"device_id": torch.device("cpu")}  # otherwise it asks for a GPU
+        settings |= {"device_id": torch.device("cpu")}  # otherwise FSDP1 requires a GPU
         mesh = dist.init_device_mesh("cpu", (2, size // 2)) if size == 4 else None
         kind = ShardingStrategy.HYBRID_SHARD if size == 4 else ShardingStrategy.FULL_SHARD
         m.up = FullyShardedDataParallel(m.up, device_mesh=mesh, sharding_strategy=kind, **settings)

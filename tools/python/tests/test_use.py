@@ -1,4 +1,4 @@
-"""Rejected arguments and their messages, lifetimes, getters, Ctrl-C."""
+"""Tests rejected arguments and their messages, lifetimes, getters, and Ctrl-C."""
 
 import gc
 import json

@@ -9,8 +9,8 @@ from muonrt._torch_ranks import local_of
 
 
 class Model(torch.nn.Module):
-    """A model with odd sizes: 13 rows on fsdp=3, tp=2, for which the two readings of placements differ,
-    and a head with fewer rows than some meshes have ranks."""
+    """A model with odd sizes. It has 13 rows on fsdp=3, tp=2, for which the two readings of
+    placements differ, and a head with fewer rows than some meshes have ranks."""
 
     def __init__(self):
         super().__init__()
@@ -27,7 +27,7 @@ class Model(torch.nn.Module):
 
 
 class Experts(torch.nn.Module):
-    """Five experts x rows x cols."""
+    """A stack of five experts, each with rows x cols elements."""
 
     def __init__(self):
         super().__init__()
@@ -36,14 +36,14 @@ class Experts(torch.nn.Module):
 
 
 def two_layers(dtype=torch.float32):
-    """Every matrix gets Muon, every vector AdamW."""
+    """A model in which every matrix gets Muon and every vector AdamW."""
     torch.manual_seed(0)
     return torch.nn.Sequential(torch.nn.Linear(12, 20), torch.nn.Tanh(),
                                torch.nn.Linear(20, 6)).to(dtype)
 
 
 def role(name, p):
-    # The head gets Muon, too. If its 3 rows are sharded over more ranks, some shards are empty.
+    # The head also gets Muon. If its 3 rows are sharded over more ranks, some shards are empty.
     return "muon" if name.removeprefix("module.") == "head.weight" else ("muon", "stack") if p.ndim == 3 else None
 
 
@@ -75,7 +75,7 @@ def train(m, steps, *optimizers):
 
 
 def cut_as(p, whole):
-    """Returns this rank's part of `whole`, computed by torch: first TP's shard, then FSDP's."""
+    """Returns this rank's part of `whole` as torch computes it: first TP's shard, then FSDP's."""
     placements = list(p.placements)
     coordinate = p.device_mesh.get_coordinate()
     strided = [i for i, q in enumerate(placements) if "StridedShard" in type(q).__name__]
@@ -90,7 +90,8 @@ def cut_as(p, whole):
 
 
 def full(tensor):
-    """Returns the whole tensor in NumPy. Collective for a DTensor, which is gathered."""
+    """Returns the whole tensor in NumPy. The call is collective for a DTensor, which is
+    gathered."""
     whole = tensor.detach()
     whole = whole.full_tensor() if isinstance(whole, dist.tensor.DTensor) else whole
     return whole.float().numpy().copy()
@@ -108,7 +109,7 @@ def one_rank(make=Model, steps=3, **settings):
 
 
 def same_part(name, tensor, whole):
-    """Compares the bits of this rank's part of a tensor."""
+    """Checks that this rank's part of a tensor is bitwise identical."""
     whole = torch.from_numpy(whole)
     mine = cut_as(tensor, whole) if isinstance(tensor, dist.tensor.DTensor) else whole
     assert local_of(tensor).shape == mine.shape, name

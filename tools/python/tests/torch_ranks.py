@@ -15,7 +15,7 @@ def _process(work, rank, size, store, queue, lost, arguments):
         torch.set_num_threads(1)
         dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=size)
         result = work(rank, size, *arguments)
-        # Results are bytes, because tensors would be in shared memory of a process that ends.
+        # The results are bytes, because tensors would be in shared memory of a process that ends.
         queue.put((rank, result, None))
         if dist.is_initialized() and lost is None:
             dist.barrier()
@@ -35,7 +35,7 @@ def on_gloo(size, work, *arguments, lost=None):
     try:
         return _on_gloo(size, work, *arguments, lost=lost)
     except AssertionError as error:
-        # Sometimes gloo itself fails to connect two ranks at the start; then the ranks start again.
+        # Sometimes gloo fails to connect two ranks at the start. The ranks are then started again.
         if "Gloo connectFullMesh failed" not in str(error) or "in init_process_group" not in str(error):
             raise
     return _on_gloo(size, work, *arguments, lost=lost)
