@@ -40,6 +40,8 @@ class PendingConnections {
   void read(Examine examine);
 
   bool empty() const { return list_.empty(); }
+  /// Returns the maximum number of pending connections.
+  size_t most() const { return most_; }
   /// Number of connections that were closed, and why the last one was.
   int64_t rejected() const { return rejected_; }
   const char* last_reason() const { return last_reason_; }

@@ -64,6 +64,13 @@ TcpWorld::TcpWorld(TcpConnections c)
       wake_poll_([] { return eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK); }) {
   MUONRT_REQUIRE(wake_poll_, Status::kComm, "rank ", rank_, ": creating an eventfd failed (",
                  errno_text(errno), "); raise the limit of open files (ulimit -n)");
+  // The thread that serves the connections has no caller to which it could report that memory is
+  // missing, so polling allocates nothing.
+  for (Poll* const p : {&poll_, &server_poll_}) {
+    const size_t most = 2 + pending_.most() + 1 + links_.size();
+    p->fds.reserve(most);
+    p->peers.reserve(most);
+  }
   for (size_t r = 0; r < c.sockets.size(); ++r) {
     if (!c.sockets[r]) continue;
     links_[r].socket = std::move(c.sockets[r]);

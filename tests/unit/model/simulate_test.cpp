@@ -142,12 +142,11 @@ TEST_CASE("simulation: one rank with one matrix takes the sum of its products an
                         kElements * (4 + 2 * 4 + 2 + 2 * 4) +  // commit
                         4 * kFindings + 9 * kVote + 8 + 16) /  // results and the vote
                        1e9;
-  // The rank sends its message to itself, twice; then the vote returns. It is cast while the second
-  // message moves.
-  const double exposed = (2 * 2 * 2 * kElements - kVote + 2 * 16 + 2 * kVote) / 1e9;
+  // A single rank exchanges nothing, so it waits only for the vote and its sum to be copied.
+  const double exposed = (2 * 16 + 2 * kVote) / 1e9;
   CHECK(found.critical.products == Approx(products).epsilon(1e-12));
   CHECK(found.critical.local == Approx(local).epsilon(1e-12));
-  CHECK(found.critical.exposed == Approx(exposed).epsilon(1e-12));
+  CHECK(found.critical.exposed == Approx(exposed).margin(1e-15));  // a difference of larger times
   CHECK(found.seconds == Approx(products + local + exposed).epsilon(1e-12));
   CHECK(found.critical.sent_bytes == 0);
 }
