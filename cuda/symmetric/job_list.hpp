@@ -10,8 +10,9 @@
 // Assigns tiles of symmetric results to thread blocks. The host builds a list of jobs once for a
 // list of shapes, and kernels read it unchanged. This is plain C++ that is tested on the host.
 //
-// A result of n x n is a triangle of cells of kCell x kCell, (row, col) with row <= col. A cell off
-// the diagonal is stored twice from the same registers, straight and mirrored. The order of jobs
+// Only the upper triangle of an n x n result is computed, as kCell x kCell cells (row, col) with
+// row
+// <= col. A cell off the diagonal is stored twice, straight and mirrored. The order of jobs
 // and their distribution change no bit: an element is a single sum over the depth in a fixed order.
 // `slices_of` cuts this sum into slices, and depends only on the shape of one matrix.
 

@@ -27,7 +27,7 @@ extern "C" {
  *
  * @par Streams
  * On CUDA, `stream` is a cudaStream_t that belongs to muonrt. Before muonrt uses new memory, it
- * waits for this stream, so `allocate` may be stream-ordered, such as cudaMallocAsync(). Before
+ * waits for this stream, so `allocate` may be stream-ordered, like cudaMallocAsync(). Before
  * muonrt calls `release`, it waits for all streams of the optimizer, so the memory can be reused at
  * once.
  *

@@ -256,7 +256,7 @@ MUONRT_API muonrt_status_t muonrt_comm_allgather(void* all, muonrt_comm_t* comm,
  * @endcode
  *
  * The function is meant for a few values. It sends every value to every rank, so a rank receives 8
- * * `n` * size bytes. Because of the limit of `n`, this is at most 8 MiB from each rank. During the
+ * * `n` * size bytes. Because of the limit on `n`, this is at most 8 MiB from each rank. During the
  * call, a rank needs 8 * `n` bytes of host memory for its sums, and at most 4 MiB (or 8 * size
  * bytes, if that is more) for values that it receives.
  *

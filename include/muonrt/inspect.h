@@ -98,7 +98,7 @@ typedef struct muonrt_memory {
    */
   int64_t block_message_bytes;
 
-  /** Planned: as `staged_bytes`, but for block steps. */
+  /** Planned: the same as `staged_bytes`, for block steps. */
   int64_t block_staged_bytes;
 
   /** Planned: as `scratch_bytes`, but for block steps. */

@@ -8,8 +8,9 @@
  *   2. Cuts. A cut shards one tensor dimension over one or several mesh dimensions. Describe the
  *      cuts either by placements like those of DTensor, one for each mesh dimension, or by a list
  *      of muonrt_cut_t.
- *   3. Optionally, a last step that further divides what the cuts have left: at given row bounds,
- *      by giving everything to one rank, or into flat ranges of elements; see muonrt_layout_kind_t.
+ *   3. Optionally, a last step that distributes what remains after the cuts: it divides it at given
+ *      row bounds or into flat ranges of elements, or assigns all of it to one rank; see
+ *      muonrt_layout_kind_t.
  *
  * Each mesh dimension may be used once: by a cut, by the last step, or as a dimension over which
  * gradients are partial (MUONRT_PLACEMENT_PARTIAL). The tensor is replicated over the mesh
@@ -199,12 +200,12 @@ enum muonrt_layout_kind {
   /**
    * Shard i holds the indices [values[i], values[i + 1]) of tensor dimension `last_dim`. `values`
    * has one more number than there are shards; the numbers ascend from 0 to the number of indices
-   * that the cuts have left, which must be the same on all ranks.
+   * that remain after the cuts, which must be the same on all ranks.
    */
   MUONRT_LAYOUT_ROW_BOUNDS = 1,
 
   /**
-   * One shard holds everything that the cuts have left, and the other shards hold nothing. `values`
+   * One shard holds everything that remains after the cuts, and the others hold nothing. `values`
    * has one number, the index of this shard.
    */
   MUONRT_LAYOUT_OWNER = 2,

@@ -64,8 +64,8 @@ typedef struct muonrt_step_args {
   const float* device_grad_scale_inv;
 
   /**
-   * One value by which every gradient is multiplied after the clipping of `clip_norm`, for example
-   * the factor of the caller's own clipping. Default: NULL, which means 1.
+   * Factor by which every gradient is multiplied after it has been clipped to `clip_norm`, for
+   * example the factor of the caller's own clipping. Default: NULL, which means 1.
    */
   const float* grad_multiplier;
 

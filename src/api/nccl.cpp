@@ -47,7 +47,7 @@ muonrt_comm_t* over(HostComm& host, Make make) {
   with_comm_error([&] { own = host.transport().duplicate(); });
   std::unique_ptr<muonrt_comm> out;
   std::unique_ptr<Bootstrap> bootstrap;
-  // If this fails on a rank, all ranks return before they wait for that rank in `make`.
+  // If this fails on a rank, all ranks return here, so that none waits for that rank in `make`.
   run_collectively(host, [&] {
     its = own->duplicate();
     out = std::make_unique<muonrt_comm>(std::move(own));

@@ -63,8 +63,8 @@ class Comm {
   /// until the work has run.
   virtual void exchange(Stream& stream, std::span<const SendTo> sends,
                         std::span<const ReceiveFrom> receives) = 0;
-  /// out <- element-wise maximum of f32 values over all ranks. A result is NaN if one of its values
-  /// is NaN.
+  /// out <- element-wise maximum of f32 values over all ranks. An element of `out` is NaN if the
+  /// value of any rank is NaN.
   virtual void reduce_max(Stream& stream, const float* in, float* out, int64_t n) = 0;
   /// out <- element-wise sum over all ranks.
   virtual void reduce_sum(Stream& stream, const int64_t* in, int64_t* out, int64_t n) = 0;

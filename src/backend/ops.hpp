@@ -140,8 +140,8 @@ class Ops : public MatrixRules {
 
   /// Fills this rank's vote from its findings. If `local_ok` is true, no callback failed and no
   /// weights are stale, sets `consent` to 1 if all values were finite, and `nonfinite` to 1
-  /// otherwise. In all other cases both are 0. Copies the gradient factor (see Vote::set_factor())
-  /// and the terms of the replica checks.
+  /// otherwise. If one of these conditions does not hold, both are 0. Copies the gradient factor
+  /// (see Vote::set_factor()) and the terms of the replica checks.
   virtual void cast_vote(Stream& stream, Vote* vote, const Findings* findings, int64_t fingerprint,
                          int64_t orthogonalized, bool local_ok) = 0;
 

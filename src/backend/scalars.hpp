@@ -98,8 +98,8 @@ struct Findings {
   /// Bits of the gradient factor XOR bits of the factor without device scalars; must be equal on
   /// all ranks.
   int64_t factor = 0;
-  // If the step compares replicas, these are the terms of this rank. Their sums over all ranks are
-  // 0 if all replicas are equal.
+  // This rank's contributions to two sums over all ranks that are 0 if all replicas are equal. Used
+  // only if the step compares replicas.
   int64_t gradient_replicas = 0, weight_replicas = 0;
 };
 

@@ -126,7 +126,7 @@ class Chunk {
   void sum();
   void run(BatchGroup& batch_group);
   void run_newton_schulz(BatchGroup& batch_group);
-  /// Applies NorMuon to the result of a batch and collects its statistics, before it is packed.
+  /// Before the result of a batch is packed, applies NorMuon to it and collects its statistics.
   void finish(Batch& batch);
   Health::BatchStatistics statistics_of(const Batch& batch) const;
   void begin(int32_t span, Stream& stream) { times_.begin(span, stream); }

@@ -27,7 +27,7 @@ struct ChunkBytes : std::array<int64_t, kChunkBuffers> {
   ChunkBytes() : std::array<int64_t, kChunkBuffers>{} {}
 };
 
-/// Bytes of a message in its buffer, with the padding.
+/// Returns the size in bytes of a message in its buffer, including padding.
 inline int64_t stored_bytes(const Region& message) {
   return round_up(message.bytes, kMessageAlignment);
 }

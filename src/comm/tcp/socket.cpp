@@ -121,8 +121,8 @@ bool is_connected(const Socket& s, std::string& why) {
     return false;
   }
   if (address_of(s) != peer_of(s)) return true;
-  // The socket is connected to itself, because no process listens at a port of the ephemeral range,
-  // and the system has chosen this port as the local port. Close it without TIME_WAIT.
+  // The socket is connected to itself: the target port is in the ephemeral range, no process
+  // listens on it, and the system has chosen it as the local port. Close it without TIME_WAIT.
   const linger at_once{1, 0};
   setsockopt(s.fd(), SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
   why = "no process listens";

@@ -28,7 +28,7 @@ struct PortRange {
   int32_t first = 0, last = 0;
 };
 
-/// The same at one free port of the range for all addresses.
+/// Listens on all addresses, on the same free port from the range.
 std::vector<Socket> listen_in_range(const std::vector<SocketAddress>& addresses, PortRange ports,
                                     int backlog);
 

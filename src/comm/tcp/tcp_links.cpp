@@ -1,4 +1,4 @@
-// The connections of a TcpWorld: polling them, and connecting when two ranks exchange first.
+// The connections of a TcpWorld: polls them, and opens one when two ranks first communicate.
 #include <unistd.h>
 
 #include <algorithm>

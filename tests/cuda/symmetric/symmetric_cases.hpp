@@ -251,7 +251,7 @@ struct SymmetricNumbers {
   }
 };
 
-/// One product on a machine, and the expected memory of C, including gaps.
+/// One product on a device, and the expected contents of C's memory, including the gaps.
 class SymmetricTrial {
  public:
   SymmetricTrial(Machine& machine, const SymmetricCase& c, uint64_t seed)

@@ -40,7 +40,7 @@ ParamSettings param(const std::string& name, Layout layout, Role role = Role::kM
   return out;
 }
 
-/// Square matrices whose rows are sharded; rank i mod ranks owns matrix i.
+/// Square matrices whose rows are sharded; the ranks own the matrices in turn.
 OptimizerSettings squares(int ranks, int matrices, int64_t side, int64_t chunk_matrices) {
   OptimizerSettings out = OptimizerSettings::defaults(DeviceKind::kHost);
   out.groups = world::default_groups();

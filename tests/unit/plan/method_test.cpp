@@ -53,9 +53,9 @@ TEST_CASE("method: restarts after the last step are omitted, invalid ones reject
 }
 
 TEST_CASE("method: FLOPs follow the tabulated counts", "[unit][method]") {
-  // In units of m^3 with aspect r, with symmetric products at half cost and in full: T steps of the
-  // standard form T (1 + 3 r) and T (2 + 4 r); five of Gram's with one restart 14 + 6 r and 28 + 8
-  // r, seven with two.
+  // The table has costs in units of m^3 for aspect ratio r, first with symmetric products at half
+  // cost, then at full cost. T steps of the standard form cost T (1 + 3 r) and T (2 + 4 r). Five
+  // steps of the Gram form with one restart cost 14 + 6 r and 28 + 8 r; seven steps have two.
   struct Row {
     Method method;
     double cubes, slope, plain_cubes, plain_slope;

@@ -30,8 +30,8 @@ SETTINGS = {
                       "nesterov": "nesterov"},
              "adamw": {"lr": "lr", "weight_decay": "weight_decay", "betas": "betas",
                        "epsilon": "eps"}}}
-# Other settings of a group with their published values. They belong to the update rule, not to the
-# state.
+# The remaining settings of a Dion param_group, with the values of its reference implementation. They belong
+# to the update rule, not to the state.
 _DION = {"cautious_wd": False, "nesterov": False, "flatten": False, "adjust_lr": "spectral_norm",
          "mu": 0.95, "betas": (0.9, 0.95), "epsilon": 1e-8}
 RULES = {

@@ -242,7 +242,7 @@ class Steps(Registered):
             "model were replaced")
 
     def _vote_to_reject(self, sync: bool) -> None:
-        """Takes part in the step of the other ranks without gradients, so that they get an error instead of waiting."""
+        """Joins the step of the other ranks, but passes no gradients, so that they get an error instead of waiting."""
         if self._core is not None and self._comm.size > 1:
             self._core.set_grads([None] * len(self._params))
             rates, stream = [1.0] * len(self.param_groups), ranks.stream_of(self._device)

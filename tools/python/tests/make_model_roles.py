@@ -8,8 +8,8 @@ by numbers in its name is left out, and so are vectors that belong to no norm. T
 which were reviewed by hand; never from muonrt. A parameter that neither covers is an error.
 
 A line is a model: "outputs" (sizes that its configuration states), "head" (its output embedding) and
-"params": name, shape, class of the module, role. The class is followed by its base of torch.nn, and the
-arguments of convolutions. A role is "muon" or "adamw", and how the tensor is read; null if the parameter
+"params": name, shape, class of the module, role. The class is followed by its torch.nn base
+class and, for a convolution, by the arguments of its constructor. A role is "muon" or "adamw", and how the tensor is read; null if the parameter
 is frozen; "= name" if it is tied to that one. A fifth entry is the role by name alone, if it differs.
 """
 import json

@@ -83,7 +83,7 @@ def tied_model():
 
 
 def sharded(m):
-    """Shards the model by layers, and by the matrices of the first layer."""
+    """Shards each layer as one unit, and in the first layer also each matrix as a unit of its own."""
     from torch.distributed.fsdp import fully_shard
 
     layers = [x for x in m.modules() if type(x).__name__ in ("LlamaDecoderLayer", "GPT2Block")]
