@@ -175,7 +175,9 @@ MUONRT_API muonrt_status_t muonrt_placements_for_tensor(muonrt_placement_t* plac
  * Parses placements from the text that a DTensor prints.
  *
  * Examples of the accepted forms: "(Shard(dim=0), Replicate())", "[_StridedShard(dim=0, sf=2),
- * Partial(sum)]", and the short form "S(0),SS(0,2),R,P".
+ * Partial(sum)]", and the short form "S(0),SS(0,2),R,P". The text does not state in which order
+ * several placements shard one dimension: for FSDP2 over TP or EP, also set `reading` of the layout
+ * to MUONRT_READING_ORDERED.
  *
  * Threads: any. Collective: no.
  *

@@ -307,7 +307,8 @@ void TcpWorld::throw_timeout(const Channel& channel) {
   throw make_error(
       Status::kTimeout, receives ? "received no message from rank " : "rank ", at->peer,
       receives ? "" : " accepted no message", " before the timeout; check whether rank ", at->peer,
-      " is still running, or raise the timeout with muonrt_comm_set_timeout()",
+      " is still running, or raise the timeout (timeout_ms of the optimizer in a step, otherwise "
+      "muonrt_comm_set_timeout())",
       link(at->peer).state == Link::State::kOpen ? "" : "; " + missing_link_text(at->peer));
 }
 
