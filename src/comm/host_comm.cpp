@@ -42,6 +42,13 @@ void HostComm::reduce_sum(Stream& stream, const int64_t* in, int64_t* out, int64
   enqueue(stream, [this, in, out, n] { transport_->reduce_sum(in, out, n); });
 }
 
+// A transport that has an error sends nothing any more, so the following reduction only throws it.
+void HostComm::clear_if_aborted(Stream& stream, int64_t* entered) {
+  enqueue(stream, [this, entered] {
+    if (transport_->error()) *entered = 0;
+  });
+}
+
 void HostComm::allgather(const void* mine, void* all, int64_t bytes) {
   const std::lock_guard lock(mutex_);
   with_comm_error([&] { transport_->allgather(mine, all, bytes); });

@@ -30,6 +30,8 @@ class HostComm final : public Comm {
   void reduce_max(Stream& stream, const float* in, float* out, int64_t n) override;
   void reduce_sum(Stream& stream, const int64_t* in, int64_t* out, int64_t n) override;
 
+  void clear_if_aborted(Stream& stream, int64_t* entered) override;
+
   void prepare_reduction(int64_t bytes) override { transport_->prepare_reduction(bytes); }
 
   /// Waits for a running task of this rank. Must not be called while another task is pending,

@@ -185,3 +185,17 @@ TEST_CASE("host communicator: rejects the stream of another device", "[unit][com
   comm.exchange(stream, {}, {});
   REQUIRE(comm.exchanges() == 1);
 }
+
+TEST_CASE("host communicator: an abort clears the flag of a vote that cannot be sent any more",
+          "[unit][comm]") {
+  InlineStream stream;
+  HostComm comm(make_self_transport());
+  int64_t entered = 1;
+  comm.clear_if_aborted(stream, &entered);
+  CHECK(entered == 1);
+  comm.abort(Status::kAborted, "enough");
+  comm.clear_if_aborted(stream, &entered);
+  CHECK(entered == 0);
+  int64_t word = 0;
+  CHECK(thrown_by([&] { comm.reduce_sum(stream, &word, &word, 1); }).status() == Status::kAborted);
+}
