@@ -169,31 +169,40 @@ typedef struct muonrt_plan_time {
   /** Size of the struct in bytes; set by muonrt_plan_time_init(). */
   uint32_t struct_size;
 
-  /** The rank with the most products and local work, of the simulated ones. */
+  /** The simulated rank that has the most products and local work. */
   int32_t rank;
 
   /** Seconds until the last rank has finished. */
   double step_seconds;
 
-  /** Products of matrices. */
+  /** Seconds that this rank computes matrix products. */
   double products_seconds;
 
-  /** Passes over memory: packs, unpacks, the normalization and commits. */
+  /** Seconds of passes over memory: packs, unpacks, the normalization and commits. */
   double local_seconds;
 
-  /** Exchanges and the vote, with the wait for other ranks. Other work can hide them. */
+  /**
+   * Seconds of exchanges and the vote, including the wait for other ranks. They may overlap with
+   * other work.
+   */
   double exchange_seconds;
 
-  /** The part of the exchanges that no other work hides. */
+  /** The part of `exchange_seconds` that does not overlap with other work. */
   double exposed_seconds;
 
-  /** The device waits until the host has enqueued its work. */
+  /** Seconds that the device waits until the host has enqueued its work. */
   double launch_seconds;
 
-  /** Bytes to and from other ranks, and the number of messages to them. */
-  int64_t sent_bytes, received_bytes, messages;
+  /** Bytes that this rank sends to other ranks. */
+  int64_t sent_bytes;
 
-  /** Memory of a device of the machine; compare it with `total_bytes` of `largest_rank`. */
+  /** Bytes that this rank receives from other ranks. */
+  int64_t received_bytes;
+
+  /** Number of messages that this rank sends to other ranks. */
+  int64_t messages;
+
+  /** Memory of one device of the machine; compare it with `total_bytes` of `largest_rank`. */
   int64_t device_bytes;
 
   /** Number of simulated ranks: all, or the busiest ones of more than 64. */
