@@ -13,8 +13,7 @@ StepOutcome determine_outcome(const StepEndState& end) {
     // the value that it had at the beginning of the step.
     const bool returned = end.vote_returned && end.vote_sum.consent != rejecting_vote_sum().consent;
     if (returned && accepted(end.vote_sum)) return StepOutcome::kTorn;
-    const bool peer_may_commit = end.vote_sent && !returned && end.world > 1;
-    return peer_may_commit ? StepOutcome::kUndecided : StepOutcome::kFailed;
+    return end.vote_sent && !returned ? StepOutcome::kUndecided : StepOutcome::kFailed;
   }
   if (accepted(end.vote_sum))
     return accepted(final_vote_sum(end)) ? StepOutcome::kCommitted : StepOutcome::kTorn;

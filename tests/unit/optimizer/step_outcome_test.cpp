@@ -53,11 +53,6 @@ StepEndState before(StepEndState end, bool sent) {
   return end;
 }
 
-StepEndState alone(StepEndState end) {
-  end.world = 1;
-  return end;
-}
-
 /// Returns the vote of one rank by the rules of cast_vote().
 Vote cast(bool ok, bool finite, int64_t fingerprint, int64_t factor) {
   Vote vote;
@@ -130,8 +125,6 @@ TEST_CASE("step outcome: every outcome of a step", "[unit][optimizer]") {
       {"the communicator ends after the vote", comm_failed(ended(kAll)), kCommitted},
       {"the communicator ends before the vote", comm_failed(before(ended(kAll), false)), kFailed},
       {"the communicator ends during the vote", comm_failed(before(ended(kAll), true)), kUndecided},
-      {"a single rank has no peer that could have committed",
-       alone(comm_failed(before(ended(kAll), true))), kFailed},
       {"the communicator ends after a skip", comm_failed(ended(kSkip)), kFailed},
       {"eager: it ends between the votes", comm_failed(eager(kAll, rejecting_vote_sum())), kTorn},
       {"eager: it ends after both", comm_failed(eager(kAll, kAll)), kCommitted},
