@@ -14,7 +14,7 @@ struct NamedProfile {
   const char* json;
 };
 
-/// All of them, by name.
+/// Returns the names and texts of all of them, sorted by name.
 const std::vector<NamedProfile>& named_profiles();
 /// "a100, b200, ...".
 std::string profile_names();

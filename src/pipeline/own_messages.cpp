@@ -11,19 +11,19 @@ namespace muonrt {
 
 namespace {
 
-/// The message of a rank to itself, in bytes of the send buffer.
+/// The place of a rank's message to itself, as byte offsets in the send buffer.
 struct OwnMessage {
-  int64_t begin, end;  // with its padding
-  int64_t distance;    // to its place in the receive buffer
+  int64_t begin, end;  // including its padding
+  int64_t distance;    // what leads from this place to the one in the receive buffer
 
-  /// The new offset of what was stored at `offset`.
+  /// Returns the new offset of a block that was stored at `offset`.
   int64_t moved(int64_t offset) const {
     if (offset < begin) return offset;
     return offset < end ? offset + distance : offset - (end - begin);
   }
 };
 
-/// Removes the message from both lists.
+/// Removes the message from both lists, and returns its place, or nullopt if there is none.
 std::optional<OwnMessage> take_own(std::vector<Region>& sends, std::vector<Region>& receives,
                                    int32_t rank, const SendAndReceive& buffers) {
   const int64_t distance =

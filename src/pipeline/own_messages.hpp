@@ -10,10 +10,15 @@ struct SendAndReceive {
   const void *send, *receive;
 };
 
-/// Keeps the messages of a rank to itself in place: they leave the lists of messages, and the packs
-/// write their blocks to the receive buffers, from which they are unpacked. So they are neither
-/// copied nor stored twice. Peers that receive the same bytes are sent them from there, too. The
-/// other messages of a send buffer close the gap (`bytes_of` in plan/buffers.hpp).
+/// Keeps the messages that a rank sends to itself in place: removes them from the lists of
+/// messages, and makes the packs write their blocks directly to the receive buffers, from which the
+/// blocks are unpacked. These messages are therefore neither copied nor stored twice. A message to
+/// a peer that has the same bytes is sent from the receive buffer, too. The messages behind it in
+/// the send buffer move up (`bytes_of` in plan/buffers.hpp).
+///
+/// The packs run on the compute stream, like the unpack that last read a receive buffer, so they do
+/// not overwrite blocks that are still needed. Before a chunk packs its update, it also waits until
+/// the return of the buffer's previous user has been sent.
 /// @param gather, returned  the buffers of the chunk, in one allocation.
 void keep_own_messages_in_place(RankChunk& chunk, int32_t rank, const SendAndReceive& gather,
                                 const SendAndReceive& returned);
