@@ -18,6 +18,9 @@ struct OwnerProblem {
   int32_t ranks = 1;
   /// Sets of ranks that may own an item; each is ascending, distinct and not empty.
   std::vector<std::vector<int32_t>> sets;
+  /// For each set, the replica of each of its ranks. Empty for sets (or for all sets) without
+  /// replicas.
+  std::vector<std::vector<int32_t>> replicas = {};
   std::vector<OwnerItem> items;
 };
 
