@@ -32,11 +32,10 @@ struct Ownership {
 };
 
 /// Assigns each item, largest first, to the least loaded rank of its set, and distributes the items
-/// that many ranks may own so that smaller sets of ranks can balance theirs. Then improves the
-/// assignment by moving an item or swapping two items, as long as this makes the more loaded of the
-/// two ranks lighter and a fixed number of trials is not reached. Ties are broken by the order of
-/// the items, then by rank. The result depends only on the problem, and not on how its sets are
-/// numbered.
+/// that many ranks may own so that smaller sets of ranks can balance theirs. Then moves an item, or
+/// exchanges up to four items of two ranks, as long as this makes the more loaded of the two ranks
+/// lighter and a fixed number of trials is not reached. Ties are broken by the order of the items,
+/// then by rank. The result depends only on the problem, and not on how its sets are numbered.
 Ownership assign_owners(const OwnerProblem& problem);
 
 }  // namespace muonrt

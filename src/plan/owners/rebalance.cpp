@@ -13,12 +13,20 @@ namespace {
 /// count and not a time, so that all ranks end with the same result.
 constexpr int64_t kTrials = 60'000'000;
 
-/// An improving change between two ranks. Up to two items move to rank `to` (`give`), and up to two
-/// move back (`take`). -1 means no item.
+constexpr size_t kMostItems = 4;
+
+/// The classes of items that move from one rank to another. -1 means no item.
+struct Items {
+  std::array<int32_t, kMostItems> classes = {-1, -1, -1, -1};
+  static Items of(int32_t first, int32_t second = -1) { return {{first, second, -1, -1}}; }
+};
+
+/// An improving change between two ranks: items that move to rank `to` (`give`), and items that
+/// move back (`take`).
 struct Change {
   int64_t larger_load;  // the larger load of the two ranks after the change
   int32_t to = -1;
-  std::array<int32_t, 2> give = {-1, -1}, take = {-1, -1};
+  Items give = {}, take = {};
 };
 
 class Search {
@@ -27,7 +35,7 @@ class Search {
       : problem_(problem), classes_(classes.classes), shares_(shares) {
     const auto ranks = static_cast<size_t>(problem.ranks);
     changed_.assign(ranks, 1);
-    settled_.assign(ranks, {0, 0});
+    settled_.assign(ranks, {0, 0, 0});
     member_.resize(problem.sets.size());
     for (size_t s = 0; s < member_.size(); ++s) {
       member_[s].assign(ranks, false);
@@ -60,13 +68,13 @@ class Search {
 
   /// Applies the best move or swap after which both `from` and its partner have less load than
   /// `from` has now. If there is none and `from` is one of the busiest ranks, tries to exchange two
-  /// items for one, or one for two. Skips partners that have not changed since the last failed
-  /// search.
+  /// items for one, or one for two, and then several equal items for several equal ones. Skips
+  /// partners that have not changed since the last failed search.
   bool improve(int32_t from, bool busiest) {
     const auto f = static_cast<size_t>(from);
-    for (const bool pairs : {false, true}) {
-      if (pairs && !busiest) break;
-      int64_t& settled = settled_[f][pairs];
+    for (const size_t depth : {0, 1, 2}) {
+      if (depth > 0 && !busiest) break;
+      int64_t& settled = settled_[f][depth];
       const int64_t since = changed_[f] > settled ? -1 : settled;
       Change best{load(from)};
       for (const Share& share : of(from)) {
@@ -75,7 +83,9 @@ class Search {
           if (to == from || load(to) >= load(from) || changed_[static_cast<size_t>(to)] <= since)
             continue;
           if (trials_ >= kTrials) break;
-          pairs ? consider_pairs(from, to, share, best) : consider(from, to, share.cls, best);
+          if (depth == 0) consider(from, to, share.cls, best);
+          if (depth == 1) consider_pairs(from, to, share, best);
+          if (depth == 2) consider_several(from, to, share, best);
         }
       }
       if (best.to >= 0) {
@@ -89,8 +99,8 @@ class Search {
 
   void offer(int32_t from, const Change& change, Change& best) {
     int64_t less = 0;
-    for (const int32_t c : change.give) less += c < 0 ? 0 : cls(c).cost;
-    for (const int32_t c : change.take) less -= c < 0 ? 0 : cls(c).cost;
+    for (const int32_t c : change.give.classes) less += c < 0 ? 0 : cls(c).cost;
+    for (const int32_t c : change.take.classes) less -= c < 0 ? 0 : cls(c).cost;
     if (less <= 0) return;
     const int64_t larger = std::max(load(from) - less, load(change.to) + less);
     if (larger >= best.larger_load) return;
@@ -99,10 +109,10 @@ class Search {
   }
 
   void consider(int32_t from, int32_t to, int32_t give, Change& best) {
-    offer(from, {0, to, {give, -1}, {-1, -1}}, best);
+    offer(from, {0, to, Items::of(give), {}}, best);
     for (const Share& back : of(to)) {
       ++trials_;
-      if (may_own(from, back.cls)) offer(from, {0, to, {give, -1}, {back.cls, -1}}, best);
+      if (may_own(from, back.cls)) offer(from, {0, to, Items::of(give), Items::of(back.cls)}, best);
     }
   }
 
@@ -111,11 +121,27 @@ class Search {
     for (const Share& back : of(to)) {
       if (!may_own(from, back.cls)) continue;
       for_second(to, from, back, [&](int32_t second) {
-        offer(from, {0, to, {give.cls, -1}, {back.cls, second}}, best);
+        offer(from, {0, to, Items::of(give.cls), Items::of(back.cls, second)}, best);
       });
       for_second(from, to, give, [&](int32_t second) {
-        offer(from, {0, to, {give.cls, second}, {back.cls, -1}}, best);
+        offer(from, {0, to, Items::of(give.cls, second), Items::of(back.cls)}, best);
       });
+    }
+  }
+
+  void consider_several(int32_t from, int32_t to, const Share& give, Change& best) {
+    trials_ += std::ssize(of(to));
+    for (const Share& back : of(to)) {
+      if (!may_own(from, back.cls)) continue;
+      Items given;
+      for (size_t g = 0; g < kMostItems && std::cmp_less(g, give.count); ++g) {
+        given.classes[g] = give.cls;
+        Items taken;
+        for (size_t t = 0; t < kMostItems && std::cmp_less(t, back.count); ++t) {
+          taken.classes[t] = back.cls;
+          offer(from, {0, to, given, taken}, best);
+        }
+      }
     }
   }
 
@@ -133,8 +159,8 @@ class Search {
 
   void apply(int32_t from, const Change& change) {
     for (const int32_t rank : {from, change.to}) busiest_first_.erase({-load(rank), rank});
-    for (const int32_t c : change.give) hand_over(from, change.to, c);
-    for (const int32_t c : change.take) hand_over(change.to, from, c);
+    for (const int32_t c : change.give.classes) hand_over(from, change.to, c);
+    for (const int32_t c : change.take.classes) hand_over(change.to, from, c);
     for (const int32_t rank : {from, change.to}) busiest_first_.emplace(-load(rank), rank);
     ++now_;
     changed_[static_cast<size_t>(from)] = changed_[static_cast<size_t>(change.to)] = now_;
@@ -163,8 +189,8 @@ class Search {
   std::set<std::pair<int64_t, int32_t>> busiest_first_;  // pairs (negative load, rank)
   std::vector<std::vector<bool>> member_;                // indexed by [set][rank]
   std::vector<int64_t> changed_;                         // for each rank, when it last changed
-  // For each rank, when its last failed search took place: of moves and swaps, and of pairs.
-  std::vector<std::array<int64_t, 2>> settled_;
+  // For each rank, when its last failed search of each depth took place.
+  std::vector<std::array<int64_t, 3>> settled_;
   int64_t now_ = 1, trials_ = 0;
 };
 

@@ -39,6 +39,18 @@ std::vector<Model> models() {
         {128, 2048, 48},
         {768, 2048, 12288, true},
         {2048, 768, 6144, true}}},
+      {"moonlight-16b-a3b",
+       {{3072, 2048, 27},
+        {2048, 2048, 27},
+        {576, 2048, 27},
+        {4096, 512, 27},
+        {11264, 2048, 2},
+        {2048, 11264, 1},
+        {2816, 2048, 52},
+        {2048, 2816, 26},
+        {64, 2048, 26},
+        {1408, 2048, 3328, true},
+        {2048, 1408, 1664, true}}},
       {"deepseek-v3",
        {{1536, 7168, 61},
         {24576, 1536, 61},
@@ -130,8 +142,10 @@ OwnerProblem random_problem(int64_t most_items, bool restricted) {
 
 }  // namespace
 
-TEST_CASE("ownership: on published models the busiest rank is within 2% of the lower bound",
-          "[unit][plan]") {
+TEST_CASE(
+    "ownership: on published models the busiest rank is within 1% of the lower bound, or 2% in "
+    "small groups",
+    "[unit][plan]") {
   const auto check = [](const Model& model, int32_t ranks, int32_t ep, bool consecutive) {
     INFO(model.name << " on " << ranks << " ranks, ep " << ep);
     const OwnerProblem problem = owners_of(model, ranks, ep, consecutive);
@@ -143,13 +157,14 @@ TEST_CASE("ownership: on published models the busiest rank is within 2% of the l
     const int64_t total = std::accumulate(load.begin(), load.end(), int64_t{0});
     CHECK(owners.lower_bound >= total / ranks);
     CHECK(owners.lower_bound <= owners.makespan);
-    CHECK(static_cast<double>(owners.makespan) <= 1.02 * static_cast<double>(owners.lower_bound));
+    const double most = ranks / ep <= 8 && ep > 1 ? 1.02 : 1.01;
+    CHECK(static_cast<double>(owners.makespan) <= most * static_cast<double>(owners.lower_bound));
   };
   for (const Model& model : models()) {
     for (const int32_t ranks : {3, 8, 48, 64, 256, 1024}) check(model, ranks, 1, false);
     for (const bool consecutive : {false, true}) {
       for (const int32_t ep : {2, 4, 8}) check(model, 64, ep, consecutive);
-      check(model, 256, 32, consecutive);
+      for (const int32_t ep : {8, 32}) check(model, 256, ep, consecutive);
     }
   }
 }
