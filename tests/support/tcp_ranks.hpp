@@ -52,7 +52,7 @@ inline std::vector<muonrt::TcpConnections> tcp_connections(int size) {
 inline std::vector<std::unique_ptr<muonrt::Transport>> over_tcp(int size) {
   std::vector<std::unique_ptr<muonrt::Transport>> out;
   for (muonrt::TcpConnections& c : tcp_connections(size))
-    out.push_back(muonrt::make_tcp_transport_over(std::move(c)));
+    out.push_back(muonrt::make_tcp_transport(std::move(c)));
   return out;
 }
 

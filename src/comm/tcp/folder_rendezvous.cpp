@@ -1,5 +1,3 @@
-#include "comm/tcp/folder_rendezvous.hpp"
-
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -34,13 +32,13 @@ constexpr std::array<char, 8> kAddressFileMagic = {'m', 'u', 'o', 'n', 'r', 't',
 
 std::string text_of(const Nonce& run_nonce) { return {run_nonce.begin(), run_nonce.end()}; }
 
-Digest proof_of(const FolderRendezvous& rendezvous, const AddressFileHeader& head,
+Digest proof_of(const Rendezvous& rendezvous, const AddressFileHeader& head,
                 const std::string& rest) {
   return keyed_digest(rendezvous.secret, {text_of(head.run_nonce), rendezvous.run_id, "\n", rest});
 }
 
 /// Returns the secret of one rendezvous, which only its ranks know.
-std::string common_secret(const FolderRendezvous& rendezvous, const Nonce& run_nonce) {
+std::string common_secret(const Rendezvous& rendezvous, const Nonce& run_nonce) {
   const Digest out = keyed_digest(rendezvous.secret, {rendezvous.run_id, "\n", text_of(run_nonce)});
   return {out.begin(), out.end()};
 }
@@ -55,13 +53,13 @@ std::string machine_name() {
 /// the same folder if the process changes its working directory.
 class AddressFile {
  public:
-  explicit AddressFile(const FolderRendezvous& rendezvous)
-      : name_(rendezvous.run_id),
-        path_(rendezvous.path + '/' + name_),
-        folder_([&] { return open(rendezvous.path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); }) {
+  explicit AddressFile(const Rendezvous& rendezvous)
+      : name_(rendezvous.run_id), path_(rendezvous.address + '/' + name_), folder_([&] {
+          return open(rendezvous.address.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        }) {
     if (folder_) return;
     throw Error(Status::kIo,
-                cat("shared folder: ", rendezvous.path, " cannot be opened (", errno_text(errno),
+                cat("shared folder: ", rendezvous.address, " cannot be opened (", errno_text(errno),
                     "); pass an existing folder with write permission"));
   }
 
@@ -161,15 +159,16 @@ class AddressFile {
   const Descriptor folder_;
 };
 
-TcpRendezvous over_tcp(const FolderRendezvous& m, const AddressFile& file) {
-  return {m.rank, m.size, file.path(), "", "", m.version, m.ports, {}, m.check_interrupt};
+Rendezvous over_tcp(Rendezvous rendezvous, const AddressFile& file) {
+  rendezvous.address = file.path();
+  return rendezvous;
 }
 
-TcpConnections accept_through_folder(const FolderRendezvous& rendezvous, const AddressFile& file,
+TcpConnections accept_through_folder(const Rendezvous& rendezvous, const AddressFile& file,
                                      Deadline deadline) {
   std::vector<Socket> listeners;
   AddressFileHeader head{kAddressFileMagic, fresh_nonce(), {}};
-  TcpRendezvous tcp;
+  Rendezvous tcp;
   const auto remove = [](const AddressFile* written) { written->remove(); };
   const auto published = retry_while_out_of_memory(deadline, [&] {
     const auto addresses = local_addresses();
@@ -189,7 +188,7 @@ TcpConnections accept_through_folder(const FolderRendezvous& rendezvous, const A
   return accept_all_ranks(tcp, std::move(listeners), deadline);
 }
 
-RankZeroContact read_contact(const FolderRendezvous& rendezvous, const AddressFile& file,
+RankZeroContact read_contact(const Rendezvous& rendezvous, const AddressFile& file,
                              const std::string& content) {
   AddressFileHeader head{};
   if (content.size() >= sizeof head) std::memcpy(&head, content.data(), sizeof head);
@@ -219,12 +218,12 @@ RankZeroContact read_contact(const FolderRendezvous& rendezvous, const AddressFi
   return out;
 }
 
-TcpConnections connect_through_folder(const FolderRendezvous& rendezvous, const AddressFile& file,
+TcpConnections connect_through_folder(const Rendezvous& rendezvous, const AddressFile& file,
                                       Deadline deadline) {
   const uid_t user = rendezvous.secret.empty()
                          ? retry_while_out_of_memory(deadline, [&] { return file.my_user(); })
                          : 0;
-  const TcpRendezvous tcp =
+  const Rendezvous tcp =
       retry_while_out_of_memory(deadline, [&] { return over_tcp(rendezvous, file); });
   bool seen = false;
   const auto search = [&](std::string& why) -> RankZeroContact {
@@ -250,8 +249,7 @@ TcpConnections connect_through_folder(const FolderRendezvous& rendezvous, const 
   }
 }
 
-void check(const FolderRendezvous& m) {
-  check_rank(m.rank, m.size);
+void check(const Rendezvous& m) {
   const auto good = [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
            c == '-' || c == '_';
@@ -261,17 +259,14 @@ void check(const FolderRendezvous& m) {
                  Status::kInvalidArgument, "shared folder: run_id is '", m.run_id,
                  "', but must be 1 to 64 letters, digits, '.', '-' and '_'; use a new run_id for "
                  "every run");
-  MUONRT_REQUIRE(!m.path.empty(), Status::kInvalidArgument,
+  MUONRT_REQUIRE(!m.address.empty(), Status::kInvalidArgument,
                  "shared folder: path is empty; pass a folder that all ranks can access");
-  MUONRT_REQUIRE(m.secret.empty() || m.secret.size() >= kSecretBytes, Status::kInvalidArgument,
-                 "shared folder: the secret has ", m.secret.size(), " bytes; pass at least ",
-                 kSecretBytes, " random bytes, or none");
-  check_ports(m.ports, "shared folder");
+  check_rendezvous(m, "shared folder");
 }
 
 }  // namespace
 
-TcpConnections rendezvous_in_folder(const FolderRendezvous& rendezvous, Deadline deadline) {
+TcpConnections rendezvous_in_folder(const Rendezvous& rendezvous, Deadline deadline) {
   check(rendezvous);
   const AddressFile file =
       retry_while_out_of_memory(deadline, [&] { return AddressFile(rendezvous); });

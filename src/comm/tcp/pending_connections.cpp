@@ -6,6 +6,11 @@
 
 namespace muonrt {
 
+bool PendingConnections::Connection::send_answer(const std::string& secret, Answer answer) const {
+  answer.proof = proof_of(secret, greeted, claim.nonce, answer);
+  return send_value(socket, answer);
+}
+
 void PendingConnections::add_to(std::vector<pollfd>& fds) const {
   for (const Connection& c : list_) fds.push_back({c.socket.fd(), POLLIN, 0});
 }
@@ -25,9 +30,8 @@ int PendingConnections::accept(const Socket& listener, Examine examine) {
       continue;
     }
     if (list_.size() >= most_) drop_oldest(examine);
-    list_.emplace_back();
     prepare(socket);
-    list_.back().socket = std::move(socket);
+    list_.push_back({std::move(socket), fresh_nonce()});
     if (!send_value(list_.back().socket, Greeting{kGreeting, list_.back().greeted}))
       list_.pop_back();
   }

@@ -20,10 +20,12 @@ class PendingConnections {
  public:
   struct Connection {
     Socket socket;
-    Nonce greeted = fresh_nonce();
+    Nonce greeted{};
     Claim claim{};
     size_t got = 0;  // bytes of the claim
     Deadline deadline = Deadline::in_ms(5000);
+    /// Answers the claim. Returns false if the connection is broken.
+    bool send_answer(const std::string& secret, Answer answer) const;
   };
   /// Called with each connection whose proof is valid; may take its socket. If it throws, it is
   /// called again later.

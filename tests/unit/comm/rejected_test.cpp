@@ -110,26 +110,17 @@ TEST_CASE("rejected thread: the creation of an optimizer is out of memory on eve
 TEST_CASE("rejected thread: the creation of a connection is out of memory", "[unit][tcp]") {
   auto connections = transport_test::tcp_connections(3);  // with three ranks, rank 0 needs a thread
   threads_left = 0;
-  marked = true;
-  const auto outcome = [&]() -> std::optional<Error> {
-    try {
-      make_tcp_transport_over(std::move(connections[0]));
-    } catch (const Error& error) {
-      return error;
-    }
-    return std::nullopt;
-  }();
-  marked = false;
-  REQUIRE(outcome);
-  CHECK(outcome->status() == Status::kOutOfMemory);
-  CHECK_THAT(outcome->message(), Catch::Contains("cannot start a thread for"));
+  const auto outcome = transport_test::error_of([&] {
+    marked = true;
+    make_tcp_transport(std::move(connections[0]));
+  });
+  CHECK(transport_test::is_error(outcome, Status::kOutOfMemory, "cannot start a thread for"));
   char byte = 0;
   const ReceiveFrom receive{0, &byte, 1};
-  const auto errors = on_ranks(1, [&](int) {
-    make_tcp_transport_over(std::move(connections[1]))->exchange({}, {&receive, 1});
+  const auto error = transport_test::error_of([&] {
+    make_tcp_transport(std::move(connections[1]))->exchange({}, {&receive, 1});
   });
-  REQUIRE(errors[0]);
-  CHECK(errors[0]->status() == Status::kComm);
+  CHECK(transport_test::is_error(error, Status::kComm, ""));
 }
 
 TEST_CASE("resolving a name: an error without memory does not blame the name",
@@ -144,10 +135,9 @@ TEST_CASE("resolving a name: an error without memory does not blame the name",
     CAPTURE(row.error, row.code);
     name_error = row.error;
     name_errno = row.code;
-    const auto error = on_ranks(1, [](int) { resolve("localhost:80"); })[0];
+    const auto error = transport_test::error_of([] { resolve("localhost:80"); });
     name_error = name_errno = 0;
-    REQUIRE(error);
-    CHECK(error->status() == row.status);
+    CHECK(transport_test::is_error(error, row.status, ""));
   }
   CHECK(!resolve("localhost:80").empty());
 }

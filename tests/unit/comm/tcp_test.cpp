@@ -23,10 +23,6 @@ namespace {
 
 constexpr uint64_t kChannel = 1;  // of a transport that is not a duplicate
 
-bool is_error(const std::optional<Error>& error, Status status, const std::string& text) {
-  return error && error->status() == status && error->message().find(text) != std::string::npos;
-}
-
 /// Returns the peak of this process's virtual memory in KiB.
 int64_t peak_memory() {
   std::ifstream in("/proc/self/status");
@@ -111,7 +107,7 @@ void send_frame(const Socket& socket, Hostile frame) {
 std::pair<std::unique_ptr<Transport>, Socket> one_of_two(int me) {
   auto ranks = tcp_connections(2);
   Socket other = std::move(ranks[static_cast<size_t>(1 - me)].sockets[static_cast<size_t>(me)]);
-  auto mine = make_tcp_transport_over(std::move(ranks[static_cast<size_t>(me)]));
+  auto mine = make_tcp_transport(std::move(ranks[static_cast<size_t>(me)]));
   mine->set_timeout_ms(60'000);
   return {std::move(mine), std::move(other)};
 }
@@ -119,7 +115,7 @@ std::pair<std::unique_ptr<Transport>, Socket> one_of_two(int me) {
 std::optional<Error> receive_error(Transport& mine, int from) {
   std::array<char, 16> data{};
   const ReceiveFrom receive{from, data.data(), 16};
-  return on_ranks(1, [&](int) { mine.exchange({}, {&receive, 1}); })[0];
+  return error_of([&] { mine.exchange({}, {&receive, 1}); });
 }
 
 int64_t open_files() {
@@ -170,9 +166,7 @@ TEST_CASE("tcp: a message is sent when its receiver expects it, and an abort end
       std::this_thread::sleep_for(std::chrono::milliseconds(200));
       t->abort(Status::kAborted, "enough");  // also while a part of the message is written
     });
-    const auto error = on_ranks(1, [&, t = transport.get()](int) {
-      t->exchange({&send, 1}, {});
-    })[0];
+    const auto error = error_of([&, t = transport.get()] { t->exchange({&send, 1}, {}); });
     beside.join();
     CHECK(seconds_since(begin) < 5);
     // The other end has closed its direction, which ends the exchange, too.
@@ -212,9 +206,10 @@ TEST_CASE("tcp: a connection between ranks that is blocked is an error with both
           "[unit][comm][rendezvous]") {
   auto ranks = tcp_connections(3);
   const int closed = loopback::free_port();
-  for (TcpConnections& c : ranks) c.addresses[1].port = static_cast<uint16_t>(closed);
+  for (TcpConnections& c : ranks)
+    c.addresses[1] = c.addresses[1].with_port(static_cast<uint16_t>(closed));
   const auto errors = on_ranks(3, [&](int rank) {
-    const auto mine = make_tcp_transport_over(std::move(ranks[static_cast<size_t>(rank)]));
+    const auto mine = make_tcp_transport(std::move(ranks[static_cast<size_t>(rank)]));
     mine->set_timeout_ms(30'000);
     if (const auto error = receive_error(*mine, rank == 1 ? 2 : 1)) throw *error;
   });
