@@ -23,7 +23,7 @@ class Acceptor {
         deadline_(deadline),
         members_(static_cast<size_t>(rendezvous.size)),
         answered_(members_.size()),
-        pending_(rendezvous.secret, rendezvous.size) {
+        pending_(rendezvous.secret, rendezvous.size, [this](auto& c) { examine(c); }) {
     out_.size = rendezvous.size;
     out_.sockets.resize(members_.size());
     out_.addresses.resize(members_.size());
@@ -103,10 +103,9 @@ class Acceptor {
     for (const Socket& listener : listeners_) fds.push_back({listener.fd(), POLLIN, 0});
     pending_.add_to(fds);
     poll(fds.data(), fds.size(), poll_ms(deadline_, 100));
-    const auto claimed = [this](Connection& c) { examine(c); };
-    pending_.read(claimed);
+    pending_.read();
     for (const Socket& listener : listeners_) {
-      const int error = pending_.accept(listener, claimed);
+      const int error = pending_.accept(listener);
       if (error != 0 && failed_) throw *failed_;
       MUONRT_REQUIRE(error == 0, Status::kComm, "rendezvous at ", rendezvous_.address,
                      ": accepting a connection failed (", errno_text(error),

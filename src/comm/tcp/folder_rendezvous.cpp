@@ -21,31 +21,36 @@ namespace {
 constexpr int kOpen = O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
 constexpr int64_t kMaxBytes = 65536;  // of the file
 
-/// The beginning of the file. The name of rank 0's machine and its addresses follow, one per line.
+/// The beginning of the file. The addresses of rank 0 follow.
 struct AddressFileHeader {
   std::array<char, 8> magic;
-  Nonce run_nonce;  // different for every rendezvous
+  std::array<char, 256> machine;  // the name of rank 0's machine
+  Nonce run;                      // different for every rendezvous
   Digest proof;
 };
-static_assert(sizeof(AddressFileHeader) == 72);
-constexpr std::array<char, 8> kAddressFileMagic = {'m', 'u', 'o', 'n', 'r', 't', 'N', '1'};
+static_assert(sizeof(AddressFileHeader) == 328);
+constexpr std::array<char, 8> kAddressFileMagic = {'m', 'u', 'o', 'n', 'r', 't', 'N', '2'};
 
-std::string text_of(const Nonce& run_nonce) { return {run_nonce.begin(), run_nonce.end()}; }
+template <class T>
+std::string_view bytes_of(const T& value, size_t bytes = sizeof(T)) {
+  return {reinterpret_cast<const char*>(&value), bytes};
+}
 
 Digest proof_of(const Rendezvous& rendezvous, const AddressFileHeader& head,
-                const std::string& rest) {
-  return keyed_digest(rendezvous.secret, {text_of(head.run_nonce), rendezvous.run_id, "\n", rest});
+                std::string_view addresses) {
+  return keyed_digest(rendezvous.secret, {bytes_of(head, offsetof(AddressFileHeader, proof)),
+                                          rendezvous.run_id, "\n", addresses});
 }
 
 /// Returns the secret of one rendezvous, which only its ranks know.
-std::string common_secret(const Rendezvous& rendezvous, const Nonce& run_nonce) {
-  const Digest out = keyed_digest(rendezvous.secret, {rendezvous.run_id, "\n", text_of(run_nonce)});
+std::string common_secret(const Rendezvous& rendezvous, const Nonce& run) {
+  const Digest out = keyed_digest(rendezvous.secret, {rendezvous.run_id, "\n", bytes_of(run)});
   return {out.begin(), out.end()};
 }
 
-std::string machine_name() {
-  char name[256] = "";
-  gethostname(name, sizeof name - 1);
+std::array<char, 256> machine_name() {
+  std::array<char, 256> name{};
+  gethostname(name.data(), name.size() - 1);
   return name;
 }
 
@@ -167,7 +172,7 @@ Rendezvous over_tcp(Rendezvous rendezvous, const AddressFile& file) {
 TcpConnections accept_through_folder(const Rendezvous& rendezvous, const AddressFile& file,
                                      Deadline deadline) {
   std::vector<Socket> listeners;
-  AddressFileHeader head{kAddressFileMagic, fresh_nonce(), {}};
+  AddressFileHeader head{kAddressFileMagic, machine_name(), fresh_nonce(), {}};
   Rendezvous tcp;
   const auto remove = [](const AddressFile* written) { written->remove(); };
   const auto published = retry_while_out_of_memory(deadline, [&] {
@@ -177,12 +182,12 @@ TcpConnections accept_through_folder(const Rendezvous& rendezvous, const Address
                    "network address, not even the loopback address; configure one (ip link set lo "
                    "up)");
     listeners = listen_in_range(addresses, rendezvous.ports, std::max(64, rendezvous.size));
-    std::string rest = machine_name() + '\n';
-    for (const Socket& listener : listeners) rest += address_of(listener).text() + '\n';
-    head.proof = proof_of(rendezvous, head, rest);
+    std::string bound;
+    for (const Socket& listener : listeners) bound += bytes_of(address_of(listener));
+    head.proof = proof_of(rendezvous, head, bound);
     tcp = over_tcp(rendezvous, file);
-    tcp.secret = common_secret(rendezvous, head.run_nonce);
-    file.write(std::string(reinterpret_cast<const char*>(&head), sizeof head) + rest);
+    tcp.secret = common_secret(rendezvous, head.run);
+    file.write(std::string(bytes_of(head)) + bound);
     return std::unique_ptr<const AddressFile, decltype(remove)>(&file, remove);
   });
   return accept_all_ranks(tcp, std::move(listeners), deadline);
@@ -195,25 +200,19 @@ RankZeroContact read_contact(const Rendezvous& rendezvous, const AddressFile& fi
   MUONRT_REQUIRE(head.magic == kAddressFileMagic, Status::kCorrupt, "shared folder: ", file.path(),
                  " was not written by rank 0 of this version of muonrt; check which programs write "
                  "to the folder, and use the same version of muonrt on all ranks");
-  const std::string rest = content.substr(sizeof head);
+  const std::string_view bound = std::string_view(content).substr(sizeof head);
   MUONRT_REQUIRE(
-      equal_in_constant_time(head.proof, proof_of(rendezvous, head, rest)), Status::kComm,
+      equal_in_constant_time(head.proof, proof_of(rendezvous, head, bound)), Status::kComm,
       "shared folder: rank 0 and rank ", rendezvous.rank,
       " have different secrets, or one has none, or ", file.path(),
       " is from an earlier run; pass the same secret on all ranks, and use a new run_id for "
       "every run");
-  // The first line is the name of rank 0's machine; each further line is an address.
-  std::string why;
-  size_t at = rest.find('\n');
-  const bool here = rest.substr(0, at) == machine_name();
-  RankZeroContact out{{}, common_secret(rendezvous, head.run_nonce)};
-  while (at < rest.size()) {
-    const size_t end = std::min(rest.find('\n', ++at), rest.size());
-    if (end == at) break;
-    for (const SocketAddress& address : look_up(rest.substr(at, end - at), why)) {
-      if (here || !address.is_loopback()) out.addresses.push_back(address);
-    }
-    at = end;
+  RankZeroContact out{{}, common_secret(rendezvous, head.run)};
+  SocketAddress address;
+  for (size_t at = 0; at + sizeof address <= bound.size(); at += sizeof address) {
+    std::memcpy(&address, bound.data() + at, sizeof address);
+    // Only ranks on rank 0's machine can connect to its loopback address.
+    if (head.machine == machine_name() || !address.is_loopback()) out.addresses.push_back(address);
   }
   return out;
 }

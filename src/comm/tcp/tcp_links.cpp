@@ -149,10 +149,9 @@ void TcpWorld::open(int32_t peer) {
 }
 
 void TcpWorld::accept() {
-  const auto examine = [this](PendingConnections::Connection& c) { admit(c); };
   try {
-    pending_.read(examine);
-    const int error = pending_.accept(listener_, examine);
+    pending_.read();
+    const int error = pending_.accept(listener_);
     if (error != 0 && !error_)
       error_ = make_error(Status::kComm, "rank ", rank_, " cannot accept a connection (",
                           errno_text(error), "); raise the limit of open files (ulimit -n)");

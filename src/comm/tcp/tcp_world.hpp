@@ -154,7 +154,7 @@ class TcpWorld {
   std::mutex mutex_;
   std::condition_variable wake_;
   std::map<uint64_t, Channel> channels_;
-  PendingConnections pending_{key_, size_};
+  PendingConnections pending_{key_, size_, [this](auto& c) { admit(c); }};
   std::optional<Error> error_;  // ends all channels: the connection to rank 0 is lost
   // By rank: when rank 0 has reported that the rank's connection has ended.
   std::vector<std::optional<Clock::time_point>> disconnected_;

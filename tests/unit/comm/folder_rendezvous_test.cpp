@@ -35,7 +35,7 @@ void run_rank(const Rendezvous& m, int64_t timeout_ms = kLong) {
 }
 
 std::optional<Error> error_of(const Rendezvous& m, int64_t timeout_ms = kLong) {
-  return error_of([&] { run_rank(m, timeout_ms); });
+  return transport_test::error_of([&] { run_rank(m, timeout_ms); });
 }
 
 bool is_empty(const loopback::Folder& folder) { return std::filesystem::is_empty(folder.path()); }
