@@ -22,7 +22,6 @@ class Acceptor {
       : rendezvous_(rendezvous),
         deadline_(deadline),
         members_(static_cast<size_t>(rendezvous.size)),
-        answered_(members_.size()),
         pending_(rendezvous.secret, rendezvous.size, [this](auto& c) { examine(c); }) {
     out_.size = rendezvous.size;
     out_.sockets.resize(members_.size());
@@ -60,7 +59,7 @@ class Acceptor {
   using Connection = PendingConnections::Connection;
   struct Member {
     Connection connection;  // has no socket if the rank is not connected
-    bool connected_before = false;
+    bool connected_before = false, answered = false;
     const Socket& socket() const { return connection.socket; }
   };
 
@@ -120,35 +119,28 @@ class Acceptor {
     const Claim& c = connection.claim;
     // A connection that knows the secret belongs to the run, so its error ends the rendezvous.
     if (failed_) return answer(connection, make_answer(failed_->status(), failed_->message()));
-    const auto reject_all = [&](const std::string& text) {
+    const auto require = [&](bool good, const auto&... parts) {
+      if (good) return;
+      const std::string text = cat("rendezvous: ", parts...);
       answer(connection, make_answer(Status::kMismatch, text));
       throw Error(Status::kMismatch, text);
     };
-    if (c.version != rendezvous_.version) {
-      reject_all(cat("rendezvous: rank ", c.rank, " runs version ", c.version,
-                     " of muonrt, but rank 0 runs version ", rendezvous_.version,
-                     "; use the same version on all ranks"));
-    }
-    if (c.wire != kProtocolVersion) {
-      reject_all(cat("rendezvous: the protocol version is ", c.wire, " on rank ", c.rank, ", but ",
-                     kProtocolVersion, " on rank 0; use the same version of muonrt on all ranks"));
-    }
-    if (c.size != rendezvous_.size) {
-      reject_all(cat("rendezvous: size is ", c.size, " on rank ", c.rank, ", but ",
-                     rendezvous_.size, " on rank 0; pass the same size on all ranks"));
-    }
-    if (c.rank < 1 || c.rank >= rendezvous_.size) {
-      reject_all(cat("rendezvous: a process has rank ", c.rank, ", but must have a rank from 1 to ",
-                     rendezvous_.size - 1, "; give each process a different rank"));
-    }
+    const int size = rendezvous_.size;
+    require(c.version == rendezvous_.version, "rank ", c.rank, " runs version ", c.version,
+            " of muonrt, but rank 0 runs version ", rendezvous_.version,
+            "; use the same version on all ranks");
+    require(c.wire == kProtocolVersion, "the protocol version is ", c.wire, " on rank ", c.rank,
+            ", but ", kProtocolVersion, " on rank 0; use the same version of muonrt on all ranks");
+    require(c.size == size, "size is ", c.size, " on rank ", c.rank, ", but ", size,
+            " on rank 0; pass the same size on all ranks");
+    require(c.rank >= 1 && c.rank < size, "a process has rank ", c.rank,
+            ", but must have a rank from 1 to ", size - 1, "; give each process a different rank");
     Member& member = members_[static_cast<size_t>(c.rank)];
     // A rank reconnects after its connection has ended, perhaps before this end has noticed that.
     // The nonce of its claim shows that it is the same process.
-    if (member.socket() && member.connection.claim.nonce != c.nonce &&
-        !is_closed(member.socket())) {
-      reject_all(cat("rendezvous: two processes have rank ", c.rank,
-                     "; give each process a different rank"));
-    }
+    require(
+        !member.socket() || member.connection.claim.nonce == c.nonce || is_closed(member.socket()),
+        "two processes have rank ", c.rank, "; give each process a different rank");
     member = {std::move(connection), true};
   }
 
@@ -189,7 +181,8 @@ class Acceptor {
   void answer(const Connection& connection, const Answer& what) {
     const int32_t rank = connection.claim.rank;
     const bool sent = connection.send_answer(rendezvous_.secret, what);
-    if (sent && rank >= 1 && rank < rendezvous_.size) answered_[static_cast<size_t>(rank)] = true;
+    if (sent && rank >= 1 && rank < rendezvous_.size)
+      members_[static_cast<size_t>(rank)].answered = true;
   }
 
   /// Sends the error also to ranks that connect within kLateAnswerMs. Otherwise they would search
@@ -199,7 +192,8 @@ class Acceptor {
     for (Member& m : members_) m.connection.socket = Socket();  // answered; frees their descriptors
     const Deadline late = Deadline::in_ms(kLateAnswerMs);
     const auto all_answered = [&] {
-      return std::count(answered_.begin() + 1, answered_.end(), false) == 0;
+      return std::all_of(members_.begin() + 1, members_.end(),
+                         [](const Member& m) { return m.answered; });
     };
     while (!all_answered() && !late.passed() && !deadline_.passed())
       retry_while_out_of_memory(late, [&] { poll_once(); });
@@ -210,7 +204,6 @@ class Acceptor {
   std::optional<Error> failed_;
   std::vector<Socket> listeners_;
   std::vector<Member> members_;
-  std::vector<bool> answered_;  // ranks to which an answer was sent
   TcpConnections out_;
   PendingConnections pending_;
 };
