@@ -31,11 +31,6 @@ struct AddressFileHeader {
 static_assert(sizeof(AddressFileHeader) == 328);
 constexpr std::array<char, 8> kAddressFileMagic = {'m', 'u', 'o', 'n', 'r', 't', 'N', '2'};
 
-template <class T>
-std::string_view bytes_of(const T& value, size_t bytes = sizeof(T)) {
-  return {reinterpret_cast<const char*>(&value), bytes};
-}
-
 Digest proof_of(const Rendezvous& rendezvous, const AddressFileHeader& head,
                 std::string_view addresses) {
   return keyed_digest(rendezvous.secret, {bytes_of(head, offsetof(AddressFileHeader, proof)),

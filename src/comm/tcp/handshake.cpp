@@ -9,15 +9,6 @@
 
 namespace muonrt {
 
-namespace {
-
-template <class T>
-std::string_view bytes_of(const T& value, size_t bytes = sizeof(T)) {
-  return {reinterpret_cast<const char*>(&value), bytes};
-}
-
-}  // namespace
-
 Digest keyed_digest(const std::string& secret, TextParts text) {
   const auto size = static_cast<uint64_t>(secret.size());
   return hmac_sha256({bytes_of(size), secret}, text);

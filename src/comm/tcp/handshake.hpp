@@ -53,6 +53,12 @@ constexpr std::array<char, 8> kGreeting = {'m', 'u', 'o', 'n', 'r', 't', 'G', '1
 constexpr std::array<char, 8> kClaim = {'m', 'u', 'o', 'n', 'r', 't', 'C', '1'};
 constexpr std::array<char, 8> kAnswer = {'m', 'u', 'o', 'n', 'r', 't', 'A', '1'};
 
+/// Returns the bytes of a value, or the first ones.
+template <class T>
+std::string_view bytes_of(const T& value, size_t bytes = sizeof(T)) {
+  return {reinterpret_cast<const char*>(&value), bytes};
+}
+
 /// Returns a number from the system's random generator. Errors: INTERNAL if that fails.
 Nonce fresh_nonce();
 
