@@ -66,11 +66,11 @@ void Dial::advance(const std::string& secret) {
   const bool greeted = state == State::kClaimed;
   void* const to = greeted ? static_cast<void*>(&answer) : &greeting;
   switch (receive_rest(socket, to, greeted ? sizeof answer : sizeof greeting, got_)) {
-    case Received::kPart:
+    case Progress::kBlocked:
       return;
-    case Received::kEnded:
+    case Progress::kEnded:
       return fail(State::kClosed, "the connection was closed");
-    case Received::kAll:
+    case Progress::kDone:
       break;
   }
   got_ = 0;

@@ -26,7 +26,6 @@ struct Link {
   enum class State { kNone, kConnecting, kOpen, kClosed };
   /// Where the payload of a frame goes.
   enum class Sink { kDiscard, kReceive, kEarly, kText };
-  enum class Progress { kDone, kBlocked, kEnded };
 
   State state = State::kNone;
   Socket socket;

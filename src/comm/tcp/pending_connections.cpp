@@ -45,7 +45,7 @@ void PendingConnections::read() {
 
 bool PendingConnections::keeps_waiting(Connection& c) {
   if (c.got < sizeof c.claim) {
-    const bool ended = receive_rest(c.socket, &c.claim, sizeof c.claim, c.got) == Received::kEnded;
+    const bool ended = receive_rest(c.socket, &c.claim, sizeof c.claim, c.got) == Progress::kEnded;
     if (ended || std::memcmp(&c.claim, kClaim.data(), std::min(c.got, kClaim.size())) != 0)
       return reject("it did not send a claim of muonrt");
     if (c.got < sizeof c.claim) return !c.deadline.passed() || reject("it sent no complete claim");

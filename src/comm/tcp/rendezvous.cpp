@@ -104,10 +104,11 @@ void listen_for_ranks(const Rendezvous& rendezvous, const std::vector<SocketAddr
 void read_addresses(const Dial& dial, const std::string& secret, TcpConnections& out,
                     Deadline deadline) {
   const size_t bytes = out.addresses.size() * sizeof(SocketAddress);
-  Received received = Received::kPart;
-  for (size_t got = 0; received == Received::kPart && wait_for(dial.socket.fd(), POLLIN, deadline);)
+  Progress received = Progress::kBlocked;
+  for (size_t got = 0;
+       received == Progress::kBlocked && wait_for(dial.socket.fd(), POLLIN, deadline);)
     received = receive_rest(dial.socket, out.addresses.data(), bytes, got);
-  MUONRT_REQUIRE(received == Received::kAll &&
+  MUONRT_REQUIRE(received == Progress::kDone &&
                      equal_in_constant_time(dial.answer.addresses, proof_of(secret, out.addresses)),
                  Status::kComm, "rendezvous: rank ", out.rank,
                  " lost the connection to rank 0 before it received the addresses of all ranks; "

@@ -134,12 +134,15 @@ void prepare(const Socket& s) {
   setsockopt(s.fd(), SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
 }
 
-Received receive_rest(const Socket& s, void* data, size_t bytes, size_t& got) {
+Progress after_error() {
+  return errno == EAGAIN || errno == EINTR ? Progress::kBlocked : Progress::kEnded;
+}
+
+Progress receive_rest(const Socket& s, void* data, size_t bytes, size_t& got) {
   const ssize_t n = recv(s.fd(), static_cast<char*>(data) + got, bytes - got, MSG_DONTWAIT);
-  if (n < 0 && (errno == EAGAIN || errno == EINTR)) return Received::kPart;
-  if (n <= 0) return Received::kEnded;
+  if (n <= 0) return n < 0 ? after_error() : Progress::kEnded;
   got += static_cast<size_t>(n);
-  return got < bytes ? Received::kPart : Received::kAll;
+  return got < bytes ? Progress::kBlocked : Progress::kDone;
 }
 
 int poll_ms(Deadline deadline, int most) {

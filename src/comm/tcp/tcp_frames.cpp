@@ -116,10 +116,10 @@ void TcpWorld::write(int32_t to) {
   Link& l = link(to);
   while (l.state == Link::State::kOpen && l.writable && (l.part_data || next_part(to))) {
     const bool part = l.part_data;
-    const Link::Progress progress = l.write();
+    const Progress progress = l.write();
     // read() ends the link after it has read all that the peer has sent.
-    if (progress == Link::Progress::kEnded) return l.stop_writing();
-    if (progress == Link::Progress::kBlocked) return;
+    if (progress == Progress::kEnded) return l.stop_writing();
+    if (progress == Progress::kBlocked) return;
     if (!part || l.part_data) continue;
     Channel* const channel = find(l.part.channel);
     if (!channel) continue;
@@ -135,11 +135,11 @@ void TcpWorld::read(int32_t from) {
        reads < kReads && (more || l.payload_left > 0) && l.state == Link::State::kOpen; ++reads) {
     const bool begun = l.payload_left > 0;
     switch (l.fill(stage_, more)) {
-      case Link::Progress::kBlocked:
+      case Progress::kBlocked:
         return;
-      case Link::Progress::kEnded:
+      case Progress::kEnded:
         return end_link(from, "");
-      case Link::Progress::kDone:
+      case Progress::kDone:
         break;
     }
     if (begun && l.payload_left == 0) process_frame(from);
