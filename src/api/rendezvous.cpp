@@ -28,13 +28,21 @@ void require_secret_bytes(int64_t bytes, const char* function) {
                  " and 4096; pass the size of the secret");
 }
 
+/// Returns the fields that both kinds of options have, except the strings.
 template <class Options>
-std::function<void()> interrupt_check(const Options& options, const char* function) {
-  if (!options.interrupted) return {};
-  return [call = options.interrupted, state = options.state, function] {
-    MUONRT_REQUIRE(call(state) == 0, Status::kAborted, function,
-                   ": interrupted while ranks connected; call it again on all ranks");
-  };
+Rendezvous rendezvous_of(const Options& options, const char* function) {
+  Rendezvous out;
+  out.rank = options.rank;
+  out.size = options.size;
+  out.version = muonrt_get_version();
+  out.ports = {options.first_port, options.last_port};
+  if (options.interrupted) {
+    out.check_interrupt = [call = options.interrupted, state = options.state, function] {
+      MUONRT_REQUIRE(call(state) == 0, Status::kAborted, function,
+                     ": interrupted while ranks connected; call it again on all ranks");
+    };
+  }
+  return out;
 }
 
 }  // namespace
@@ -61,13 +69,9 @@ muonrt_status_t muonrt_comm_create_tcp(muonrt_comm_t** comm, const muonrt_tcp_op
     require_pointer(given.secret, kName, "options.secret");
     require_secret_bytes(given.secret_bytes, kName);
     require_timeout(given.timeout_ms, kName);
-    TcpRendezvous rendezvous;
-    rendezvous.rank = given.rank;
-    rendezvous.size = given.size;
-    rendezvous.version = muonrt_get_version();
-    rendezvous.ports = {given.first_port, given.last_port};
-    rendezvous.check_interrupt = interrupt_check(given, kName);
-    retry_while_out_of_memory(Deadline::in_ms(given.timeout_ms), [&] {
+    Rendezvous rendezvous = rendezvous_of(given, kName);
+    const Deadline deadline = Deadline::in_ms(given.timeout_ms);
+    retry_while_out_of_memory(deadline, [&] {
       rendezvous.address = given.address;
       rendezvous.interface = given.interface_name ? given.interface_name : "";
       rendezvous.secret.assign(given.secret, static_cast<size_t>(given.secret_bytes));
@@ -81,8 +85,8 @@ muonrt_status_t muonrt_comm_create_tcp(muonrt_comm_t** comm, const muonrt_tcp_op
             " (0 is success), so no rank was connected; return 0 if the address was published");
       };
     }
-    *comm = api::release_comm(
-        std::make_unique<muonrt_comm>(make_tcp_transport(rendezvous, given.timeout_ms)));
+    *comm = api::release_comm(std::make_unique<muonrt_comm>(
+        make_tcp_transport(rendezvous_at_address(rendezvous, deadline))));
     return Status::kOk;
   });
 }
@@ -111,20 +115,16 @@ muonrt_status_t muonrt_comm_create_folder(muonrt_comm_t** comm,
     // required by mistake.
     if (given.secret_bytes != 0) require_pointer(given.secret, kName, "options.secret");
     if (given.secret) require_secret_bytes(given.secret_bytes, kName);
-    FolderRendezvous rendezvous;
-    rendezvous.rank = given.rank;
-    rendezvous.size = given.size;
-    rendezvous.version = muonrt_get_version();
-    rendezvous.ports = {given.first_port, given.last_port};
-    rendezvous.check_interrupt = interrupt_check(given, kName);
-    retry_while_out_of_memory(Deadline::in_ms(given.timeout_ms), [&] {
-      rendezvous.path = given.path;
+    Rendezvous rendezvous = rendezvous_of(given, kName);
+    const Deadline deadline = Deadline::in_ms(given.timeout_ms);
+    retry_while_out_of_memory(deadline, [&] {
+      rendezvous.address = given.path;
       rendezvous.run_id = given.run_id;
       if (given.secret)
         rendezvous.secret.assign(given.secret, static_cast<size_t>(given.secret_bytes));
     });
-    *comm = api::release_comm(
-        std::make_unique<muonrt_comm>(make_folder_transport(rendezvous, given.timeout_ms)));
+    *comm = api::release_comm(std::make_unique<muonrt_comm>(
+        make_tcp_transport(rendezvous_in_folder(rendezvous, deadline))));
     return Status::kOk;
   });
 }

@@ -1,5 +1,9 @@
 #include "base/crc32c.hpp"
 
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
 #include <array>
 #include <bit>
 #include <cstring>
@@ -63,9 +67,10 @@ uint64_t shifted(uint64_t crc) {
          kShift[3][crc >> 24 & 255];
 }
 
-__attribute__((target("sse4.2"))) uint32_t by_instruction(uint32_t before, const unsigned char* at,
-                                                          size_t bytes) {
-  uint64_t crc = before;
+__attribute__((target("sse4.2"))) uint32_t by_instruction(const void* data, size_t bytes,
+                                                          uint32_t before) {
+  const auto* at = static_cast<const unsigned char*>(data);
+  uint64_t crc = ~before;
   for (; bytes >= 3 * kStretch; bytes -= 3 * kStretch, at += 3 * kStretch) {
     uint64_t second = 0, third = 0;
     for (size_t i = 0; i < kStretch; i += 8) {
@@ -78,14 +83,51 @@ __attribute__((target("sse4.2"))) uint32_t by_instruction(uint32_t before, const
   for (; bytes >= 8; bytes -= 8, at += 8) crc = __builtin_ia32_crc32di(crc, word_at(at));
   auto out = static_cast<uint32_t>(crc);
   for (; bytes > 0; --bytes, ++at) out = __builtin_ia32_crc32qi(out, *at);
-  return out;
+  return ~out;
+}
+
+/// Returns x^n modulo the polynomial, as a factor of a carry-less product of 64 bits.
+constexpr long long power_of_x(int n) {
+  uint32_t out = uint32_t{1} << 31;  // the bits are in reverse order
+  for (; n > 0; --n) out = (out >> 1) ^ (out & 1 ? kPolynomial : 0);
+  return static_cast<long long>(uint64_t{out} << 32);
+}
+
+// The bytes that one step of by_products() processes.
+constexpr size_t kStep = 256;
+
+/// Replaces the first kStep bytes with an equivalent change of the next ones, and so on, until only
+/// the last ones are left. Source: Gopal et al. 2009, "Fast CRC Computation for Generic Polynomials
+/// Using PCLMULQDQ Instruction".
+__attribute__((target("avx512f,vpclmulqdq,sse4.2"))) uint32_t by_products(const void* data,
+                                                                          size_t bytes,
+                                                                          uint32_t before) {
+  if (bytes < 4 * kStep) return by_instruction(data, bytes, before);
+  const auto* at = static_cast<const unsigned char*>(data);
+  constexpr size_t kLanes = kStep / sizeof(__m512i);
+  // A product of two numbers in reverse bit order has an additional factor of x.
+  constexpr long long kLow = power_of_x(8 * kStep + 63), kHigh = power_of_x(8 * kStep - 1);
+  const __m512i powers = _mm512_set4_epi64(kHigh, kLow, kHigh, kLow);
+  __m512i lanes[kLanes];
+  for (size_t i = 0; i < kLanes; ++i) lanes[i] = _mm512_loadu_si512(at + i * sizeof lanes[0]);
+  const __m128i start = _mm_cvtsi32_si128(static_cast<int>(~before));
+  lanes[0] = _mm512_xor_si512(lanes[0], _mm512_zextsi128_si512(start));
+  for (at += kStep, bytes -= kStep; bytes >= kStep; at += kStep, bytes -= kStep) {
+    for (size_t i = 0; i < kLanes; ++i) {
+      const __m512i low = _mm512_clmulepi64_epi128(lanes[i], powers, 0x00),
+                    high = _mm512_clmulepi64_epi128(lanes[i], powers, 0x11);
+      lanes[i] = _mm512_xor_si512(_mm512_xor_si512(low, high),
+                                  _mm512_loadu_si512(at + i * sizeof lanes[0]));
+    }
+  }
+  unsigned char last[kStep];
+  std::memcpy(last, lanes, kStep);
+  return by_instruction(at, bytes, by_instruction(last, kStep, ~uint32_t{0}));
 }
 
 #endif
 
-}  // namespace
-
-uint32_t crc32c_by_tables(const void* data, size_t bytes, uint32_t before) {
+uint32_t by_tables(const void* data, size_t bytes, uint32_t before) {
   const auto* at = static_cast<const unsigned char*>(data);
   uint32_t crc = ~before;
   for (; bytes >= 8; bytes -= 8, at += 8) {
@@ -97,13 +139,23 @@ uint32_t crc32c_by_tables(const void* data, size_t bytes, uint32_t before) {
   return ~crc;
 }
 
-uint32_t crc32c(const void* data, size_t bytes, uint32_t before) {
+}  // namespace
+
+std::span<const Crc32c> crc32c_functions() {
 #if defined(__x86_64__)
-  static const bool has_instruction = __builtin_cpu_supports("sse4.2");
-  if (has_instruction)
-    return ~by_instruction(~before, static_cast<const unsigned char*>(data), bytes);
+  static constexpr Crc32c kAll[] = {by_tables, by_instruction, by_products};
+  if (!__builtin_cpu_supports("sse4.2")) return {kAll, 1};
+  const bool products = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("vpclmulqdq");
+  return {kAll, products ? size_t{3} : size_t{2}};
+#else
+  static constexpr Crc32c kAll[] = {by_tables};
+  return kAll;
 #endif
-  return crc32c_by_tables(data, bytes, before);
+}
+
+uint32_t crc32c(const void* data, size_t bytes, uint32_t before) {
+  static const Crc32c fastest = crc32c_functions().back();
+  return fastest(data, bytes, before);
 }
 
 }  // namespace muonrt

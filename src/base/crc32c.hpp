@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 namespace muonrt {
 
@@ -9,7 +10,9 @@ namespace muonrt {
 /// CRC of the preceding bytes as `before`. Source: RFC 3720, appendix B.4.
 uint32_t crc32c(const void* data, size_t bytes, uint32_t before = 0);
 
-/// Computes the same value with tables. crc32c() uses it if the processor has no CRC instruction.
-uint32_t crc32c_by_tables(const void* data, size_t bytes, uint32_t before = 0);
+/// Returns the functions that compute this value on the present processor, the fastest one last.
+/// crc32c() calls the last one; the tests check all of them.
+using Crc32c = uint32_t (*)(const void* data, size_t bytes, uint32_t before);
+std::span<const Crc32c> crc32c_functions();
 
 }  // namespace muonrt

@@ -98,15 +98,15 @@ int start(int process, std::function<void()> body) {
 
 void run_rank(const Plan& plan, Network& network, RankRun& rank, int number) {
   rank.run([&] {
-    if (plan.in_folder)
-      return muonrt::make_folder_transport({number, plan.size, ".", "run", 0, kSecret},
-                                           plan.connect_timeout_ms());
-    muonrt::TcpRendezvous rendezvous;
-    rendezvous.rank = number;
-    rendezvous.size = plan.size;
-    rendezvous.address = "10.0.0.1:5000";
-    rendezvous.secret = kSecret;
-    return muonrt::make_tcp_transport(rendezvous, plan.connect_timeout_ms());
+    const muonrt::Rendezvous rendezvous{.rank = number,
+                                        .size = plan.size,
+                                        .address = plan.in_folder ? "." : "10.0.0.1:5000",
+                                        .secret = kSecret,
+                                        .run_id = plan.in_folder ? "run" : ""};
+    const auto connect =
+        plan.in_folder ? muonrt::rendezvous_in_folder : muonrt::rendezvous_at_address;
+    return muonrt::make_tcp_transport(
+        connect(rendezvous, muonrt::Deadline::in_ms(plan.connect_timeout_ms())));
   });
   Scheduler& s = Scheduler::get();
   if (const int open = network.open_of(number))

@@ -47,6 +47,17 @@ inline std::vector<std::optional<muonrt::Error>> on_group(
   });
 }
 
+/// Runs `body` on another thread. Returns its error.
+inline std::optional<muonrt::Error> error_of(const std::function<void()>& body) {
+  return on_ranks(1, [&](int) { body(); })[0];
+}
+
+/// Returns whether this is an error with the status, and its message contains the text.
+inline bool is_error(const std::optional<muonrt::Error>& error, muonrt::Status status,
+                     const std::string& text) {
+  return error && error->status() == status && error->message().find(text) != std::string::npos;
+}
+
 /// Joins all errors and problems to one text, which is empty if there are none.
 inline std::string text_of(const std::vector<std::optional<muonrt::Error>>& errors) {
   std::string out;

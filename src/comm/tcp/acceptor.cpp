@@ -6,7 +6,6 @@
 #include <optional>
 
 #include "base/backoff.hpp"
-#include "comm/tcp/handshake.hpp"
 #include "comm/tcp/pending_connections.hpp"
 #include "comm/tcp/rendezvous.hpp"
 #include "comm/transport.hpp"
@@ -19,12 +18,11 @@ constexpr int kLateAnswerMs = 5000;  // after an error: how long late ranks stil
 
 class Acceptor {
  public:
-  Acceptor(const TcpRendezvous& rendezvous, Deadline deadline)
+  Acceptor(const Rendezvous& rendezvous, Deadline deadline)
       : rendezvous_(rendezvous),
         deadline_(deadline),
         members_(static_cast<size_t>(rendezvous.size)),
-        answered_(members_.size()),
-        pending_(rendezvous.secret, rendezvous.size) {
+        pending_(rendezvous.secret, rendezvous.size, [this](auto& c) { examine(c); }) {
     out_.size = rendezvous.size;
     out_.sockets.resize(members_.size());
     out_.addresses.resize(members_.size());
@@ -43,7 +41,7 @@ class Acceptor {
       }
     } catch (const std::exception&) {
       const Error error = current_error();
-      answer_all(error.status(), error.message());
+      answer_all(make_answer(error.status(), error.message()));
       try {
         if (error.status() != Status::kTimeout && error.status() != Status::kAborted)
           answer_late(error);
@@ -52,27 +50,28 @@ class Acceptor {
       throw;
     }
     send_addresses();
-    for (size_t r = 1; r < members_.size(); ++r) out_.sockets[r] = std::move(members_[r].socket);
+    for (size_t r = 1; r < members_.size(); ++r)
+      out_.sockets[r] = std::move(members_[r].connection.socket);
     return std::move(out_);
   }
 
  private:
+  using Connection = PendingConnections::Connection;
   struct Member {
-    Socket socket;
-    Nonce greeted{}, claimed{};
-    uint16_t port = 0;
-    bool connected_before = false;
+    Connection connection;  // has no socket if the rank is not connected
+    bool connected_before = false, answered = false;
+    const Socket& socket() const { return connection.socket; }
   };
 
   int missing() const {
     return static_cast<int>(std::count_if(members_.begin() + 1, members_.end(),
-                                          [](const Member& m) { return !m.socket; }));
+                                          [](const Member& m) { return !m.socket(); }));
   }
 
   std::string timeout_text() const {
     std::vector<int32_t> absent, left;
     for (size_t r = 1; r < members_.size(); ++r) {
-      if (!members_[r].socket)
+      if (!members_[r].socket())
         (members_[r].connected_before ? left : absent).push_back(static_cast<int32_t>(r));
     }
     std::string text = cat("rendezvous at ", rendezvous_.address, ", where rank 0 listens at ");
@@ -103,57 +102,46 @@ class Acceptor {
     for (const Socket& listener : listeners_) fds.push_back({listener.fd(), POLLIN, 0});
     pending_.add_to(fds);
     poll(fds.data(), fds.size(), poll_ms(deadline_, 100));
-    const auto claimed = [this](PendingConnections::Connection& c) { examine(c); };
-    pending_.read(claimed);
+    pending_.read();
     for (const Socket& listener : listeners_) {
-      const int error = pending_.accept(listener, claimed);
+      const int error = pending_.accept(listener);
       if (error != 0 && failed_) throw *failed_;
       MUONRT_REQUIRE(error == 0, Status::kComm, "rendezvous at ", rendezvous_.address,
                      ": accepting a connection failed (", errno_text(error),
                      "); raise the limit of open files (ulimit -n) above the number of ranks");
     }
     for (Member& m : members_) {
-      if (m.socket && is_closed(m.socket)) m.socket = Socket();
+      if (m.socket() && is_closed(m.socket())) m.connection.socket = Socket();
     }
   }
 
-  void examine(PendingConnections::Connection& n) {
-    const Claim& c = n.claim;
+  void examine(Connection& connection) {
+    const Claim& c = connection.claim;
     // A connection that knows the secret belongs to the run, so its error ends the rendezvous.
-    const auto send_answer = [&](Status status, const std::string& text) {
-      if (send_value(n.socket, make_answer(rendezvous_.secret, n.greeted, c.nonce, status, text)))
-        mark_answered(c.rank);
-    };
-    if (failed_) return send_answer(failed_->status(), failed_->message());
-    const auto reject_all = [&](const std::string& text) {
-      send_answer(Status::kMismatch, text);
+    if (failed_) return answer(connection, make_answer(failed_->status(), failed_->message()));
+    const auto require = [&](bool good, const auto&... parts) {
+      if (good) return;
+      const std::string text = cat("rendezvous: ", parts...);
+      answer(connection, make_answer(Status::kMismatch, text));
       throw Error(Status::kMismatch, text);
     };
-    if (c.version != rendezvous_.version) {
-      reject_all(cat("rendezvous: rank ", c.rank, " runs version ", c.version,
-                     " of muonrt, but rank 0 runs version ", rendezvous_.version,
-                     "; use the same version on all ranks"));
-    }
-    if (c.wire != kProtocolVersion) {
-      reject_all(cat("rendezvous: the protocol version is ", c.wire, " on rank ", c.rank, ", but ",
-                     kProtocolVersion, " on rank 0; use the same version of muonrt on all ranks"));
-    }
-    if (c.size != rendezvous_.size) {
-      reject_all(cat("rendezvous: size is ", c.size, " on rank ", c.rank, ", but ",
-                     rendezvous_.size, " on rank 0; pass the same size on all ranks"));
-    }
-    if (c.rank < 1 || c.rank >= rendezvous_.size) {
-      reject_all(cat("rendezvous: a process has rank ", c.rank, ", but must have a rank from 1 to ",
-                     rendezvous_.size - 1, "; give each process a different rank"));
-    }
+    const int size = rendezvous_.size;
+    require(c.version == rendezvous_.version, "rank ", c.rank, " runs version ", c.version,
+            " of muonrt, but rank 0 runs version ", rendezvous_.version,
+            "; use the same version on all ranks");
+    require(c.wire == kProtocolVersion, "the protocol version is ", c.wire, " on rank ", c.rank,
+            ", but ", kProtocolVersion, " on rank 0; use the same version of muonrt on all ranks");
+    require(c.size == size, "size is ", c.size, " on rank ", c.rank, ", but ", size,
+            " on rank 0; pass the same size on all ranks");
+    require(c.rank >= 1 && c.rank < size, "a process has rank ", c.rank,
+            ", but must have a rank from 1 to ", size - 1, "; give each process a different rank");
     Member& member = members_[static_cast<size_t>(c.rank)];
     // A rank reconnects after its connection has ended, perhaps before this end has noticed that.
     // The nonce of its claim shows that it is the same process.
-    if (member.socket && member.claimed != c.nonce && !is_closed(member.socket)) {
-      reject_all(cat("rendezvous: two processes have rank ", c.rank,
-                     "; give each process a different rank"));
-    }
-    member = {std::move(n.socket), n.greeted, c.nonce, c.port, true};
+    require(
+        !member.socket() || member.connection.claim.nonce == c.nonce || is_closed(member.socket()),
+        "two processes have rank ", c.rank, "; give each process a different rank");
+    member = {std::move(connection), true};
   }
 
   static bool is_closed(const Socket& s) {
@@ -164,17 +152,19 @@ class Acceptor {
 
   /// Tells all ranks that they are connected, and sends them the addresses of all ranks.
   void send_addresses() {
-    for (size_t r = 1; r < members_.size(); ++r)
-      out_.addresses[r] = peer_of(members_[r].socket).with_port(members_[r].port);
-    AddressTable table{fresh_nonce(), {}};
-    table.proof = proof_of(rendezvous_.secret, table, out_.addresses);
-    out_.key = key_of(rendezvous_.secret, table);
-    answer_all(Status::kOk, "");
+    for (size_t r = 1; r < members_.size(); ++r) {
+      const Connection& c = members_[r].connection;
+      out_.addresses[r] = peer_of(c.socket).with_port(c.claim.port);
+    }
+    Answer connected = make_answer(Status::kOk, "");
+    connected.run = fresh_nonce();
+    connected.addresses = proof_of(rendezvous_.secret, out_.addresses);
+    out_.key = key_of(rendezvous_.secret, connected.run);
+    answer_all(connected);
     const std::string_view all(reinterpret_cast<const char*>(out_.addresses.data()),
                                out_.addresses.size() * sizeof(SocketAddress));
     for (size_t r = 1; r < members_.size(); ++r) {
-      const Socket& s = members_[r].socket;
-      if (!send_value(s, table)) continue;
+      const Socket& s = members_[r].socket();
       for (std::string_view rest = all; !rest.empty();) {
         const ssize_t n = send(s.fd(), rest.data(), rest.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
         if (n > 0) rest.remove_prefix(static_cast<size_t>(n));
@@ -183,68 +173,44 @@ class Acceptor {
     }
   }
 
-  void answer_all(Status status, const std::string& message) {
-    for (size_t r = 1; r < members_.size(); ++r) {
-      const Member& m = members_[r];
-      if (m.socket && send_value(m.socket, make_answer(rendezvous_.secret, m.greeted, m.claimed,
-                                                       status, message)))
-        mark_answered(static_cast<int32_t>(r));
-    }
+  void answer_all(const Answer& what) {
+    for (size_t r = 1; r < members_.size(); ++r)
+      if (members_[r].socket()) answer(members_[r].connection, what);
   }
 
-  void mark_answered(int32_t rank) {
-    if (rank >= 1 && rank < rendezvous_.size) answered_[static_cast<size_t>(rank)] = true;
+  void answer(const Connection& connection, const Answer& what) {
+    const int32_t rank = connection.claim.rank;
+    const bool sent = connection.send_answer(rendezvous_.secret, what);
+    if (sent && rank >= 1 && rank < rendezvous_.size)
+      members_[static_cast<size_t>(rank)].answered = true;
   }
 
   /// Sends the error also to ranks that connect within kLateAnswerMs. Otherwise they would search
   /// for rank 0 until their own deadlines.
   void answer_late(const Error& error) {
     failed_ = error;
-    for (Member& m : members_) m.socket = Socket();  // answered; frees their descriptors
+    for (Member& m : members_) m.connection.socket = Socket();  // answered; frees their descriptors
     const Deadline late = Deadline::in_ms(kLateAnswerMs);
     const auto all_answered = [&] {
-      return std::count(answered_.begin() + 1, answered_.end(), false) == 0;
+      return std::all_of(members_.begin() + 1, members_.end(),
+                         [](const Member& m) { return m.answered; });
     };
     while (!all_answered() && !late.passed() && !deadline_.passed())
       retry_while_out_of_memory(late, [&] { poll_once(); });
   }
 
-  const TcpRendezvous& rendezvous_;
+  const Rendezvous& rendezvous_;
   const Deadline deadline_;
   std::optional<Error> failed_;
   std::vector<Socket> listeners_;
   std::vector<Member> members_;
-  std::vector<bool> answered_;  // ranks to which an answer was sent
   TcpConnections out_;
   PendingConnections pending_;
 };
 
 }  // namespace
 
-TcpConnections accept_all_ranks(const TcpRendezvous& rendezvous, Deadline deadline) {
-  check_rendezvous(rendezvous);
-  std::vector<Socket> listeners;
-  const TcpRendezvous here = retry_while_out_of_memory(deadline, [&] {
-    const bool any_port = port_of(rendezvous.address) == 0;
-    MUONRT_REQUIRE(!any_port || rendezvous.listening || rendezvous.size == 1,
-                   Status::kInvalidArgument, "rendezvous: the address '", rendezvous.address,
-                   "' asks for a free port, but listening is NULL, so the other ranks cannot learn "
-                   "which one; set listening, or give a port");
-    auto addresses = resolve(rendezvous.address);
-    if (!rendezvous.interface.empty()) addresses = addresses_on(rendezvous.interface, addresses);
-    TcpRendezvous out = rendezvous;
-    listeners.clear();
-    const int backlog = std::max(64, rendezvous.size);
-    listeners = any_port ? listen_in_range(addresses, rendezvous.ports, backlog)
-                         : listen_at(addresses, backlog);
-    out.address = with_port(rendezvous.address, address_of(listeners.front()).port);
-    return out;
-  });
-  if (here.listening) here.listening(here.address);
-  return accept_all_ranks(here, std::move(listeners), deadline);
-}
-
-TcpConnections accept_all_ranks(const TcpRendezvous& rendezvous, std::vector<Socket> listeners,
+TcpConnections accept_all_ranks(const Rendezvous& rendezvous, std::vector<Socket> listeners,
                                 Deadline deadline) {
   const auto acceptor = retry_while_out_of_memory(
       deadline, [&] { return std::make_unique<Acceptor>(rendezvous, deadline); });

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstddef>
 #include <cstring>
 #include <memory>
 
@@ -22,24 +23,22 @@ struct LocalAddress {
   SocketAddress address, mask;
 
   bool same_net(const SocketAddress& a) const {
-    if (a.family != address.family || mask.family != address.family) return false;
-    for (size_t i = 0; i < a.bytes(); ++i) {
-      if ((a.ip[i] ^ address.ip[i]) & mask.ip[i]) return false;
+    if (a.family() != address.family() || mask.family() != address.family()) return false;
+    for (size_t i = 0; i < a.ip().size(); ++i) {
+      if ((a.ip()[i] ^ address.ip()[i]) & mask.ip()[i]) return false;
     }
     return true;
   }
-  /// True if `a` is this address. All addresses in 127.0.0.0/8 belong to this machine, although the
-  /// system lists only one.
-  bool is(const SocketAddress& a) const {
-    return address.same_host(a) || (a.is_loopback() && same_net(a));
-  }
-  /// Returns how suitable the address is for a connection to `a`; 0: not at all.
+  /// Returns how suitable the address is for a connection to `a`; 0: not at all; kEqual: `a` is
+  /// this address. All addresses in 127.0.0.0/8 belong to this machine, although the system lists
+  /// only one.
   int fit(const SocketAddress& a) const {
-    if (a.family != address.family) return 0;
-    if (address.same_host(a)) return 4;
-    if (same_net(a)) return 3;
+    if (a.family() != address.family()) return 0;
+    if (address.same_host(a)) return kEqual + 1;
+    if (same_net(a)) return a.is_loopback() ? kEqual : 3;
     return address.is_link_local() ? 1 : 2;
   }
+  static constexpr int kEqual = 4;
 };
 
 std::vector<LocalAddress> own_addresses() {
@@ -131,60 +130,49 @@ HostAndPort parse_address(const std::string& text) {
 
 }  // namespace
 
-SocketAddress::SocketAddress(const sockaddr* address) : family(address->sa_family) {
-  if (family == AF_INET6) {
-    const auto& from = *reinterpret_cast<const sockaddr_in6*>(address);
-    port = ntohs(from.sin6_port);
-    scope = from.sin6_scope_id;
-    std::memcpy(ip.data(), &from.sin6_addr, 16);
-  } else {
-    const auto& from = *reinterpret_cast<const sockaddr_in*>(address);
-    port = ntohs(from.sin_port);
-    std::memcpy(ip.data(), &from.sin_addr, 4);
-  }
-}
-
-SystemAddress::SystemAddress(const SocketAddress& a) {
-  if (a.family == AF_INET6) {
-    length = sizeof storage;
-    storage = {AF_INET6, htons(a.port), 0, {}, a.scope};
-    std::memcpy(&storage.sin6_addr, a.ip.data(), 16);
-  } else {
-    sockaddr_in to{};
-    to.sin_family = a.family;
-    to.sin_port = htons(a.port);
-    std::memcpy(&to.sin_addr, a.ip.data(), 4);
-    length = sizeof to;
-    std::memcpy(&storage, &to, sizeof to);
-  }
-}
-
-bool SocketAddress::is_loopback() const {
-  constexpr std::array<uint8_t, 16> kLoopback6 = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1};
-  return family == AF_INET6 ? ip == kLoopback6 : ip[0] == 127;
+SocketAddress::SocketAddress(const sockaddr* address) {
+  data_.sin6_family = address->sa_family;
+  std::memcpy(&data_, address, length());
 }
 
 SocketAddress SocketAddress::any(int family) {
   SocketAddress out;
-  out.family = static_cast<uint16_t>(family);
+  out.data_.sin6_family = static_cast<sa_family_t>(family);
   return out;
 }
 
 SocketAddress SocketAddress::with_port(uint16_t other) const {
   SocketAddress out = *this;
-  out.port = other;
+  out.data_.sin6_port = htons(other);
   return out;
+}
+
+bool SocketAddress::operator==(const SocketAddress& other) const {
+  return std::memcmp(&data_, &other.data_, sizeof data_) == 0;
+}
+
+socklen_t SocketAddress::length() const {
+  return family() == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
+}
+
+std::span<const uint8_t> SocketAddress::ip() const {
+  const auto* const at = reinterpret_cast<const uint8_t*>(&data_);
+  if (family() == AF_INET6) return {at + offsetof(sockaddr_in6, sin6_addr), 16};
+  return {at + offsetof(sockaddr_in, sin_addr), 4};
+}
+
+bool SocketAddress::is_loopback() const {
+  return family() == AF_INET6 ? IN6_IS_ADDR_LOOPBACK(&data_.sin6_addr) : ip()[0] == 127;
 }
 
 std::string SocketAddress::host() const {
   char text[NI_MAXHOST] = "";
-  const SystemAddress address(*this);
-  getnameinfo(address.get(), address.length, text, sizeof text, nullptr, 0, NI_NUMERICHOST);
+  getnameinfo(get(), length(), text, sizeof text, nullptr, 0, NI_NUMERICHOST);
   return text;
 }
 
 std::string SocketAddress::text() const {
-  return family == AF_INET6 ? cat('[', host(), "]:", port) : cat(host(), ':', port);
+  return family() == AF_INET6 ? cat('[', host(), "]:", port()) : cat(host(), ':', port());
 }
 
 uint16_t port_of(const std::string& host_and_port) {
@@ -234,15 +222,11 @@ std::vector<SocketAddress> local_addresses() {
 
 std::vector<SocketAddress> addresses_on(const std::string& interface,
                                         const std::vector<SocketAddress>& addresses) {
-  const std::vector<LocalAddress> mine = addresses_of_interface(interface);
+  const std::vector<SocketRoute> routes = routes_from(interface, addresses);
   std::vector<SocketAddress> out;
-  for (const SocketAddress& a : addresses) {
-    if (std::any_of(mine.begin(), mine.end(), [&](const LocalAddress& own) { return own.is(a); }))
-      out.push_back(a);
-  }
-  if (!out.empty()) return out;
-  const SocketRoute first = routes_from(interface, addresses).front();
-  out.push_back(first.from.with_port(first.to.port));
+  for (const SocketRoute& route : routes)
+    if (route.local) out.push_back(route.to);
+  if (out.empty()) out.push_back(routes.front().from.with_port(routes.front().to.port()));
   return out;
 }
 
@@ -259,10 +243,10 @@ std::vector<SocketRoute> routes_from(const std::string& interface,
     for (const LocalAddress& own : mine) {
       if (own.fit(to) > (best ? best->fit(to) : 0)) best = &own;
     }
-    if (best) out.push_back({best->address, to});
+    if (best) out.push_back({best->address, to, best->fit(to) >= LocalAddress::kEqual});
   }
   MUONRT_REQUIRE(!out.empty(), Status::kInvalidArgument, "rendezvous: interface '", interface,
-                 "' has no ", addresses.front().family == AF_INET6 ? "IPv6" : "IPv4",
+                 "' has no ", addresses.front().family() == AF_INET6 ? "IPv6" : "IPv4",
                  " address for ", addresses.front().text(),
                  "; pass another interface, or another address of rank 0");
   return out;

@@ -3,45 +3,44 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
-#include <array>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
 namespace muonrt {
 
 /// An address and a port, also as the ranks send them.
-struct SocketAddress {
-  uint16_t family = 0;  // AF_INET, AF_INET6; 0: no address
-  uint16_t port = 0;
-  uint32_t scope = 0;  // the interface of a link-local address
-  std::array<uint8_t, 16> ip{};
-
-  SocketAddress() = default;
+class SocketAddress {
+ public:
+  SocketAddress() = default;  // no address
   explicit SocketAddress(const sockaddr* address);
   /// The address for all addresses of this machine.
   static SocketAddress any(int family);
 
+  int family() const { return data_.sin6_family; }  // AF_INET, AF_INET6; 0: no address
+  uint16_t port() const { return ntohs(data_.sin6_port); }
   SocketAddress with_port(uint16_t other) const;
+  bool operator==(const SocketAddress& other) const;
   bool same_host(const SocketAddress& other) const { return with_port(0) == other.with_port(0); }
-  bool operator==(const SocketAddress&) const = default;
   /// True for an address that only its own machine can reach: in 127.0.0.0/8, or ::1.
   bool is_loopback() const;
-  bool is_link_local() const { return family == AF_INET6 && ip[0] == 0xfe && ip[1] >> 6 == 2; }
-  size_t bytes() const { return family == AF_INET6 ? 16 : 4; }  // of `ip`
+  bool is_link_local() const {
+    return family() == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&data_.sin6_addr);
+  }
+  /// The bytes of the address, without the port.
+  std::span<const uint8_t> ip() const;
   /// "10.0.0.5" or "fd00::5".
   std::string host() const;
   /// "10.0.0.5:4567" or "[fd00::5]:4567".
   std::string text() const;
-};
-static_assert(sizeof(SocketAddress) == 24);
 
-/// The same for system calls.
-struct SystemAddress {
-  explicit SystemAddress(const SocketAddress& address);
-  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage); }
-  sockaddr_in6 storage{};
-  socklen_t length;
+  // For system calls.
+  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&data_); }
+  socklen_t length() const;
+
+ private:
+  sockaddr_in6 data_{};  // or a sockaddr_in, which has its family and its port at the same offsets
 };
 
 /// Returns the port of "host:port" or "[::1]:port"; 0 means any free port. Errors: INVALID_ARGUMENT
@@ -76,6 +75,7 @@ std::vector<SocketAddress> addresses_on(const std::string& interface,
 struct SocketRoute {
   SocketAddress from;  // port 0; none: any
   SocketAddress to;
+  bool local = false;  // `to` belongs to the interface
 };
 /// Returns a route to each of `addresses` in whose family `interface` has an address. If the
 /// interface has several, prefers an equal address, then one in the same network, then the first

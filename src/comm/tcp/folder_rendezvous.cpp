@@ -1,5 +1,3 @@
-#include "comm/tcp/folder_rendezvous.hpp"
-
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -23,31 +21,31 @@ namespace {
 constexpr int kOpen = O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
 constexpr int64_t kMaxBytes = 65536;  // of the file
 
-/// The beginning of the file. The name of rank 0's machine and its addresses follow, one per line.
+/// The beginning of the file. The addresses of rank 0 follow.
 struct AddressFileHeader {
   std::array<char, 8> magic;
-  Nonce run_nonce;  // different for every rendezvous
+  std::array<char, 256> machine;  // the name of rank 0's machine
+  Nonce run;                      // different for every rendezvous
   Digest proof;
 };
-static_assert(sizeof(AddressFileHeader) == 72);
-constexpr std::array<char, 8> kAddressFileMagic = {'m', 'u', 'o', 'n', 'r', 't', 'N', '1'};
+static_assert(sizeof(AddressFileHeader) == 328);
+constexpr std::array<char, 8> kAddressFileMagic = {'m', 'u', 'o', 'n', 'r', 't', 'N', '2'};
 
-std::string text_of(const Nonce& run_nonce) { return {run_nonce.begin(), run_nonce.end()}; }
-
-Digest proof_of(const FolderRendezvous& rendezvous, const AddressFileHeader& head,
-                const std::string& rest) {
-  return keyed_digest(rendezvous.secret, {text_of(head.run_nonce), rendezvous.run_id, "\n", rest});
+Digest proof_of(const Rendezvous& rendezvous, const AddressFileHeader& head,
+                std::string_view addresses) {
+  return keyed_digest(rendezvous.secret, {bytes_of(head, offsetof(AddressFileHeader, proof)),
+                                          rendezvous.run_id, "\n", addresses});
 }
 
 /// Returns the secret of one rendezvous, which only its ranks know.
-std::string common_secret(const FolderRendezvous& rendezvous, const Nonce& run_nonce) {
-  const Digest out = keyed_digest(rendezvous.secret, {rendezvous.run_id, "\n", text_of(run_nonce)});
+std::string common_secret(const Rendezvous& rendezvous, const Nonce& run) {
+  const Digest out = keyed_digest(rendezvous.secret, {rendezvous.run_id, "\n", bytes_of(run)});
   return {out.begin(), out.end()};
 }
 
-std::string machine_name() {
-  char name[256] = "";
-  gethostname(name, sizeof name - 1);
+std::array<char, 256> machine_name() {
+  std::array<char, 256> name{};
+  gethostname(name.data(), name.size() - 1);
   return name;
 }
 
@@ -55,13 +53,13 @@ std::string machine_name() {
 /// the same folder if the process changes its working directory.
 class AddressFile {
  public:
-  explicit AddressFile(const FolderRendezvous& rendezvous)
-      : name_(rendezvous.run_id),
-        path_(rendezvous.path + '/' + name_),
-        folder_([&] { return open(rendezvous.path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); }) {
+  explicit AddressFile(const Rendezvous& rendezvous)
+      : name_(rendezvous.run_id), path_(rendezvous.address + '/' + name_), folder_([&] {
+          return open(rendezvous.address.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        }) {
     if (folder_) return;
     throw Error(Status::kIo,
-                cat("shared folder: ", rendezvous.path, " cannot be opened (", errno_text(errno),
+                cat("shared folder: ", rendezvous.address, " cannot be opened (", errno_text(errno),
                     "); pass an existing folder with write permission"));
   }
 
@@ -161,15 +159,16 @@ class AddressFile {
   const Descriptor folder_;
 };
 
-TcpRendezvous over_tcp(const FolderRendezvous& m, const AddressFile& file) {
-  return {m.rank, m.size, file.path(), "", "", m.version, m.ports, {}, m.check_interrupt};
+Rendezvous over_tcp(Rendezvous rendezvous, const AddressFile& file) {
+  rendezvous.address = file.path();
+  return rendezvous;
 }
 
-TcpConnections accept_through_folder(const FolderRendezvous& rendezvous, const AddressFile& file,
+TcpConnections accept_through_folder(const Rendezvous& rendezvous, const AddressFile& file,
                                      Deadline deadline) {
   std::vector<Socket> listeners;
-  AddressFileHeader head{kAddressFileMagic, fresh_nonce(), {}};
-  TcpRendezvous tcp;
+  AddressFileHeader head{kAddressFileMagic, machine_name(), fresh_nonce(), {}};
+  Rendezvous tcp;
   const auto remove = [](const AddressFile* written) { written->remove(); };
   const auto published = retry_while_out_of_memory(deadline, [&] {
     const auto addresses = local_addresses();
@@ -178,53 +177,47 @@ TcpConnections accept_through_folder(const FolderRendezvous& rendezvous, const A
                    "network address, not even the loopback address; configure one (ip link set lo "
                    "up)");
     listeners = listen_in_range(addresses, rendezvous.ports, std::max(64, rendezvous.size));
-    std::string rest = machine_name() + '\n';
-    for (const Socket& listener : listeners) rest += address_of(listener).text() + '\n';
-    head.proof = proof_of(rendezvous, head, rest);
+    std::string bound;
+    for (const Socket& listener : listeners) bound += bytes_of(address_of(listener));
+    head.proof = proof_of(rendezvous, head, bound);
     tcp = over_tcp(rendezvous, file);
-    tcp.secret = common_secret(rendezvous, head.run_nonce);
-    file.write(std::string(reinterpret_cast<const char*>(&head), sizeof head) + rest);
+    tcp.secret = common_secret(rendezvous, head.run);
+    file.write(std::string(bytes_of(head)) + bound);
     return std::unique_ptr<const AddressFile, decltype(remove)>(&file, remove);
   });
   return accept_all_ranks(tcp, std::move(listeners), deadline);
 }
 
-RankZeroContact read_contact(const FolderRendezvous& rendezvous, const AddressFile& file,
+RankZeroContact read_contact(const Rendezvous& rendezvous, const AddressFile& file,
                              const std::string& content) {
   AddressFileHeader head{};
   if (content.size() >= sizeof head) std::memcpy(&head, content.data(), sizeof head);
   MUONRT_REQUIRE(head.magic == kAddressFileMagic, Status::kCorrupt, "shared folder: ", file.path(),
                  " was not written by rank 0 of this version of muonrt; check which programs write "
                  "to the folder, and use the same version of muonrt on all ranks");
-  const std::string rest = content.substr(sizeof head);
+  const std::string_view bound = std::string_view(content).substr(sizeof head);
   MUONRT_REQUIRE(
-      equal_in_constant_time(head.proof, proof_of(rendezvous, head, rest)), Status::kComm,
+      equal_in_constant_time(head.proof, proof_of(rendezvous, head, bound)), Status::kComm,
       "shared folder: rank 0 and rank ", rendezvous.rank,
       " have different secrets, or one has none, or ", file.path(),
       " is from an earlier run; pass the same secret on all ranks, and use a new run_id for "
       "every run");
-  // The first line is the name of rank 0's machine; each further line is an address.
-  std::string why;
-  size_t at = rest.find('\n');
-  const bool here = rest.substr(0, at) == machine_name();
-  RankZeroContact out{{}, common_secret(rendezvous, head.run_nonce)};
-  while (at < rest.size()) {
-    const size_t end = std::min(rest.find('\n', ++at), rest.size());
-    if (end == at) break;
-    for (const SocketAddress& address : look_up(rest.substr(at, end - at), why)) {
-      if (here || !address.is_loopback()) out.addresses.push_back(address);
-    }
-    at = end;
+  RankZeroContact out{{}, common_secret(rendezvous, head.run)};
+  SocketAddress address;
+  for (size_t at = 0; at + sizeof address <= bound.size(); at += sizeof address) {
+    std::memcpy(&address, bound.data() + at, sizeof address);
+    // Only ranks on rank 0's machine can connect to its loopback address.
+    if (head.machine == machine_name() || !address.is_loopback()) out.addresses.push_back(address);
   }
   return out;
 }
 
-TcpConnections connect_through_folder(const FolderRendezvous& rendezvous, const AddressFile& file,
+TcpConnections connect_through_folder(const Rendezvous& rendezvous, const AddressFile& file,
                                       Deadline deadline) {
   const uid_t user = rendezvous.secret.empty()
                          ? retry_while_out_of_memory(deadline, [&] { return file.my_user(); })
                          : 0;
-  const TcpRendezvous tcp =
+  const Rendezvous tcp =
       retry_while_out_of_memory(deadline, [&] { return over_tcp(rendezvous, file); });
   bool seen = false;
   const auto search = [&](std::string& why) -> RankZeroContact {
@@ -250,8 +243,7 @@ TcpConnections connect_through_folder(const FolderRendezvous& rendezvous, const 
   }
 }
 
-void check(const FolderRendezvous& m) {
-  check_rank(m.rank, m.size);
+void check(const Rendezvous& m) {
   const auto good = [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
            c == '-' || c == '_';
@@ -261,17 +253,14 @@ void check(const FolderRendezvous& m) {
                  Status::kInvalidArgument, "shared folder: run_id is '", m.run_id,
                  "', but must be 1 to 64 letters, digits, '.', '-' and '_'; use a new run_id for "
                  "every run");
-  MUONRT_REQUIRE(!m.path.empty(), Status::kInvalidArgument,
+  MUONRT_REQUIRE(!m.address.empty(), Status::kInvalidArgument,
                  "shared folder: path is empty; pass a folder that all ranks can access");
-  MUONRT_REQUIRE(m.secret.empty() || m.secret.size() >= kSecretBytes, Status::kInvalidArgument,
-                 "shared folder: the secret has ", m.secret.size(), " bytes; pass at least ",
-                 kSecretBytes, " random bytes, or none");
-  check_ports(m.ports, "shared folder");
+  check_rendezvous(m, "shared folder");
 }
 
 }  // namespace
 
-TcpConnections rendezvous_in_folder(const FolderRendezvous& rendezvous, Deadline deadline) {
+TcpConnections rendezvous_in_folder(const Rendezvous& rendezvous, Deadline deadline) {
   check(rendezvous);
   const AddressFile file =
       retry_while_out_of_memory(deadline, [&] { return AddressFile(rendezvous); });

@@ -38,7 +38,7 @@ struct ErrorFrameHeader {
 static_assert(sizeof(ErrorFrameHeader) == 8);
 
 /// Version of the protocol of a connection. The ranks compare it during the rendezvous.
-constexpr uint16_t kProtocolVersion = 5;
+constexpr uint16_t kProtocolVersion = 6;
 constexpr uint32_t kFrameMagic = 0x314d524d + ((kProtocolVersion - 1) << 24);
 constexpr int64_t kMaxPayloadBytes = int64_t{256} << 10;
 constexpr int64_t kTextLimit = 4000;  // bytes of an error's text

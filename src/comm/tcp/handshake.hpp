@@ -17,8 +17,8 @@ namespace muonrt {
 // its own proof. A claim with a wrong proof gets no answer. In a rendezvous rank 0 listens, and the
 // proofs are HMACs under the secret; later the lower rank listens, and the key is that of the run.
 // The messages have the machine's byte order, which is little-endian on all machines that muonrt
-// runs on. The proofs also detect bits that change in transit. After the answer of a rendezvous,
-// rank 0 sends an AddressTable.
+// runs on. The proofs also detect bits that change in transit. Later frames are neither encrypted
+// nor signed.
 
 constexpr size_t kSecretBytes = 16;  // minimum size of a secret
 
@@ -42,19 +42,22 @@ struct Answer {
   std::array<char, 8> magic;
   int32_t status;
   std::array<char, 500> message;
+  // The end of a rendezvous, after which rank 0 sends the addresses of all ranks:
+  Nonce run;         // different for every rendezvous
+  Digest addresses;  // HMAC of the addresses
   Digest proof;
 };
-static_assert(sizeof(Greeting) == 40 && sizeof(Claim) == 92 && sizeof(Answer) == 544);
-
-/// The addresses of all ranks follow.
-struct AddressTable {
-  Nonce run;     // different for every rendezvous
-  Digest proof;  // of the addresses
-};
+static_assert(sizeof(Greeting) == 40 && sizeof(Claim) == 92 && sizeof(Answer) == 608);
 
 constexpr std::array<char, 8> kGreeting = {'m', 'u', 'o', 'n', 'r', 't', 'G', '1'};
 constexpr std::array<char, 8> kClaim = {'m', 'u', 'o', 'n', 'r', 't', 'C', '1'};
 constexpr std::array<char, 8> kAnswer = {'m', 'u', 'o', 'n', 'r', 't', 'A', '1'};
+
+/// Returns the bytes of a value, or the first ones.
+template <class T>
+std::string_view bytes_of(const T& value, size_t bytes = sizeof(T)) {
+  return {reinterpret_cast<const char*>(&value), bytes};
+}
 
 /// Returns a number from the system's random generator. Errors: INTERNAL if that fails.
 Nonce fresh_nonce();
@@ -67,15 +70,12 @@ Digest keyed_digest(const std::string& secret, TextParts text);
 Digest proof_of(const std::string& secret, const Nonce& greeted, const Claim& claim);
 Digest proof_of(const std::string& secret, const Nonce& greeted, const Nonce& claimed,
                 const Answer& answer);
+/// HMAC of the addresses of all ranks; and the key that the ranks of a run derive from the secret.
+Digest proof_of(const std::string& secret, const std::vector<SocketAddress>& addresses);
+Digest key_of(const std::string& secret, const Nonce& run);
 
-/// HMAC of an address table; and the key that the ranks of this run derive from the secret.
-Digest proof_of(const std::string& secret, const AddressTable& table,
-                const std::vector<SocketAddress>& addresses);
-Digest key_of(const std::string& secret, const AddressTable& table);
-
-/// Makes an answer with its proof. A message that is too long is cut.
-Answer make_answer(const std::string& secret, const Nonce& greeted, const Nonce& claimed,
-                   Status status, const std::string& message);
+/// Returns an answer without proof. A message that is too long is cut.
+Answer make_answer(Status status, const std::string& message);
 
 /// Sends a small value without blocking. Returns false if the connection does not accept all of it;
 /// then it is treated as broken.
@@ -84,5 +84,42 @@ bool send_value(const Socket& s, const T& value) {
   return send(s.fd(), &value, sizeof value, MSG_NOSIGNAL | MSG_DONTWAIT) ==
          static_cast<ssize_t>(sizeof value);
 }
+
+/// The end of a handshake that connects. No function blocks.
+struct Dial {
+  enum class State {
+    kConnecting,  // waits for the other system
+    kConnected,   // waits for the greeting
+    kGreeted,     // waits for send_claim()
+    kClaimed,     // waits for the answer
+    kAnswered,    // the other end knows the secret; `answer` is set
+    // The handshake has failed for the reason in `why`:
+    kUnreachable,
+    kClosed,   // by the other end
+    kForeign,  // the other end is not muonrt, or does not know the secret
+  };
+
+  Dial() = default;
+  /// @param from  the local address to use; none: any.
+  Dial(const SocketAddress& to, const SocketAddress& from);
+
+  bool is_waiting() const { return state <= State::kClaimed && state != State::kGreeted; }
+  /// What is_waiting() waits for: POLLIN or POLLOUT.
+  short events() const;
+  /// Call it when the socket is ready.
+  void advance(const std::string& secret);
+  void send_claim(const std::string& secret, const Claim& unproved);
+  void fail(State reason, std::string_view text) noexcept;
+
+  State state = State::kUnreachable;
+  Socket socket;
+  std::string why;
+  Greeting greeting{};
+  Claim claim{};
+  Answer answer{};
+
+ private:
+  size_t got_ = 0;  // bytes of the message that is read
+};
 
 }  // namespace muonrt

@@ -13,10 +13,6 @@ namespace {
 constexpr size_t kControlBytes = sizeof(FrameHeader) + sizeof(ErrorFrameHeader) + kTextLimit;
 constexpr size_t kMaxControlBytes = size_t{8} << 20;  // waiting for a peer that does not read
 
-Link::Progress after_error() {
-  return errno == EAGAIN || errno == EINTR ? Link::Progress::kBlocked : Link::Progress::kEnded;
-}
-
 }  // namespace
 
 void Link::allocate() {
@@ -60,7 +56,7 @@ void Link::stop_writing() noexcept {
   control_at = 0;
 }
 
-Link::Progress Link::write() {
+Progress Link::write() {
   constexpr auto kHeadBytes = static_cast<int64_t>(sizeof part);
   while (!is_idle()) {
     iovec parts[3];
@@ -110,7 +106,7 @@ void Link::release_part() noexcept {
   }
 }
 
-Link::Progress Link::fill(Stage& stage, bool& all) {
+Progress Link::fill(Stage& stage, bool& all) {
   const size_t direct = sink == Sink::kDiscard ? 0 : static_cast<size_t>(payload_left);
   // After a payload only the next header, so that its payload is not copied either.
   const size_t most = direct > 0 ? sizeof head : Stage::kBytes;

@@ -6,11 +6,16 @@
 
 namespace muonrt {
 
+bool PendingConnections::Connection::send_answer(const std::string& secret, Answer answer) const {
+  answer.proof = proof_of(secret, greeted, claim.nonce, answer);
+  return send_value(socket, answer);
+}
+
 void PendingConnections::add_to(std::vector<pollfd>& fds) const {
   for (const Connection& c : list_) fds.push_back({c.socket.fd(), POLLIN, 0});
 }
 
-int PendingConnections::accept(const Socket& listener, Examine examine) {
+int PendingConnections::accept(const Socket& listener) {
   constexpr int kMaxAccepts = 256;  // before claims are read again
   for (int i = 0; i < kMaxAccepts; ++i) {
     Socket socket(
@@ -21,34 +26,33 @@ int PendingConnections::accept(const Socket& listener, Examine examine) {
       // accept() also fails like this if no connection is waiting.
       if (!wait_for(listener.fd(), POLLIN, Deadline::in_ms(0))) return 0;
       if (list_.empty()) return error;
-      drop_oldest(examine);
+      drop_oldest();
       continue;
     }
-    if (list_.size() >= most_) drop_oldest(examine);
-    list_.emplace_back();
+    if (list_.size() >= most_) drop_oldest();
     prepare(socket);
-    list_.back().socket = std::move(socket);
+    list_.push_back({std::move(socket), fresh_nonce()});
     if (!send_value(list_.back().socket, Greeting{kGreeting, list_.back().greeted}))
       list_.pop_back();
   }
   return 0;
 }
 
-void PendingConnections::read(Examine examine) {
+void PendingConnections::read() {
   for (auto c = list_.begin(); c != list_.end();)
-    c = keeps_waiting(*c, examine) ? std::next(c) : list_.erase(c);
+    c = keeps_waiting(*c) ? std::next(c) : list_.erase(c);
 }
 
-bool PendingConnections::keeps_waiting(Connection& c, Examine examine) {
+bool PendingConnections::keeps_waiting(Connection& c) {
   if (c.got < sizeof c.claim) {
-    const bool ended = receive_rest(c.socket, &c.claim, sizeof c.claim, c.got) == Received::kEnded;
+    const bool ended = receive_rest(c.socket, &c.claim, sizeof c.claim, c.got) == Progress::kEnded;
     if (ended || std::memcmp(&c.claim, kClaim.data(), std::min(c.got, kClaim.size())) != 0)
       return reject("it did not send a claim of muonrt");
     if (c.got < sizeof c.claim) return !c.deadline.passed() || reject("it sent no complete claim");
   }
   if (!equal_in_constant_time(c.claim.proof, proof_of(secret_, c.greeted, c.claim)))
     return reject("its secret differs");
-  examine(c);
+  examine_(c);
   return false;
 }
 
@@ -60,8 +64,8 @@ bool PendingConnections::reject(const char* reason) {
 }
 
 /// Closes the oldest connection, unless its claim has arrived by now.
-void PendingConnections::drop_oldest(Examine examine) {
-  if (keeps_waiting(list_.front(), examine)) reject("too many connections were waiting");
+void PendingConnections::drop_oldest() {
+  if (keeps_waiting(list_.front())) reject("too many connections were waiting");
   list_.pop_front();
 }
 

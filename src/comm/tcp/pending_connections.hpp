@@ -2,12 +2,12 @@
 
 #include <poll.h>
 
+#include <functional>
 #include <list>
 #include <string>
 #include <vector>
 
 #include "base/deadline.hpp"
-#include "base/function_ref.hpp"
 #include "comm/tcp/handshake.hpp"
 #include "comm/tcp/socket.hpp"
 
@@ -20,24 +20,26 @@ class PendingConnections {
  public:
   struct Connection {
     Socket socket;
-    Nonce greeted = fresh_nonce();
+    Nonce greeted{};
     Claim claim{};
     size_t got = 0;  // bytes of the claim
     Deadline deadline = Deadline::in_ms(5000);
+    /// Answers the claim. Returns false if the connection is broken.
+    bool send_answer(const std::string& secret, Answer answer) const;
   };
   /// Called with each connection whose proof is valid; may take its socket. If it throws, it is
   /// called again later.
-  using Examine = FunctionRef<void(Connection&)>;
+  using Examine = std::function<void(Connection&)>;
 
   /// @param secret  must outlive the object.
-  PendingConnections(const std::string& secret, int ranks)
-      : secret_(secret), most_(256 + static_cast<size_t>(ranks)) {}
+  PendingConnections(const std::string& secret, int ranks, Examine examine)
+      : secret_(secret), most_(256 + static_cast<size_t>(ranks)), examine_(std::move(examine)) {}
 
   void add_to(std::vector<pollfd>& fds) const;
   /// Accepts connections. Closes the oldest pending one if there are too many, or if the process
   /// may not open another file. Returns 0, or the error of accept() if none is pending.
-  int accept(const Socket& listener, Examine examine);
-  void read(Examine examine);
+  int accept(const Socket& listener);
+  void read();
 
   bool empty() const { return list_.empty(); }
   /// Returns the maximum number of pending connections.
@@ -47,12 +49,13 @@ class PendingConnections {
   const char* last_reason() const { return last_reason_; }
 
  private:
-  bool keeps_waiting(Connection& c, Examine examine);
+  bool keeps_waiting(Connection& c);
   bool reject(const char* reason);
-  void drop_oldest(Examine examine);
+  void drop_oldest();
 
   const std::string& secret_;
   const size_t most_;
+  const Examine examine_;
   std::list<Connection> list_;
   int64_t rejected_ = 0;
   const char* last_reason_ = "";

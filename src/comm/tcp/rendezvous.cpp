@@ -19,96 +19,67 @@ namespace {
 
 constexpr int kTryMs = 5000;  // per address: time to connect and to receive the greeting
 
-/// Returns kPart after the deadline.
-Received receive_bytes(const Socket& s, void* data, size_t bytes, Deadline deadline,
-                       const std::function<void()>& check) {
-  for (size_t got = 0; wait_for(s.fd(), POLLIN, deadline, check);) {
-    const Received result = receive_rest(s, data, bytes, got);
-    if (result != Received::kPart) return result;
+/// Continues a handshake to its next pause or its end. Returns false after the deadline.
+bool advance(Dial& dial, const std::string& secret, Deadline deadline,
+             const std::function<void()>& check) {
+  while (dial.is_waiting()) {
+    if (!wait_for(dial.socket.fd(), dial.events(), deadline, check)) return false;
+    dial.advance(secret);
   }
-  return Received::kPart;
-}
-
-template <class T>
-Received receive_value(const Socket& s, T& value, Deadline deadline,
-                       const std::function<void()>& check) {
-  return receive_bytes(s, &value, sizeof value, deadline, check);
+  return true;
 }
 
 /// Returns a connection that rank 0 has greeted. If there is none but a later attempt may succeed,
-/// returns an empty socket and sets `why` to the reason.
-Socket try_connect_to_rank_0(const TcpRendezvous& rendezvous,
-                             const std::vector<SocketAddress>& addresses, Greeting& greeting,
-                             Deadline deadline, std::string& why) {
+/// returns another one and sets `why` to the reason.
+Dial find_rank_0(const Rendezvous& rendezvous, const std::vector<SocketAddress>& addresses,
+                 Deadline deadline, std::string& why) {
   const auto routes = routes_from(rendezvous.interface, addresses);
   auto left = static_cast<int>(routes.size());
   for (const SocketRoute& route : routes) {
     // If little time is left, the addresses share it.
     const Deadline try_deadline = Deadline::in_ms(poll_ms(deadline, kTryMs * left) / left);
     --left;
-    Socket socket = begin_connect(route.to, route.from, why);
-    if (!socket) continue;
-    if (!wait_for(socket.fd(), POLLOUT, try_deadline, rendezvous.check_interrupt)) {
+    Dial dial(route.to, route.from);
+    const bool in_time = advance(dial, "", try_deadline, rendezvous.check_interrupt);
+    if (dial.state == Dial::State::kGreeted) return dial;
+    MUONRT_REQUIRE(dial.state != Dial::State::kForeign || left > 0, Status::kComm,
+                   "rendezvous: the program at ", rendezvous.address,
+                   " is not muonrt; use the port of rank 0");
+    if (in_time)
+      why = dial.why;
+    else if (dial.state == Dial::State::kConnecting)
       why = "no answer";
-      continue;
-    }
-    if (!is_connected(socket, why)) continue;
-    prepare(socket);
-    switch (receive_value(socket, greeting, try_deadline, rendezvous.check_interrupt)) {
-      case Received::kAll:
-        if (greeting.magic == kGreeting) return socket;
-        MUONRT_REQUIRE(left > 0, Status::kComm, "rendezvous: the program at ", rendezvous.address,
-                       " is not muonrt; use the port of rank 0");
-        why = "the program at that address is not muonrt";
-        break;
-      case Received::kEnded:
-        why = "the connection was closed";
-        break;
-      case Received::kPart:
-        why = "the program at that address sends nothing; perhaps it is not muonrt";
-        break;
-    }
+    else
+      why = "the program at that address sends nothing; perhaps it is not muonrt";
   }
-  return Socket();
+  return Dial();
 }
 
 /// Sends this rank's claim and waits until all ranks are connected. Returns false if the connection
 /// ends before rank 0 has answered: rank 0 has ended, or has dropped the connection because too
 /// many were waiting.
-/// @param mine  equal in all attempts of this process, so that rank 0 can detect a second process.
-bool ask(const Socket& socket, const TcpRendezvous& rendezvous, const std::string& secret,
-         const Greeting& greeting, const Nonce& mine, uint16_t port, Deadline deadline) {
-  Claim claim{
-      kClaim, rendezvous.rank, rendezvous.size, rendezvous.version, kProtocolVersion, port, 0, mine,
-      {}};
-  claim.proof = proof_of(secret, greeting.nonce, claim);
-  Answer answer{};
-  const Received result = send_value(socket, claim)
-                              ? receive_value(socket, answer, deadline, rendezvous.check_interrupt)
-                              : Received::kEnded;
-  MUONRT_REQUIRE(result != Received::kPart, Status::kTimeout, "rendezvous at ", rendezvous.address,
-                 ": rank ", rendezvous.rank,
+bool ask(Dial& dial, const Rendezvous& rendezvous, const std::string& secret, const Claim& claim,
+         Deadline deadline) {
+  dial.send_claim(secret, claim);
+  const bool in_time = advance(dial, secret, deadline, rendezvous.check_interrupt);
+  MUONRT_REQUIRE(in_time, Status::kTimeout, "rendezvous at ", rendezvous.address, ": rank ",
+                 rendezvous.rank,
                  " is connected, but other ranks did not connect before the timeout; start all "
                  "ranks, or raise timeout_ms");
-  if (result == Received::kEnded) return false;
-  const bool known =
-      answer.magic == kAnswer &&
-      equal_in_constant_time(answer.proof, proof_of(secret, greeting.nonce, claim.nonce, answer));
-  MUONRT_REQUIRE(
-      known, Status::kComm, "rendezvous at ", rendezvous.address, ": rank 0 and rank ",
-      rendezvous.rank,
-      " have different secrets, or data was corrupted in transit; pass the same secret on "
-      "all ranks");
-  answer.message.back() = 0;
-  if (answer.status != 0)
+  MUONRT_REQUIRE(dial.state != Dial::State::kForeign, Status::kComm, "rendezvous at ",
+                 rendezvous.address, ": rank 0 and rank ", rendezvous.rank,
+                 " have different secrets, or data was corrupted in transit; pass the same secret "
+                 "on all ranks");
+  const Answer& answer = dial.answer;
+  if (dial.state == Dial::State::kAnswered && answer.status != 0)
     throw error_with_message(
         status_of_peer(answer.status), [&] { return std::string(answer.message.data()); }, 0, true);
-  return true;
+  return dial.state == Dial::State::kAnswered;
 }
 
 /// Listens for higher ranks: at the interface that the user chose; at the loopback address if all
 /// ranks run on this machine; else at all addresses.
-void listen_for_ranks(const TcpRendezvous& rendezvous, const std::vector<SocketAddress>& rank_0,
+void listen_for_ranks(const Rendezvous& rendezvous, const std::vector<SocketAddress>& rank_0,
                       const Socket& connection, TcpConnections& out) {
   const bool last = rendezvous.rank == rendezvous.size - 1;
   if (last || out.listener) return;
@@ -130,46 +101,22 @@ void listen_for_ranks(const TcpRendezvous& rendezvous, const std::vector<SocketA
 
 /// Receives the addresses of all ranks. A rank on rank 0's machine may have a loopback address;
 /// then other machines connect to the address at which they reach rank 0.
-void read_addresses(const Socket& socket, const std::string& secret, TcpConnections& out,
+void read_addresses(const Dial& dial, const std::string& secret, TcpConnections& out,
                     Deadline deadline) {
-  AddressTable table{};
-  const bool got =
-      receive_value(socket, table, deadline, {}) == Received::kAll &&
-      receive_bytes(socket, out.addresses.data(), out.addresses.size() * sizeof(SocketAddress),
-                    deadline, {}) == Received::kAll;
-  MUONRT_REQUIRE(got && equal_in_constant_time(table.proof, proof_of(secret, table, out.addresses)),
+  const size_t bytes = out.addresses.size() * sizeof(SocketAddress);
+  Progress received = Progress::kBlocked;
+  for (size_t got = 0;
+       received == Progress::kBlocked && wait_for(dial.socket.fd(), POLLIN, deadline);)
+    received = receive_rest(dial.socket, out.addresses.data(), bytes, got);
+  MUONRT_REQUIRE(received == Progress::kDone &&
+                     equal_in_constant_time(dial.answer.addresses, proof_of(secret, out.addresses)),
                  Status::kComm, "rendezvous: rank ", out.rank,
                  " lost the connection to rank 0 before it received the addresses of all ranks; "
                  "see the output of rank 0");
-  const SocketAddress rank_0 = peer_of(socket);
+  const SocketAddress rank_0 = peer_of(dial.socket);
   for (SocketAddress& at : out.addresses)
-    if (at.is_loopback() && !rank_0.is_loopback()) at = rank_0.with_port(at.port);
-  out.key = key_of(secret, table);
-}
-
-}  // namespace
-
-void check_rank(int rank, int size) {
-  MUONRT_REQUIRE(size >= 1 && rank >= 0 && rank < size, Status::kInvalidArgument,
-                 "rendezvous: rank ", rank, " of ", size,
-                 " ranks does not exist; set 0 <= rank < size");
-}
-
-void check_ports(PortRange ports, const char* where) {
-  const bool any = ports.first == 0 && ports.last == 0;
-  MUONRT_REQUIRE(any || (ports.first >= 1 && ports.first <= ports.last && ports.last <= 65535),
-                 Status::kInvalidArgument, where, ": the ports are ", ports.first, " to ",
-                 ports.last,
-                 "; set 1 <= first_port <= last_port <= 65535, or both to 0 for any "
-                 "free port");
-}
-
-void check_rendezvous(const TcpRendezvous& m) {
-  check_rank(m.rank, m.size);
-  MUONRT_REQUIRE(m.secret.size() >= kSecretBytes, Status::kInvalidArgument,
-                 "rendezvous: the secret has ", m.secret.size(), " bytes; pass at least ",
-                 kSecretBytes, " random bytes, the same on all ranks");
-  check_ports(m.ports, "rendezvous");
+    if (at.is_loopback() && !rank_0.is_loopback()) at = rank_0.with_port(at.port());
+  out.key = key_of(secret, dial.answer.run);
 }
 
 void check_open_files(int rank, int size) {
@@ -190,8 +137,48 @@ void check_open_files(int rank, int size) {
                  "; raise it to at least ", needed, " (ulimit -n)");
 }
 
-TcpConnections connect_to_rank_0(const TcpRendezvous& rendezvous, Deadline deadline) {
-  check_rendezvous(rendezvous);
+TcpConnections accept_at_address(const Rendezvous& rendezvous, Deadline deadline) {
+  std::vector<Socket> listeners;
+  const Rendezvous here = retry_while_out_of_memory(deadline, [&] {
+    const bool any_port = port_of(rendezvous.address) == 0;
+    MUONRT_REQUIRE(!any_port || rendezvous.listening || rendezvous.size == 1,
+                   Status::kInvalidArgument, "rendezvous: the address '", rendezvous.address,
+                   "' asks for a free port, but listening is NULL, so the other ranks cannot learn "
+                   "which one; set listening, or give a port");
+    auto addresses = resolve(rendezvous.address);
+    if (!rendezvous.interface.empty()) addresses = addresses_on(rendezvous.interface, addresses);
+    Rendezvous out = rendezvous;
+    listeners.clear();
+    const int backlog = std::max(64, rendezvous.size);
+    listeners = any_port ? listen_in_range(addresses, rendezvous.ports, backlog)
+                         : listen_at(addresses, backlog);
+    out.address = with_port(rendezvous.address, address_of(listeners.front()).port());
+    return out;
+  });
+  if (here.listening) here.listening(here.address);
+  return accept_all_ranks(here, std::move(listeners), deadline);
+}
+
+}  // namespace
+
+void check_rendezvous(const Rendezvous& m, const char* where) {
+  MUONRT_REQUIRE(m.size >= 1 && m.rank >= 0 && m.rank < m.size, Status::kInvalidArgument, where,
+                 ": rank ", m.rank, " of ", m.size, " ranks does not exist; set 0 <= rank < size");
+  const bool may_be_empty = !m.run_id.empty();
+  MUONRT_REQUIRE(m.secret.size() >= kSecretBytes || (may_be_empty && m.secret.empty()),
+                 Status::kInvalidArgument, where, ": the secret has ", m.secret.size(),
+                 " bytes; pass at least ", kSecretBytes, " random bytes, the same on all ranks",
+                 may_be_empty ? ", or none" : "");
+  const auto [first, last] = m.ports;
+  MUONRT_REQUIRE((first == 0 && last == 0) || (first >= 1 && first <= last && last <= 65535),
+                 Status::kInvalidArgument, where, ": the ports are ", first, " to ", last,
+                 "; set 1 <= first_port <= last_port <= 65535, or both to 0 for any free port");
+  check_open_files(m.rank, m.size);
+}
+
+TcpConnections rendezvous_at_address(const Rendezvous& rendezvous, Deadline deadline) {
+  check_rendezvous(rendezvous, "rendezvous");
+  if (rendezvous.rank == 0) return accept_at_address(rendezvous, deadline);
   MUONRT_REQUIRE(port_of(rendezvous.address) != 0, Status::kInvalidArgument,
                  "rendezvous: address is '", rendezvous.address, "' on rank ", rendezvous.rank,
                  ", but only rank 0 may use port 0; pass the address that `listening` of rank 0 "
@@ -211,11 +198,20 @@ TcpConnections connect_to_rank_0(const TcpRendezvous& rendezvous, Deadline deadl
   return connect_to_rank_0(rendezvous, search, deadline);
 }
 
-TcpConnections connect_to_rank_0(const TcpRendezvous& rendezvous,
+TcpConnections connect_to_rank_0(const Rendezvous& rendezvous,
                                  FunctionRef<RankZeroContact(std::string& why)> search,
                                  Deadline deadline) {
   std::string why;
-  const Nonce mine = fresh_nonce();
+  // The nonce is equal in all attempts, so that rank 0 can detect a second process.
+  Claim claim{kClaim,
+              rendezvous.rank,
+              rendezvous.size,
+              rendezvous.version,
+              kProtocolVersion,
+              0,
+              0,
+              fresh_nonce(),
+              {}};
   int tries = 0, unanswered = 0;
   TcpConnections out;
   out.rank = rendezvous.rank;
@@ -228,21 +224,19 @@ TcpConnections connect_to_rank_0(const TcpRendezvous& rendezvous,
   Backoff pauses(milliseconds(0), milliseconds(20), milliseconds(200));
   for (; tries == 0 || !deadline.passed(); pauses.pause(deadline.at())) {
     if (rendezvous.check_interrupt) rendezvous.check_interrupt();
-    Greeting greeting{};
     std::string now;
     RankZeroContact contact;
-    Socket socket = retry_while_out_of_memory(deadline, [&] {
+    Dial dial = retry_while_out_of_memory(deadline, [&] {
       contact = search(now);
-      Socket greeted =
-          try_connect_to_rank_0(rendezvous, contact.addresses, greeting, deadline, now);
-      if (greeted) listen_for_ranks(rendezvous, contact.addresses, greeted, out);
+      Dial greeted = find_rank_0(rendezvous, contact.addresses, deadline, now);
+      if (greeted.socket) listen_for_ranks(rendezvous, contact.addresses, greeted.socket, out);
       return greeted;
     });
-    if (socket) {
-      const uint16_t port = out.listener ? address_of(out.listener).port : uint16_t{0};
-      if (ask(socket, rendezvous, contact.secret, greeting, mine, port, deadline)) {
-        read_addresses(socket, contact.secret, out, deadline);
-        out.sockets[0] = std::move(socket);
+    if (dial.socket) {
+      if (out.listener) claim.port = address_of(out.listener).port();
+      if (ask(dial, rendezvous, contact.secret, claim, deadline)) {
+        read_addresses(dial, contact.secret, out, deadline);
+        out.sockets[0] = std::move(dial.socket);
         return out;
       }
       MUONRT_REQUIRE(++unanswered < kMaxUnanswered, Status::kComm, "rendezvous at ",
@@ -250,7 +244,7 @@ TcpConnections connect_to_rank_0(const TcpRendezvous& rendezvous,
                      " ", unanswered,
                      " times without an answer, as it does if the secrets "
                      "differ; pass the same secret on all ranks, and see the output of rank 0");
-      retry_while_out_of_memory(deadline, [&] { why = "the connection was closed"; });
+      why.swap(dial.why);
     } else if (tries == 0 || !deadline.passed()) {
       why.swap(now);  // the reason of an attempt that the deadline has not interrupted
     }

@@ -12,18 +12,26 @@
 namespace muonrt {
 
 /// The configuration of a rendezvous over TCP: rank 0 listens, and the other ranks connect to it.
-struct TcpRendezvous {
+struct Rendezvous {
   int rank = 0, size = 1;
-  std::string address;    // "host:port" of rank 0; on rank 0, port 0 means any free port
-  std::string interface;  // name or address of this machine's interface to use. Empty: any (rank 0:
-                          // all of its addresses to which `address` resolves)
-  std::string secret;     // equal on all ranks; at least kSecretBytes bytes
-  int32_t version = 0;    // of the library; must be equal on all ranks
-  PortRange ports = {};   // at which this rank listens for other ranks
-  /// Rank 0 calls it, if set, with `address` and the actual port after it has started to listen.
-  std::function<void(const std::string& address)> listening = {};
+  /// "host:port" of rank 0; on rank 0, port 0 means any free port. In a shared folder: the path of
+  /// the folder, which exists.
+  std::string address;
+  std::string secret;    // equal on all ranks; at least kSecretBytes bytes; in a folder also empty
+  int32_t version = 0;   // of the library; must be equal on all ranks
+  PortRange ports = {};  // at which this rank listens for other ranks
   /// Called, if set, about every 100 ms while the rendezvous waits. May throw, which ends it.
   std::function<void()> check_interrupt = {};
+
+  // In a folder: names this run, with 1 to 64 letters, digits, '.', '-', '_'.
+  std::string run_id = {};
+
+  // At an address:
+  /// Name or address of this machine's interface to use. Empty: any (rank 0: all of its addresses
+  /// to which `address` resolves).
+  std::string interface = {};
+  /// Rank 0 calls it, if set, with `address` and the actual port after it has started to listen.
+  std::function<void(const std::string& address)> listening = {};
 };
 
 /// What a rank has after a rendezvous.
@@ -36,45 +44,49 @@ struct TcpConnections {
   Digest key{};                          // equal on all ranks of this run
 };
 
-/// Errors of all: INVALID_ARGUMENT. The last one: also COMM if the process may not open enough
-/// files.
-void check_rank(int rank, int size);
-void check_ports(PortRange ports, const char* where);
-void check_rendezvous(const TcpRendezvous& rendezvous);
-void check_open_files(int rank, int size);
-
-// Both ends prove that they know the secret without sending it: each answers the random number of
-// the other end with an HMAC over both numbers and the fields of its message. The connecting rank
-// proves it first; a connection without a valid proof is closed without an answer and has no
-// effect. Later frames are neither encrypted nor signed.
-
-/// For rank 0: accepts the connections of all other ranks. Connections without a valid proof, for
-/// example of port scanners, are rejected, and it continues to wait.
-/// Errors, which all connected ranks get, too: MISMATCH if the size or version of a rank differs,
-/// if its rank does not exist, or if two processes have the same rank. TIMEOUT, with the missing
-/// ranks. COMM if the process may not open enough files.
-TcpConnections accept_all_ranks(const TcpRendezvous& rendezvous, Deadline deadline);
-/// The same with sockets that listen already; `rendezvous.address` is only used in messages.
-TcpConnections accept_all_ranks(const TcpRendezvous& rendezvous, std::vector<Socket> listeners,
-                                Deadline deadline);
-
-/// For the other ranks: connects to rank 0 and returns when all ranks are connected. Retries, with
-/// pauses, if the name cannot be resolved, no process listens, or the connection ends before rank 0
-/// has answered.
-/// Errors: INVALID_ARGUMENT; COMM if another program listens at the address, no port is free, or
-/// rank 0 closes kMaxUnanswered connections without an answer; the error that rank 0 sends;
-/// TIMEOUT.
+/// Connects all ranks at the address of rank 0. Collective over all ranks. Rank 0 rejects
+/// connections without a valid proof, for example of port scanners, and continues to wait. The
+/// other ranks retry, with pauses, if the name cannot be resolved, no process listens, or the
+/// connection ends before rank 0 has answered.
+/// Errors: INVALID_ARGUMENT on one rank. MISMATCH on all ranks if the size or version of a rank
+/// differs, if its rank does not exist, or if two processes have the same rank. TIMEOUT, with the
+/// missing ranks. COMM if the process may not open enough files, no port is free, another program
+/// listens at the address, or rank 0 closes kMaxUnanswered connections without an answer.
+TcpConnections rendezvous_at_address(const Rendezvous& rendezvous, Deadline deadline);
 constexpr int kMaxUnanswered = 8;
-TcpConnections connect_to_rank_0(const TcpRendezvous& rendezvous, Deadline deadline);
+
+/// Connects all ranks through a folder that all of them can access. Rank 0 listens at free ports of
+/// all addresses of its machine. It writes these addresses and a random number to the file
+/// `address`/`run_id`, and deletes the file after the rendezvous. The other ranks read the file and
+/// connect to rank 0. The file has an HMAC over its content and the run id; without a secret the
+/// key is empty, so the HMAC is only a checksum. Over TCP the ranks prove that they know both the
+/// secret and the random number, so ranks of different runs cannot connect, even without a secret.
+/// Errors: also IO; on rank 0 INVALID_STATE if the file already exists; on the others COMM if the
+/// file was written with another secret, INVALID_STATE if it belongs to another user and there is
+/// no secret, CORRUPT if rank 0 did not write it.
+TcpConnections rendezvous_in_folder(const Rendezvous& rendezvous, Deadline deadline);
+
+// The parts of both:
+
+/// Errors: INVALID_ARGUMENT; COMM if the process may not open enough files.
+/// @param where  begins the messages.
+void check_rendezvous(const Rendezvous& rendezvous, const char* where);
+
+/// For rank 0: accepts the connections of all other ranks. The errors that it throws are also sent
+/// to all connected ranks. `rendezvous.address` is only used in messages.
+TcpConnections accept_all_ranks(const Rendezvous& rendezvous, std::vector<Socket> listeners,
+                                Deadline deadline);
 
 /// The possible addresses of rank 0, and the secret of the rendezvous.
 struct RankZeroContact {
   std::vector<SocketAddress> addresses;  // empty: not known yet
   std::string secret;
 };
-/// The same, but calls `search` before each attempt; `rendezvous.address` is only used in messages.
-/// @param search  returns the addresses. If there are none, it sets `why` to the reason.
-TcpConnections connect_to_rank_0(const TcpRendezvous& rendezvous,
+/// For the other ranks: connects to rank 0 and returns when all ranks are connected.
+/// `rendezvous.address` is only used in messages.
+/// @param search  called before each attempt; returns the addresses. If there are none, it sets
+///     `why` to the reason.
+TcpConnections connect_to_rank_0(const Rendezvous& rendezvous,
                                  FunctionRef<RankZeroContact(std::string& why)> search,
                                  Deadline deadline);
 

@@ -35,11 +35,10 @@ std::vector<Socket> listen_at(const std::vector<SocketAddress>& addresses, int b
   std::vector<Socket> out;
   std::string problems;
   for (const SocketAddress& address : addresses) {
-    const SystemAddress at(address);
-    Socket one = stream_socket(address.family);
+    Socket one = stream_socket(address.family());
     if (one) share_port(one);
-    const bool good =
-        one && bind(one.fd(), at.get(), at.length) == 0 && listen(one.fd(), backlog) == 0;
+    const bool good = one && bind(one.fd(), address.get(), address.length()) == 0 &&
+                      listen(one.fd(), backlog) == 0;
     const int error = good ? 0 : errno;
     problems +=
         good ? "" : cat(problems.empty() ? "" : ", ", address.text(), " (", errno_text(error), ")");
@@ -62,11 +61,11 @@ std::vector<Socket> listen_in_range(const std::vector<SocketAddress>& addresses,
   for (int32_t port = any ? 0 : ports.first;; ++port) {
     try {
       std::vector<SocketAddress> at = addresses;
-      for (SocketAddress& a : at) a.port = any ? uint16_t{0} : static_cast<uint16_t>(port);
+      for (SocketAddress& a : at) a = a.with_port(any ? uint16_t{0} : static_cast<uint16_t>(port));
       if (!any || at.size() < 2) return listen_at(at, backlog);
       std::vector<Socket> out = listen_at({at[0]}, backlog);  // the system chooses the port
       at.erase(at.begin());
-      for (SocketAddress& a : at) a.port = address_of(out[0]).port;
+      for (SocketAddress& a : at) a = a.with_port(address_of(out[0]).port());
       for (Socket& other : listen_at(at, backlog)) out.push_back(std::move(other));
       return out;
     } catch (const Error& error) {  // another program uses the port at one of the addresses
@@ -94,20 +93,20 @@ SocketAddress peer_of(const Socket& s) {
 }
 
 Socket begin_connect(const SocketAddress& address, const SocketAddress& from, std::string& why) {
-  const SystemAddress to(address), local(from);
-  Socket out = stream_socket(address.family);
+  Socket out = stream_socket(address.family());
   // The system may choose the port at which rank 0 will listen.
   if (out) share_port(out);
-  if (out && from.family != 0) {
+  if (out && from.family() != 0) {
     // The system then chooses the local port in connect(), when it knows the remote address.
     const int on = 1;
     setsockopt(out.fd(), IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &on, sizeof on);
-    if (bind(out.fd(), local.get(), local.length) != 0) {
+    if (bind(out.fd(), from.get(), from.length()) != 0) {
       why = cat("connecting from ", from.host(), " failed: ", errno_text(errno));
       return Socket();
     }
   }
-  if (out && (connect(out.fd(), to.get(), to.length) == 0 || errno == EINPROGRESS)) return out;
+  if (out && (connect(out.fd(), address.get(), address.length()) == 0 || errno == EINPROGRESS))
+    return out;
   why = errno_text(errno);
   return Socket();
 }
@@ -135,12 +134,15 @@ void prepare(const Socket& s) {
   setsockopt(s.fd(), SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
 }
 
-Received receive_rest(const Socket& s, void* data, size_t bytes, size_t& got) {
+Progress after_error() {
+  return errno == EAGAIN || errno == EINTR ? Progress::kBlocked : Progress::kEnded;
+}
+
+Progress receive_rest(const Socket& s, void* data, size_t bytes, size_t& got) {
   const ssize_t n = recv(s.fd(), static_cast<char*>(data) + got, bytes - got, MSG_DONTWAIT);
-  if (n < 0 && (errno == EAGAIN || errno == EINTR)) return Received::kPart;
-  if (n <= 0) return Received::kEnded;
+  if (n <= 0) return n < 0 ? after_error() : Progress::kEnded;
   got += static_cast<size_t>(n);
-  return got < bytes ? Received::kPart : Received::kAll;
+  return got < bytes ? Progress::kBlocked : Progress::kDone;
 }
 
 int poll_ms(Deadline deadline, int most) {

@@ -46,9 +46,12 @@ bool is_connected(const Socket& socket, std::string& why);
 /// Sets TCP_NODELAY and SO_KEEPALIVE.
 void prepare(const Socket& socket);
 
-enum class Received { kAll, kPart, kEnded };
-/// Reads what has arrived of `bytes` bytes, of which `got` were read before. Does not block.
-Received receive_rest(const Socket& socket, void* data, size_t bytes, size_t& got);
+/// The result of a read or write that does not block. kBlocked: it can continue later.
+enum class Progress { kDone, kBlocked, kEnded };
+/// Returns the result of a call that has failed with errno.
+Progress after_error();
+/// Reads what has arrived of `bytes` bytes, of which `got` were read before.
+Progress receive_rest(const Socket& socket, void* data, size_t bytes, size_t& got);
 
 /// Waits until poll() reports one of `events` or an error. Returns false after the deadline.
 /// @param check  if set, called about every 100 ms and after a signal; may throw.

@@ -61,36 +61,39 @@ Error error_in(const FrameHeader& head, const char* content, int size) {
 
 }  // namespace
 
-void TcpWorld::grant(const Channel& channel, const Message& receive) {
+/// Grants the message that the running operation of the channel expects from the peer.
+void TcpWorld::grant(Channel& channel, int32_t peer) {
+  const Message& receive = channel.of(peer).receive;
+  if (!receive.pending) return;
   FrameHeader frame{};
   frame.kind = static_cast<int32_t>(FrameKind::kGrant);
   frame.channel = channel.id;
   frame.from = rank_;
-  frame.to = receive.peer;
+  frame.to = peer;
   frame.number = receive.number;
   frame.message_bytes = receive.bytes;
-  link(receive.peer).queue(frame);  // if it is open; otherwise open() calls this function again
+  link(peer).queue(frame);  // if it is open; otherwise open() calls this function again
 }
 
 /// Takes the message that has arrived before its receive.
-void TcpWorld::receive_early(Channel& channel, Peer& peer, Message& receive) {
-  if (peer.early_bytes == 0) return;
+void TcpWorld::receive_early(Channel& channel, int32_t from) {
+  Peer& peer = channel.of(from);
+  Message& receive = peer.receive;
+  if (peer.early_bytes == 0 || !receive.pending) return;
   if (peer.early_bytes != receive.bytes)
-    return fail(channel, size_error(receive.peer, peer.early_bytes, receive.bytes));
+    return fail(channel, size_error(from, peer.early_bytes, receive.bytes));
   std::memcpy(receive.data, peer.early.get(), static_cast<size_t>(receive.bytes));
   peer.early_bytes = 0;
-  receive.complete = true;
-  --channel.incomplete;
+  complete(channel, receive);
 }
 
 /// Selects the next part of a message to the peer. Returns false if none may be sent now.
 bool TcpWorld::next_part(int32_t to) {
   Link& l = link(to);
   for (auto& [id, channel] : channels_) {
-    Peer& peer = channel.peers[static_cast<size_t>(to)];
-    if (peer.send < 0 || channel.error) continue;
-    Message& m = channel.sends[static_cast<size_t>(peer.send)];
-    if (m.done == m.bytes) continue;
+    Peer& peer = channel.of(to);
+    Message& m = peer.send;
+    if (!m.pending || channel.error || m.done == m.bytes) continue;
     const bool granted = peer.granted > m.number;
     const bool early = m.bytes <= kEarlyBytes && m.number > 0 && peer.granted == m.number;
     if (!granted && !early) continue;
@@ -113,18 +116,15 @@ void TcpWorld::write(int32_t to) {
   Link& l = link(to);
   while (l.state == Link::State::kOpen && l.writable && (l.part_data || next_part(to))) {
     const bool part = l.part_data;
-    const Link::Progress progress = l.write();
+    const Progress progress = l.write();
     // read() ends the link after it has read all that the peer has sent.
-    if (progress == Link::Progress::kEnded) return l.stop_writing();
-    if (progress == Link::Progress::kBlocked) return;
+    if (progress == Progress::kEnded) return l.stop_writing();
+    if (progress == Progress::kBlocked) return;
     if (!part || l.part_data) continue;
     Channel* const channel = find(l.part.channel);
-    if (!channel || channel->peers[static_cast<size_t>(to)].send < 0) continue;
-    const auto at = static_cast<size_t>(channel->peers[static_cast<size_t>(to)].send);
-    Message& m = channel->sends[at];
-    if (m.number != l.part.number || m.done < m.bytes) continue;
-    m.complete = true;
-    --channel->incomplete;
+    if (!channel) continue;
+    Message& m = channel->of(to).send;
+    if (m.pending && m.number == l.part.number && m.done == m.bytes) complete(*channel, m);
   }
 }
 
@@ -135,11 +135,11 @@ void TcpWorld::read(int32_t from) {
        reads < kReads && (more || l.payload_left > 0) && l.state == Link::State::kOpen; ++reads) {
     const bool begun = l.payload_left > 0;
     switch (l.fill(stage_, more)) {
-      case Link::Progress::kBlocked:
+      case Progress::kBlocked:
         return;
-      case Link::Progress::kEnded:
+      case Progress::kEnded:
         return end_link(from, "");
-      case Link::Progress::kDone:
+      case Progress::kDone:
         break;
     }
     if (begun && l.payload_left == 0) process_frame(from);
@@ -173,19 +173,17 @@ void TcpWorld::find_destination(int32_t from) {
   const FrameHeader& head = l.head;
   Channel* const channel = find(head.channel);
   if (!channel || error_of(*channel)) return;
-  Peer& peer = channel->peers[static_cast<size_t>(from)];
+  Peer& peer = channel->of(from);
+  const Message& m = peer.receive;
   l.sink_channel = channel->id;
-  if (peer.receive >= 0) {
-    Message& m = channel->receives[static_cast<size_t>(peer.receive)];
-    if (head.number == m.number && !m.complete) {
-      if (head.message_bytes != m.bytes)
-        return fail(*channel, size_error(from, head.message_bytes, m.bytes));
-      if (head.offset != m.done)
-        return fail(*channel, invalid_frame_error(from, "a part of a message is out of order"));
-      l.sink = Link::Sink::kReceive;
-      l.sink_at = m.data + m.done;
-      return;
-    }
+  if (m.pending && head.number == m.number) {
+    if (head.message_bytes != m.bytes)
+      return fail(*channel, size_error(from, head.message_bytes, m.bytes));
+    if (head.offset != m.done)
+      return fail(*channel, invalid_frame_error(from, "a part of a message is out of order"));
+    l.sink = Link::Sink::kReceive;
+    l.sink_at = m.data + m.done;
+    return;
   }
   const bool fits = peer.early && peer.early_bytes == 0 && head.message_bytes <= kEarlyBytes;
   if (head.number != peer.received || !fits)
@@ -220,7 +218,7 @@ void TcpWorld::process_frame(int32_t from) {
       forward(from, head, nullptr);
       if (head.channel == 0 && !forwarded) l.goodbye = true;
       if (!channel) return;
-      Peer& peer = channel->peers[static_cast<size_t>(head.from)];
+      Peer& peer = channel->of(head.from);
       (forwarded ? peer.left_forwarded : peer.left) = true;
       return wake_all();
     }
@@ -233,25 +231,20 @@ void TcpWorld::process_frame(int32_t from) {
 }
 
 void TcpWorld::process_data(int32_t from, Channel& channel) {
-  Link& l = link(from);
-  Peer& peer = channel.peers[static_cast<size_t>(from)];
+  const Link& l = link(from);
+  Peer& peer = channel.of(from);
   if (l.sink == Link::Sink::kEarly) {
     peer.early_bytes = l.head.message_bytes;
-    if (peer.receive < 0) return;
     // Its receive may have been posted since the header was read.
-    Message& posted = channel.receives[static_cast<size_t>(peer.receive)];
-    if (posted.number == l.head.number) receive_early(channel, peer, posted);
+    if (peer.receive.number == l.head.number) receive_early(channel, from);
     return;
   }
-  Message& m = channel.receives[static_cast<size_t>(peer.receive)];
-  m.done += l.head.payload_bytes;
-  if (m.done < m.bytes) return;
-  m.complete = true;
-  --channel.incomplete;
+  peer.receive.done += l.head.payload_bytes;
+  if (peer.receive.done == peer.receive.bytes) complete(channel, peer.receive);
 }
 
 void TcpWorld::process_grant(Channel& channel, const FrameHeader& head) {
-  Peer& peer = channel.peers[static_cast<size_t>(head.from)];
+  Peer& peer = channel.of(head.from);
   if (head.number != peer.granted || head.number > peer.sent)
     return fail(channel, invalid_frame_error(head.from, "a grant is out of order"));
   peer.granted = head.number + 1;

@@ -46,9 +46,8 @@ void TcpWorld::poll_links(Lock& lock, Poll& p, int timeout_ms) {
   p.peers.resize(p.fds.size(), -1);
   for (int32_t peer = 0; peer < size_; ++peer) {
     const Link& l = link(peer);
-    if (!l.socket) continue;
-    const bool connecting = l.state == Link::State::kConnecting;
-    add(l.socket, (connecting ? 0 : POLLIN) | (connecting || !l.is_idle() ? POLLOUT : 0), peer);
+    if (l.state == Link::State::kConnecting) add(l.dial.socket, l.dial.events(), peer);
+    if (l.socket) add(l.socket, POLLIN | (l.is_idle() ? 0 : POLLOUT), peer);
   }
   lock.unlock();
   // A wake-up takes longer than a message, so the thread of an operation sleeps only after a while.
@@ -72,18 +71,17 @@ void TcpWorld::poll_links(Lock& lock, Poll& p, int timeout_ms) {
     if (link(peer).state == Link::State::kOpen) {
       if (p.fds[i].revents & ~POLLOUT) read(peer);
       write(peer);
-    } else if (link(peer).socket) {
-      connected(peer);
+    } else if (link(peer).state == Link::State::kConnecting) {
+      link(peer).dial.advance(key_);
+      continue_handshake(peer);
     }
   }
   retrying_ = false;
   for (int32_t peer = 0; peer < rank_; ++peer) {
     Link& l = link(peer);
-    if (l.state == Link::State::kConnecting && l.connect_by.passed()) {
-      l.failed = true;
-      l.state = Link::State::kNone;
-      l.socket = Socket();
-      l.why = cat("no answer for ", kConnectMs / 1000, " s");
+    if (l.dial.state == Dial::State::kConnecting && l.connect_by.passed()) {
+      l.dial.fail(Dial::State::kUnreachable, "no answer for 20 s");
+      continue_handshake(peer);
     }
     retrying_ = retrying_ || (l.state == Link::State::kNone && !l.why.empty() && !l.failed);
   }
@@ -106,65 +104,26 @@ void TcpWorld::serve() {
 void TcpWorld::connect(int32_t peer) {
   Link& l = link(peer);
   if (peer > rank_ || l.failed || !l.try_again.passed()) return;
-  const SocketAddress& at = addresses_[static_cast<size_t>(peer)];
-  std::string why;
-  l.socket = begin_connect(at, from_, why);
-  l.state = l.socket ? Link::State::kConnecting : Link::State::kNone;
-  l.failed = !l.socket;
-  l.why = why;
+  l.dial = Dial(addresses_[static_cast<size_t>(peer)], from_);
+  l.state = Link::State::kConnecting;
   l.connect_by = Deadline::in_ms(kConnectMs);
-}
-
-/// The socket of a connection that is being made is ready.
-void TcpWorld::connected(int32_t peer) {
-  Link& l = link(peer);
-  if (l.state == Link::State::kConnecting) {
-    std::string why;
-    if (is_connected(l.socket, why)) {
-      prepare(l.socket);
-      l.state = Link::State::kGreeted;
-      l.got = 0;
-      return;
-    }
-    l.failed = true;
-    return retry(peer, std::move(why));
-  }
   continue_handshake(peer);
-}
-
-void TcpWorld::retry(int32_t peer, std::string why) {
-  Link& l = link(peer);
-  l.socket = Socket();
-  l.state = Link::State::kNone;
-  l.why = std::move(why);
-  l.try_again = Deadline::in_ms(kRetryMs);
 }
 
 void TcpWorld::continue_handshake(int32_t peer) {
   Link& l = link(peer);
-  const bool greeting = l.state == Link::State::kGreeted;
-  void* const to = greeting ? static_cast<void*>(&l.greeting) : &l.answer;
-  switch (receive_rest(l.socket, to, greeting ? sizeof l.greeting : sizeof l.answer, l.got)) {
-    case Received::kPart:
-      return;
-    case Received::kEnded:
-      return retry(peer, "the rank closed the connection");
-    case Received::kAll:
-      break;
-  }
-  l.got = 0;
-  if (greeting) {
-    l.claim = {kClaim, rank_, size_, 0, kProtocolVersion, 0, peer, fresh_nonce(), {}};
-    l.claim.proof = proof_of(key_, l.greeting.nonce, l.claim);
-    if (!send_value(l.socket, l.claim)) return retry(peer, "the rank closed the connection");
-    l.state = Link::State::kProof;
-    return;
-  }
-  if (equal_in_constant_time(l.answer.proof,
-                             proof_of(key_, l.greeting.nonce, l.claim.nonce, l.answer)))
+  if (l.dial.state == Dial::State::kGreeted)
+    l.dial.send_claim(key_,
+                      {kClaim, rank_, size_, 0, kProtocolVersion, 0, peer, fresh_nonce(), {}});
+  if (l.dial.is_waiting()) return;
+  if (l.dial.state == Dial::State::kAnswered) {
+    l.socket = std::move(l.dial.socket);
     return open(peer);
-  l.failed = true;
-  retry(peer, "another program answers there");
+  }
+  l.failed = l.dial.state != Dial::State::kClosed;
+  l.state = Link::State::kNone;
+  l.why.swap(l.dial.why);
+  l.try_again = Deadline::in_ms(kRetryMs);
 }
 
 /// The connection is ready. Sends the errors and the grants for which there was no connection. This
@@ -178,23 +137,21 @@ void TcpWorld::open(int32_t peer) {
   }
   l.state = Link::State::kOpen;
   l.why.clear();
-  for (const auto& [id, channel] : channels_) {
+  for (auto& [id, channel] : channels_) {
     if (const auto& error = error_of(channel)) {
       const ErrorFrame frame(id, rank_, error->with_rank(rank_));
       l.queue(frame.head, frame.content);
       continue;
     }
-    const int32_t at = channel.peers[static_cast<size_t>(peer)].receive;
-    if (at >= 0) grant(channel, channel.receives[static_cast<size_t>(at)]);
+    grant(channel, peer);
   }
   write(peer);
 }
 
 void TcpWorld::accept() {
-  const auto examine = [this](PendingConnections::Connection& c) { admit(c); };
   try {
-    pending_.read(examine);
-    const int error = pending_.accept(listener_, examine);
+    pending_.read();
+    const int error = pending_.accept(listener_);
     if (error != 0 && !error_)
       error_ = make_error(Status::kComm, "rank ", rank_, " cannot accept a connection (",
                           errno_text(error), "); raise the limit of open files (ulimit -n)");
@@ -207,7 +164,7 @@ void TcpWorld::admit(PendingConnections::Connection& c) {
   if (claim.to != rank_ || claim.rank <= rank_ || claim.rank >= size_) return;
   Link& l = link(claim.rank);
   if (l.state != Link::State::kNone) return;
-  if (!send_value(c.socket, make_answer(key_, c.greeted, claim.nonce, Status::kOk, ""))) return;
+  if (!c.send_answer(key_, make_answer(Status::kOk, ""))) return;
   l.socket = std::move(c.socket);
   open(claim.rank);
 }

@@ -83,22 +83,8 @@ class TcpTransport final : public Transport {
 
 }  // namespace
 
-std::unique_ptr<Transport> make_tcp_transport_over(TcpConnections connections) {
+std::unique_ptr<Transport> make_tcp_transport(TcpConnections connections) {
   return std::make_unique<TcpTransport>(std::make_shared<TcpWorld>(std::move(connections)), 1);
-}
-
-std::unique_ptr<Transport> make_tcp_transport(const TcpRendezvous& rendezvous, int64_t timeout_ms) {
-  check_rendezvous(rendezvous);
-  check_open_files(rendezvous.rank, rendezvous.size);
-  const Deadline deadline = Deadline::in_ms(timeout_ms);
-  return make_tcp_transport_over(rendezvous.rank == 0 ? accept_all_ranks(rendezvous, deadline)
-                                                      : connect_to_rank_0(rendezvous, deadline));
-}
-
-std::unique_ptr<Transport> make_folder_transport(const FolderRendezvous& rendezvous,
-                                                 int64_t timeout_ms) {
-  check_open_files(rendezvous.rank, rendezvous.size);
-  return make_tcp_transport_over(rendezvous_in_folder(rendezvous, Deadline::in_ms(timeout_ms)));
 }
 
 }  // namespace muonrt

@@ -127,8 +127,6 @@ void TcpWorld::enter(uint64_t id) {
   Channel channel;
   channel.id = id;
   channel.peers.resize(links_.size());
-  channel.sends.reserve(links_.size());
-  channel.receives.reserve(links_.size());
   channels_.emplace(id, std::move(channel));
   // Not earlier, because frames of a channel that does not exist are dropped.
   if (rank_ == 0 && size_ > 2) start_server();
@@ -196,7 +194,7 @@ void TcpWorld::exchange(uint64_t id, std::span<const SendTo> sends,
     begin(channel, sends, receives);
     while (true) {
       if (const auto& error = error_of(channel)) throw *error;
-      if (channel.incomplete == 0) break;
+      if (channel.pending == 0) break;
       throw_if_impossible(channel);
       if (deadline.passed()) throw_timeout(channel);
       wait(lock, deadline);
@@ -212,26 +210,24 @@ void TcpWorld::begin(Channel& channel, std::span<const SendTo> sends,
                      std::span<const ReceiveFrom> receives) {
   for (const ReceiveFrom& r : receives) {
     if (r.peer == rank_) continue;
-    Peer& peer = channel.peers[static_cast<size_t>(r.peer)];
+    Peer& peer = channel.of(r.peer);
     if (!peer.early) peer.early = std::make_unique_for_overwrite<char[]>(kEarlyBytes);
-    peer.receive = static_cast<int32_t>(channel.receives.size());
-    channel.receives.push_back({r.peer, static_cast<char*>(r.data), r.bytes, peer.received++});
-    ++channel.incomplete;
+    peer.receive = {static_cast<char*>(r.data), r.bytes, peer.received++, true};
+    ++channel.pending;
   }
   for (const SendTo& s : sends) {
     if (s.peer == rank_) continue;
-    Peer& peer = channel.peers[static_cast<size_t>(s.peer)];
-    peer.send = static_cast<int32_t>(channel.sends.size());
-    channel.sends.push_back(
-        {s.peer, static_cast<char*>(const_cast<void*>(s.data)), s.bytes, peer.sent++});
-    ++channel.incomplete;
+    Peer& peer = channel.of(s.peer);
+    peer.send = {static_cast<char*>(const_cast<void*>(s.data)), s.bytes, peer.sent++, true};
+    ++channel.pending;
   }
-  for (Message& m : channel.receives) {
-    grant(channel, m);
-    receive_early(channel, channel.peers[static_cast<size_t>(m.peer)], m);
+  for (const ReceiveFrom& r : receives) {
+    if (r.peer == rank_) continue;
+    grant(channel, r.peer);
+    receive_early(channel, r.peer);
   }
-  for (const Message& m : channel.sends) write(m.peer);
-  for (const Message& m : channel.receives) write(m.peer);
+  for (const SendTo& s : sends) write(s.peer);
+  for (const ReceiveFrom& r : receives) write(r.peer);
 }
 
 void TcpWorld::end(Channel& channel) noexcept {
@@ -240,26 +236,23 @@ void TcpWorld::end(Channel& channel) noexcept {
       l.sink = Link::Sink::kDiscard;
     if (l.part_data && l.part.channel == channel.id) l.release_part();
   }
-  for (const auto* const messages : {&channel.sends, &channel.receives}) {
-    for (const Message& m : *messages) {
-      Peer& peer = channel.peers[static_cast<size_t>(m.peer)];
-      peer.send = peer.receive = -1;
-    }
-  }
-  channel.sends.clear();
-  channel.receives.clear();
-  channel.incomplete = 0;
+  for (Peer& peer : channel.peers) peer.send.pending = peer.receive.pending = false;
+  channel.pending = 0;
   --operations_;
   send_rest();
 }
 
+void TcpWorld::complete(Channel& channel, Message& message) {
+  message.pending = false;
+  --channel.pending;
+}
+
 void TcpWorld::throw_if_impossible(Channel& channel) {
-  for (const auto* const messages : {&channel.sends, &channel.receives}) {
-    for (const Message& m : *messages) {
-      if (m.complete) continue;
-      if (link(m.peer).state == Link::State::kNone) connect(m.peer);
-      if (const auto error = why_impossible(channel, m.peer)) throw *error;
-    }
+  for (int32_t r = 0; r < size_; ++r) {
+    const Peer& peer = channel.of(r);
+    if (!peer.send.pending && !peer.receive.pending) continue;
+    if (link(r).state == Link::State::kNone) connect(r);
+    if (const auto error = why_impossible(channel, r)) throw *error;
   }
 }
 
@@ -268,7 +261,7 @@ void TcpWorld::throw_if_impossible(Channel& channel) {
 /// end of this connection may be faster than the error for which the peer left, which rank 0
 /// forwards before it forwards that the peer has left.
 std::optional<Error> TcpWorld::why_impossible(Channel& channel, int32_t of) {
-  Peer& peer = channel.peers[static_cast<size_t>(of)];
+  Peer& peer = channel.of(of);
   const Link& l = link(of);
   const auto& since = disconnected_[static_cast<size_t>(of)];
   const bool connecting = l.state != Link::State::kNone && l.state != Link::State::kClosed;
@@ -291,7 +284,7 @@ std::string TcpWorld::missing_link_text(int32_t peer) {
   const Link& l = link(peer);
   if (rank_ < peer)
     return cat("rank ", peer, " has not connected to this rank, which listens at ", here_, " port ",
-               address_of(listener_).port, "; if rank ", peer,
+               address_of(listener_).port(), "; if rank ", peer,
                " is running, check whether a firewall blocks this port");
   return cat("rank ", rank_, " at ", here_, " cannot connect to rank ", peer, " at ",
              addresses_[static_cast<size_t>(peer)].text(), " (",
@@ -300,16 +293,20 @@ std::string TcpWorld::missing_link_text(int32_t peer) {
 }
 
 void TcpWorld::throw_timeout(const Channel& channel) {
-  const auto is_missing = [](const Message& m) { return !m.complete; };
-  auto at = std::find_if(channel.receives.begin(), channel.receives.end(), is_missing);
-  const bool receives = at != channel.receives.end();
-  if (!receives) at = std::find_if(channel.sends.begin(), channel.sends.end(), is_missing);
+  const auto missing = [&](Message Peer::*message) {
+    return std::find_if(channel.peers.begin(), channel.peers.end(),
+                        [&](const Peer& peer) { return (peer.*message).pending; });
+  };
+  auto at = missing(&Peer::receive);
+  const bool receives = at != channel.peers.end();
+  if (!receives) at = missing(&Peer::send);
+  const auto peer = static_cast<int32_t>(at - channel.peers.begin());
   throw make_error(
-      Status::kTimeout, receives ? "received no message from rank " : "rank ", at->peer,
-      receives ? "" : " accepted no message", " before the timeout; check whether rank ", at->peer,
+      Status::kTimeout, receives ? "received no message from rank " : "rank ", peer,
+      receives ? "" : " accepted no message", " before the timeout; check whether rank ", peer,
       " is still running, or raise the timeout (timeout_ms of the optimizer in a step, otherwise "
       "muonrt_comm_set_timeout())",
-      link(at->peer).state == Link::State::kOpen ? "" : "; " + missing_link_text(at->peer));
+      link(peer).state == Link::State::kOpen ? "" : "; " + missing_link_text(peer));
 }
 
 }  // namespace muonrt

@@ -69,19 +69,18 @@ class TcpWorld {
 
   /// A message of the running operation of a channel.
   struct Message {
-    int32_t peer;
-    char* data;
-    int64_t bytes;
-    uint64_t number;
+    char* data = nullptr;
+    int64_t bytes = 0;
+    uint64_t number = 0;
+    bool pending = false;
     int64_t done = 0;  // bytes received, or handed to the connection
-    bool complete = false;
   };
   /// The messages of a channel from and to one peer.
   struct Peer {
+    Message send, receive;
     uint64_t sent = 0, received = 0;  // messages of all operations, with the running one
     uint64_t granted = 0;             // messages that the peer has granted
     int64_t granted_bytes = 0;        // size of the last one
-    int32_t send = -1, receive = -1;  // index of the message in the running operation
     std::unique_ptr<char[]> early;    // kEarlyBytes bytes, if this rank has received from the peer
     int64_t early_bytes = 0;          // size of the message in `early`; 0: there is none
     bool left = false, left_forwarded = false;
@@ -90,9 +89,9 @@ class TcpWorld {
   struct Channel {
     uint64_t id = 0;
     std::vector<Peer> peers;
-    std::vector<Message> sends, receives;  // of the running operation
-    int64_t incomplete = 0;
+    int64_t pending = 0;         // messages of the running operation
     std::optional<Error> error;  // the first error of the channel
+    Peer& of(int32_t peer) { return peers[static_cast<size_t>(peer)]; }
   };
   /// The sockets of one poll().
   struct Poll {
@@ -109,6 +108,7 @@ class TcpWorld {
   void begin(Channel& channel, std::span<const SendTo> sends,
              std::span<const ReceiveFrom> receives);
   void end(Channel& channel) noexcept;
+  static void complete(Channel& channel, Message& message);
   void throw_if_impossible(Channel& channel);
   std::optional<Error> why_impossible(Channel& channel, int32_t peer);
   [[noreturn]] void throw_timeout(const Channel& channel);
@@ -118,8 +118,8 @@ class TcpWorld {
   void wake_all() noexcept;
 
   // tcp_frames.cpp: frames
-  void grant(const Channel& channel, const Message& receive);
-  void receive_early(Channel& channel, Peer& peer, Message& receive);
+  void grant(Channel& channel, int32_t peer);
+  void receive_early(Channel& channel, int32_t peer);
   bool next_part(int32_t peer);
   void write(int32_t peer);
   void read(int32_t peer);
@@ -137,9 +137,7 @@ class TcpWorld {
   void start_server();
   void serve();
   void connect(int32_t peer);
-  void connected(int32_t peer);
   void continue_handshake(int32_t peer);
-  void retry(int32_t peer, std::string why);
   void open(int32_t peer);
   void accept();
   void admit(PendingConnections::Connection& connection);
@@ -156,7 +154,7 @@ class TcpWorld {
   std::mutex mutex_;
   std::condition_variable wake_;
   std::map<uint64_t, Channel> channels_;
-  PendingConnections pending_{key_, size_};
+  PendingConnections pending_{key_, size_, [this](auto& c) { admit(c); }};
   std::optional<Error> error_;  // ends all channels: the connection to rank 0 is lost
   // By rank: when rank 0 has reported that the rank's connection has ended.
   std::vector<std::optional<Clock::time_point>> disconnected_;

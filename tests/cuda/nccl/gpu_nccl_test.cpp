@@ -35,9 +35,12 @@ std::unique_ptr<Comm> between_processes() {
                                                                 std::getenv("MUONRT_TEST_PORT");
   REQUIRE(rank);
   REQUIRE(port);
-  return real(make_tcp_transport(
-      {std::atoi(rank), 2, std::string("127.0.0.1:") + port, "lo", "one machine's test", 1},
-      60000));
+  const Rendezvous rendezvous{.rank = std::atoi(rank),
+                              .size = 2,
+                              .address = std::string("127.0.0.1:") + port,
+                              .secret = "one machine's test",
+                              .interface = "lo"};
+  return real(make_tcp_transport(rendezvous_at_address(rendezvous, Deadline::in_ms(60000))));
 }
 
 }  // namespace

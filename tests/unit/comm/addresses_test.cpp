@@ -40,9 +40,9 @@ std::vector<SocketAddress> list(const std::vector<std::string>& of) {
 Socket self_connection(int port, const std::string& host) {
   Socket out([&] { return socket(AF_INET, SOCK_STREAM, 0); });
   const sockaddr_in here = loopback::address(port);
-  const SystemAddress to(resolve(cat(host, ':', port))[0]);
+  const SocketAddress to = resolve(cat(host, ':', port))[0];
   const bool good = bind(out.fd(), reinterpret_cast<const sockaddr*>(&here), sizeof here) == 0 &&
-                    connect(out.fd(), to.get(), to.length) == 0;
+                    connect(out.fd(), to.get(), to.length()) == 0;
   return good ? std::move(out) : Socket();
 }
 
@@ -85,10 +85,11 @@ TEST_CASE("addresses: rank 0 listens at all addresses of its machine", "[unit][c
 TEST_CASE("addresses: a free port is the same at all addresses", "[unit][comm][rendezvous]") {
   const auto listeners =
       listen_in_range(list({"127.0.0.1:0", "198.51.100.7:0", "127.0.0.2:0"}), {}, 4);
-  const std::string port = cat(':', address_of(listeners.at(0)).port);
+  const std::string port = cat(':', address_of(listeners.at(0)).port());
   CHECK(port != ":0");
   CHECK(texts(listeners) == cat("127.0.0.1", port, " 127.0.0.2", port, " "));
-  CHECK((port_of("127.0.0.1" + port) == address_of(listeners[0]).port && port_of("[::1]:0") == 0));
+  CHECK(
+      (port_of("127.0.0.1" + port) == address_of(listeners[0]).port() && port_of("[::1]:0") == 0));
   CHECK(with_port("[::1]:0", 80) == "[::1]:80");
 }
 
@@ -103,7 +104,7 @@ TEST_CASE("addresses: a range of ports is used from its first free one, and its 
     } catch (const Error&) {  // another program uses a port of the range
       break;
     }
-    const int32_t got = address_of(taken.back()).port;
+    const int32_t got = address_of(taken.back()).port();
     CHECK((got >= port && got <= first + 2));
   }
   CHECK_THROWS_WITH(listen_in_range(at, {first, first + 2}, 4),
@@ -113,15 +114,16 @@ TEST_CASE("addresses: a range of ports is used from its first free one, and its 
 TEST_CASE("addresses: ranks connect at an address of an interface that is not its first",
           "[unit][comm][rendezvous]") {
   const std::string address = cat("127.0.0.9:", loopback::free_port());
+  const auto config = [&](int rank) {
+    return Rendezvous{rank, 2, address, "a secret of this test", 100, {}, {}, {}, "lo"};
+  };
   CHECK(text_of(on_ranks(2, [&](int rank) {
-          const TcpRendezvous m{rank, 2, address, "lo", "a secret of this test", 100};
-          const auto t = make_tcp_transport(m, 30'000);
+          const auto t =
+              make_tcp_transport(rendezvous_at_address(config(rank), Deadline::in_ms(30'000)));
           require_none(check_allgather(*t, 10, 1));
         })) == "");
-  const auto one_rank = on_ranks(1, [&](int) {
-    make_tcp_transport({0, 2, address, "lo", "a secret of this test", 100}, 50);
-  });
-  CHECK(text_of(one_rank).find(cat("listens at ", address, ": rank 1 of 2")) != std::string::npos);
+  const auto error = error_of([&] { rendezvous_at_address(config(0), Deadline::in_ms(50)); });
+  CHECK(is_error(error, Status::kTimeout, cat("listens at ", address, ": rank 1 of 2")));
 }
 
 TEST_CASE("socket: a connection to itself is detected, and frees its port at once",

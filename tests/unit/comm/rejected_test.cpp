@@ -20,7 +20,7 @@
 #include "support/thread_ranks.hpp"
 
 using namespace muonrt;
-using transport_test::on_ranks;
+using namespace transport_test;
 
 namespace {
 
@@ -51,28 +51,6 @@ extern "C" MUONRT_EXPORTED int getaddrinfo(const char* name, const char* service
   return next<decltype(getaddrinfo)>("getaddrinfo")(name, service, hints, result);
 }
 
-namespace {
-
-/// The statuses and messages of two ranks.
-struct Ended {
-  muonrt_status_t status[2];
-  std::string message[2];
-};
-/// Runs `function` on two ranks, of which `faulty` can start only `nth` threads.
-template <class Function>
-Ended with_few_threads(int faulty, int nth, const Function& function) {
-  Ended out;
-  threads_left = nth;
-  on_ranks(2, [&](int rank) {
-    marked = rank == faulty;
-    out.status[rank] = function(rank, out.message[rank]);
-    marked = false;
-  });
-  return out;
-}
-
-}  // namespace
-
 TEST_CASE("rejected thread: the creation of an optimizer is out of memory on every rank",
           "[unit][optimizer][abi]") {
   for (int faulty = 0; faulty < 2; ++faulty) {
@@ -86,21 +64,25 @@ TEST_CASE("rejected thread: the creation of an optimizer is out of memory on eve
         muonrt_comm_set_timeout(comms[rank], 20'000);
       }
       muonrt_thread_group_destroy(group);
-      const Ended ended = with_few_threads(faulty, failed, [&](int rank, std::string& message) {
+      threads_left = failed;
+      muonrt_status_t status[2] = {};
+      std::string message[2];
+      on_ranks(2, [&](int rank) {
+        marked = rank == faulty;
         muonrt_optimizer_options_t options;
         muonrt_optimizer_options_init(&options);
         options.threads = 3;
         OneMatrix trainer;
-        const muonrt_status_t status = trainer.create(comms[rank], &options);
-        message = muonrt_get_last_error();
-        return status;
+        status[rank] = trainer.create(comms[rank], &options);
+        message[rank] = muonrt_get_last_error();
+        marked = false;
       });
       for (muonrt_comm_t* comm : comms) muonrt_comm_destroy(comm);
       rejected = threads_left < 0;
-      CAPTURE(faulty, failed, ended.message[0], ended.message[1]);
+      CAPTURE(faulty, failed, message[0], message[1]);
       for (int rank = 0; rank < 2; ++rank) {
-        CHECK(ended.status[rank] == (rejected ? MUONRT_ERROR_OUT_OF_MEMORY : MUONRT_OK));
-        if (rejected) CHECK_THAT(ended.message[rank], Catch::Contains("thread"));
+        CHECK(status[rank] == (rejected ? MUONRT_ERROR_OUT_OF_MEMORY : MUONRT_OK));
+        if (rejected) CHECK_THAT(message[rank], Catch::Contains("thread"));
       }
     }
     CHECK(failed >= 4);  // two threads of the thread pool, and two streams
@@ -108,28 +90,19 @@ TEST_CASE("rejected thread: the creation of an optimizer is out of memory on eve
 }
 
 TEST_CASE("rejected thread: the creation of a connection is out of memory", "[unit][tcp]") {
-  auto connections = transport_test::tcp_connections(3);  // with three ranks, rank 0 needs a thread
+  auto connections = tcp_connections(3);  // with three ranks, rank 0 needs a thread
   threads_left = 0;
-  marked = true;
-  const auto outcome = [&]() -> std::optional<Error> {
-    try {
-      make_tcp_transport_over(std::move(connections[0]));
-    } catch (const Error& error) {
-      return error;
-    }
-    return std::nullopt;
-  }();
-  marked = false;
-  REQUIRE(outcome);
-  CHECK(outcome->status() == Status::kOutOfMemory);
-  CHECK_THAT(outcome->message(), Catch::Contains("cannot start a thread for"));
+  const auto outcome = error_of([&] {
+    marked = true;
+    make_tcp_transport(std::move(connections[0]));
+  });
+  CHECK(is_error(outcome, Status::kOutOfMemory, "cannot start a thread for"));
   char byte = 0;
   const ReceiveFrom receive{0, &byte, 1};
-  const auto errors = on_ranks(1, [&](int) {
-    make_tcp_transport_over(std::move(connections[1]))->exchange({}, {&receive, 1});
+  const auto error = error_of([&] {
+    make_tcp_transport(std::move(connections[1]))->exchange({}, {&receive, 1});
   });
-  REQUIRE(errors[0]);
-  CHECK(errors[0]->status() == Status::kComm);
+  CHECK(is_error(error, Status::kComm, ""));
 }
 
 TEST_CASE("resolving a name: an error without memory does not blame the name",
@@ -144,10 +117,9 @@ TEST_CASE("resolving a name: an error without memory does not blame the name",
     CAPTURE(row.error, row.code);
     name_error = row.error;
     name_errno = row.code;
-    const auto error = on_ranks(1, [](int) { resolve("localhost:80"); })[0];
+    const auto error = error_of([] { resolve("localhost:80"); });
     name_error = name_errno = 0;
-    REQUIRE(error);
-    CHECK(error->status() == row.status);
+    CHECK(is_error(error, row.status, ""));
   }
   CHECK(!resolve("localhost:80").empty());
 }

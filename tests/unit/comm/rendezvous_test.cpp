@@ -9,7 +9,6 @@
 #include <thread>
 
 #include "comm/tcp/handshake.hpp"
-#include "comm/tcp/tcp_transport.hpp"
 #include "support/loopback.hpp"
 #include "support/thread_ranks.hpp"
 
@@ -22,18 +21,12 @@ constexpr int64_t kLong = 30'000;
 
 constexpr const char* kSecret = "a secret of this test";
 
-TcpRendezvous config(int port, int rank, int size) {
-  return {rank, size, loopback::at_port(port), "", kSecret, 100};
+Rendezvous config(int port, int rank, int size) {
+  return {rank, size, loopback::at_port(port), kSecret, 100};
 }
 
-std::unique_ptr<Transport> connect(const TcpRendezvous& m, int64_t timeout_ms = kLong) {
-  auto out = make_tcp_transport(m, timeout_ms);
-  out->set_timeout_ms(timeout_ms);
-  return out;
-}
-
-bool is_error(const std::optional<Error>& error, Status status, const std::string& text) {
-  return error && error->status() == status && error->message().find(text) != std::string::npos;
+void connect(const Rendezvous& m, int64_t timeout_ms = kLong) {
+  rendezvous_at_address(m, Deadline::in_ms(timeout_ms));
 }
 
 /// Receives a value. Returns false if the connection ends before.
@@ -72,10 +65,7 @@ struct Visitor {
 std::optional<Error> while_rank_0_waits(int size, const std::function<void(int)>& function) {
   const int port = loopback::free_port();
   std::optional<Error> outcome;
-  std::thread rank_0([&] {
-    outcome = on_ranks(
-        1, [&](int) { accept_all_ranks(config(port, 0, size), Deadline::in_ms(kLong)); })[0];
-  });
+  std::thread rank_0([&] { outcome = error_of([&] { connect(config(port, 0, size)); }); });
   function(port);
   rank_0.join();
   return outcome;
@@ -87,7 +77,7 @@ TEST_CASE("rendezvous: a rank with another secret is rejected, and the others co
           "[unit][comm][rendezvous]") {
   const int port = loopback::free_port();
   const auto errors = on_ranks(3, [&](int rank) {
-    TcpRendezvous m = config(port, rank, 3);
+    Rendezvous m = config(port, rank, 3);
     if (rank == 2) m.secret = "another secret altogether";
     connect(m, 2000);
   });
@@ -97,26 +87,17 @@ TEST_CASE("rendezvous: a rank with another secret is rejected, and the others co
   CHECK(is_error(errors[1], Status::kTimeout, "rendezvous at"));
 }
 
-TEST_CASE("rendezvous: after a timeout the missing ranks are named", "[unit][comm][rendezvous]") {
-  const int port = loopback::free_port();
-  const auto errors = on_ranks(2, [&](int rank) { connect(config(port, rank, 4), 300); });
-  CHECK(is_error(errors[0], Status::kTimeout, "ranks 2, 3 of 4 did not connect"));
-  CHECK(errors[1]);
-  const auto one_rank = on_ranks(1, [&](int) { connect(config(port, 1, 4), 300); });
-  CHECK(is_error(one_rank[0], Status::kTimeout, "found no rank 0"));
-}
-
 TEST_CASE("rendezvous: the error says so if only rank 0's machine can connect to its address",
           "[unit][comm][rendezvous]") {
   const int port = loopback::free_port();
   for (const auto& [host, local] :
        {std::pair{"127.0.1.1", true}, {"127.0.0.1", true}, {"0.0.0.0", false}}) {
     INFO(host);
-    TcpRendezvous m = config(port, 0, 2);
+    Rendezvous m = config(port, 0, 2);
     m.address = cat(host, ":", port);
-    const auto errors = on_ranks(1, [&](int) { connect(m, 100); });
-    CHECK(is_error(errors[0], Status::kTimeout, "rank 1 of 2 did not connect"));
-    CHECK(is_error(errors[0], Status::kTimeout, "only this machine can connect to that address") ==
+    const auto error = error_of([&] { connect(m, 100); });
+    CHECK(is_error(error, Status::kTimeout, "rank 1 of 2 did not connect"));
+    CHECK(is_error(error, Status::kTimeout, "only this machine can connect to that address") ==
           local);
   }
 }
@@ -134,14 +115,14 @@ TEST_CASE("rendezvous: a server that is not muonrt, or does not know the secret,
       Claim claim{};
       recv(connection.fd(), &claim, sizeof claim, 0);
       if (!answer) return;
-      const Answer accepted = make_answer("guessed", Nonce{}, claim.nonce, Status::kOk, "");
+      Answer accepted = make_answer(Status::kOk, "");
+      accepted.proof = proof_of("guessed", Nonce{}, claim.nonce, accepted);
       send(connection.fd(), &accepted, sizeof accepted, MSG_NOSIGNAL);
     });
-    const auto errors = on_ranks(1, [&](int) {
-      connect_to_rank_0(config(address_of(listener).port, 1, 2), Deadline::in_ms(timeout_ms));
-    });
+    const auto error =
+        error_of([&] { connect(config(address_of(listener).port(), 1, 2), timeout_ms); });
     server.join();
-    return errors[0];
+    return error;
   };
   CHECK(is_error(against(std::string(64, 'x'), false), Status::kComm, "not muonrt"));
   const Greeting greeting{kGreeting, Nonce{}};
@@ -171,12 +152,11 @@ TEST_CASE("rendezvous: a proof is valid for one secret, one claim and one greeti
 }
 
 TEST_CASE("rendezvous: invalid arguments are named", "[unit][comm][rendezvous]") {
-  const auto rejected = [](TcpRendezvous m, const std::string& text) {
-    const auto errors = on_ranks(1, [&](int) { connect(m, 100); });
-    return errors[0] && errors[0]->status() != Status::kInternal &&
-           errors[0]->message().find(text) != std::string::npos;
+  const auto rejected = [](const Rendezvous& m, const std::string& text) {
+    const auto error = error_of([&] { connect(m, 100); });
+    return is_error(error, Status::kInvalidArgument, text) || is_error(error, Status::kComm, text);
   };
-  TcpRendezvous m = config(1, 0, 2);
+  Rendezvous m = config(1, 0, 2);
   m.secret = "only 15 bytes..";
   CHECK(rejected(m, "secret has 15 bytes; pass at least 16"));
   m = config(1, 0, 2);
@@ -198,10 +178,12 @@ TEST_CASE(
     "rendezvous: waits for a name that cannot be resolved yet, but rejects an invalid address",
     "[unit][comm][rendezvous]") {
   const auto error_at = [](const std::string& address, int64_t timeout_ms) {
-    TcpRendezvous m = config(1, 1, 2);
+    Rendezvous m = config(1, 1, 2);
     m.address = address;
-    return on_ranks(1, [&](int) { connect(m, timeout_ms); })[0];
+    return error_of([&] { connect(m, timeout_ms); });
   };
+  CHECK(is_error(error_at(loopback::at_port(loopback::free_port()), 100), Status::kTimeout,
+                 "found no rank 0"));
   const std::string name(70, 'n');  // longer than a name may be, so that no name server is queried
   CHECK(is_error(error_at(name + ":1234", 100), Status::kTimeout,
                  cat("host '", name, "' cannot be resolved")));
@@ -216,7 +198,7 @@ TEST_CASE("rendezvous: an interrupt ends the wait of every rank at once",
   const int port = loopback::free_port();
   const auto begin = Deadline::Clock::now();
   const auto errors = on_ranks(2, [&](int rank) {
-    TcpRendezvous m = config(port, rank, 3);
+    Rendezvous m = config(port, rank, 3);
     if (rank == 0) {
       m.check_interrupt = [&] {
         if (seconds_since(begin) > 0.3) throw Error(Status::kAborted, "interrupted");
@@ -225,9 +207,9 @@ TEST_CASE("rendezvous: an interrupt ends the wait of every rank at once",
     connect(m);
   });
   for (const auto& error : errors) CHECK(is_error(error, Status::kAborted, "interrupted"));
-  TcpRendezvous alone = config(loopback::free_port(), 1, 2);
+  Rendezvous alone = config(loopback::free_port(), 1, 2);
   alone.check_interrupt = [] { throw Error(Status::kAborted, "interrupted"); };
-  CHECK(is_error(on_ranks(1, [&](int) { connect(alone); })[0], Status::kAborted, "interrupted"));
+  CHECK(is_error(error_of([&] { connect(alone); }), Status::kAborted, "interrupted"));
   CHECK(seconds_since(begin) < 5);
 }
 
@@ -237,10 +219,10 @@ TEST_CASE("rendezvous: a limit of open files that is too low is named with the n
   getrlimit(RLIMIT_NOFILE, &before);
   const rlimit few{200, before.rlim_max};
   setrlimit(RLIMIT_NOFILE, &few);
-  const auto errors = on_ranks(1, [&](int) { connect(config(1, 7, 300)); });
+  const auto error = error_of([&] { connect(config(1, 7, 300)); });
   setrlimit(RLIMIT_NOFILE, &before);
-  CHECK(is_error(errors[0], Status::kComm, "rank 7 of 300 may need 3"));
-  CHECK(is_error(errors[0], Status::kComm, "the limit of this process is 200; raise it to"));
+  CHECK(is_error(error, Status::kComm, "rank 7 of 300 may need 3"));
+  CHECK(is_error(error, Status::kComm, "the limit of this process is 200; raise it to"));
 }
 
 TEST_CASE("rendezvous: accepts more ranks at once than unauthenticated connections may wait",
@@ -313,7 +295,9 @@ TEST_CASE("rendezvous: if rank 0 may not open enough files, late ranks get the e
     const rlimit few{static_cast<rlim_t>(next.fd() + 12), static_cast<rlim_t>(next.fd() + 12)};
     setrlimit(RLIMIT_NOFILE, &few);
     try {
-      accept_all_ranks(config(port, 0, kSize), Deadline::in_ms(kLong));
+      // Without the check of the limit.
+      accept_all_ranks(config(port, 0, kSize), listen_at(resolve(loopback::at_port(port)), 64),
+                       Deadline::in_ms(kLong));
     } catch (const Error& e) {
       _exit(e.status() == Status::kComm ? 0 : 1);
     } catch (...) {
