@@ -13,6 +13,9 @@ namespace {
 constexpr int64_t kAlignment = 64;
 /// The number of elements that one iteration of a loop over rows copies.
 constexpr int64_t kCopyElements = int64_t{1} << 16;
+/// A packed panel of at most this size stays in the L2 cache and may be read once for every few
+/// rows.
+constexpr int64_t kReadOften = int64_t{1} << 18;
 
 }  // namespace
 
@@ -231,11 +234,21 @@ class TiledProduct {
     float* tile = tile_of(thread);
     if (prepared_.depth == 0) {
       std::fill(tile, tile + position.rows * position.cols, 0.0f);
-    } else {
-      const int64_t skip = position.row * prepared_.depth * size_of(operands_.dtype);
-      prepared_.panel_of(col).run(position.rows, a_ + skip, panel, tile, scratch_of(thread));
+      return store_tile(args_, position, tile);
     }
-    store_tile(args_, position, tile);
+    const PanelProduct& product = prepared_.panel_of(col);
+    const bool on_diagonal = args_.symmetric && row == col;
+    // A few rows at a time stay in the L1 cache until they are stored.
+    const bool in_parts = product.any_rows() && product.packed_bytes() <= kReadOften;
+    TilePosition part = position;
+    for (int64_t first = 0; first < position.rows; first += part.rows) {
+      part.row = position.row + first;
+      part.rows = in_parts ? std::min(kTileSide, position.rows - first) : position.rows;
+      const int64_t skip = part.row * prepared_.depth * size_of(operands_.dtype);
+      product.run(part.rows, a_ + skip, panel, on_diagonal && product.any_rows() ? first : 0, tile,
+                  scratch_of(thread));
+      store_tile(args_, part, tile);
+    }
   }
 
   const GemmArgs& args_;
@@ -250,8 +263,9 @@ class TiledProduct {
 }  // namespace
 
 const TileKernel& default_kernel() {
-  const TileKernel* const library = onednn_kernel();
-  return library != nullptr ? *library : portable_kernel();
+  for (const TileKernel* kernel : {avx512_kernel(), onednn_kernel()})
+    if (kernel != nullptr) return *kernel;
+  return portable_kernel();
 }
 
 GemmScratch::GemmScratch(const TileKernel& kernel, int64_t packed_bytes)
