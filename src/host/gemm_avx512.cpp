@@ -83,24 +83,32 @@ constexpr Multiply kMultiply[kRows] = {
 struct PackTransposed {
   static MUONRT_ALWAYS_INLINE void run(const char* b, int64_t ld_bytes, int64_t cols,
                                        int64_t depth_bytes, uint32_t* to) {
-    for (int64_t first = 0; first < cols; first += kLanes) {
-      const int64_t count = std::min(kLanes, cols - first);
-      for (int64_t at = 0; at < depth_bytes; at += 4 * kLanes) {
-        const int64_t bytes = std::min(4 * kLanes, depth_bytes - at);
-        Sixteen rows[kLanes] = {};
-        if (count == kLanes && bytes == 4 * kLanes) {
-          for (int64_t j = 0; j < kLanes; ++j)
-            std::memcpy(&rows[j], b + (first + j) * ld_bytes + at, sizeof rows[j]);
-        } else {
-          for (int64_t j = 0; j < count; ++j)
-            std::memcpy(&rows[j], b + (first + j) * ld_bytes + at, static_cast<size_t>(bytes));
-        }
-        transpose(rows);
-        uint32_t* const words = to + at / 4 * kStrip + first;
-        for (int64_t k = 0; k < ceil_div(bytes, 4); ++k)
-          std::memcpy(words + k * kStrip, &rows[k], sizeof rows[k]);
-      }
+    for (int64_t first = 0; first < cols; first += kLanes)
+      for (int64_t at = 0; at < depth_bytes; at += kBytes)
+        pack_square(b + first * ld_bytes + at, ld_bytes, std::min(kLanes, cols - first),
+                    std::min(kBytes, depth_bytes - at), to + at / 4 * kStrip + first);
+  }
+
+ private:
+  static constexpr int64_t kBytes = 4 * kLanes;
+
+  static MUONRT_ALWAYS_INLINE void pack_square(const char* from, int64_t ld_bytes, int64_t cols,
+                                               int64_t bytes, uint32_t* to) {
+    alignas(64) char padded[kLanes * kBytes];
+    if (cols < kLanes || bytes < kBytes) {
+      std::memset(padded, 0, sizeof padded);
+      for (int64_t j = 0; j < cols; ++j)
+        std::memcpy(padded + j * kBytes, from + j * ld_bytes, static_cast<size_t>(bytes));
+      from = padded;
+      ld_bytes = kBytes;
     }
+    Sixteen rows[kLanes];
+#pragma GCC unroll 16
+    for (int j = 0; j < kLanes; ++j) std::memcpy(&rows[j], from + j * ld_bytes, sizeof rows[j]);
+    transpose(rows);
+#pragma GCC unroll 16
+    for (int k = 0; k < kLanes; ++k)
+      if (4 * k < bytes) std::memcpy(to + k * kStrip, &rows[k], sizeof rows[k]);
   }
 };
 
@@ -167,9 +175,13 @@ class Avx512Panel final : public PanelProduct {
       const uint32_t* const strip = static_cast<const uint32_t*>(packed) + j * words();
       const int64_t skipped = first_col >= j + kLanes ? kLanes : 0;
       for (int64_t r = 0; r < rows; r += kRows) {
-        const Block block{left + r * words(), words(),
-                          strip + skipped,    words(),
-                          c + r * width + j + skipped, width, std::min(kStrip, width - j) - skipped};
+        const Block block{left + r * words(),
+                          words(),
+                          strip + skipped,
+                          words(),
+                          c + r * width + j + skipped,
+                          width,
+                          std::min(kStrip, width - j) - skipped};
         const int64_t height = std::min(kRows, rows - r);
         const bool narrow = block.cols <= kLanes;
         const Multiply* const list = bf16_ ? (narrow ? kMultiply<true, 1> : kMultiply<true, 2>)
@@ -186,7 +198,8 @@ class Avx512Panel final : public PanelProduct {
   const uint32_t* padded(int64_t rows, const char* a, uint32_t* to) const {
     for (int64_t r = 0; r < rows; ++r) {
       to[(r + 1) * words() - 1] = 0;
-      std::memcpy(to + r * words(), a + r * shape_.depth * 2, static_cast<size_t>(shape_.depth) * 2);
+      std::memcpy(to + r * words(), a + r * shape_.depth * 2,
+                  static_cast<size_t>(shape_.depth) * 2);
     }
     return to;
   }

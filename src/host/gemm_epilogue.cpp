@@ -19,21 +19,24 @@ MUONRT_ALWAYS_INLINE const T* element(const void* data, int64_t ld, int64_t row,
   return static_cast<const T*>(data) + row * ld + col;
 }
 
-/// Computes values = alpha values + beta d, and rounds the values to `out`.
-/// @param d  null: as if beta were 0.
-template <class C, class D>
+/// Rounds alpha values + beta d to `out`.
+/// @param kKeep  whether `values` receives the result, too.
+/// @param d      null: as if beta were 0.
+template <bool kKeep, class C, class D>
 MUONRT_ALWAYS_INLINE void finish_row(float* __restrict values, float alpha, const D* __restrict d,
                                      float beta, int64_t n, C* __restrict out) {
   if (d == nullptr) {
     for (int64_t i = 0; i < n; ++i) {
-      values[i] *= alpha;
-      out[i] = from_f32<C>(values[i]);
+      const float value = alpha * values[i];
+      if constexpr (kKeep) values[i] = value;
+      out[i] = from_f32<C>(value);
     }
     return;
   }
   for (int64_t i = 0; i < n; ++i) {
-    values[i] = alpha * values[i] + beta * to_f32(d[i]);
-    out[i] = from_f32<C>(values[i]);
+    const float value = alpha * values[i] + beta * to_f32(d[i]);
+    if constexpr (kKeep) values[i] = value;
+    out[i] = from_f32<C>(value);
   }
 }
 
@@ -75,8 +78,7 @@ MUONRT_ALWAYS_INLINE void transpose_side(const float* __restrict from, int64_t f
   if constexpr (kWide) {
     Sixteen rows[kSide];
 #pragma GCC unroll 16
-    for (int64_t i = 0; i < kSide; ++i)
-      std::memcpy(&rows[i], from + i * from_ld, sizeof rows[i]);
+    for (int64_t i = 0; i < kSide; ++i) std::memcpy(&rows[i], from + i * from_ld, sizeof rows[i]);
     transpose(rows);
 #pragma GCC unroll 16
     for (int64_t j = 0; j < kSide; ++j) std::memcpy(block + j * kSide, &rows[j], sizeof rows[j]);
@@ -106,12 +108,21 @@ MUONRT_ALWAYS_INLINE void mirror_block(const float* __restrict from, int64_t fro
   for (int64_t j = 0; j < kSide; ++j) round_row(block + j * kSide, kSide, to + j * to_ld);
 }
 
-/// Stores rows [begin, end) of a tile and mirrors them. There must be at most kSide rows.
-template <bool kWide, class C, class D>
+/// Copies the upper triangle of a rows x rows block to the lower one, rounded to `out`.
+template <class C>
+MUONRT_ALWAYS_INLINE void mirror_diagonal(const float* __restrict from, int64_t from_ld,
+                                          int64_t rows, C* __restrict out, int64_t out_ld) {
+  for (int64_t r = 1; r < rows; ++r)
+    for (int64_t i = 0; i < r; ++i) out[r * out_ld + i] = from_f32<C>(from[i * from_ld + r]);
+}
+
+/// Stores rows [begin, end) of a tile and, if kSymmetric is true, mirrors them. There must be at
+/// most kSide rows.
+template <bool kWide, bool kSymmetric, class C, class D>
 MUONRT_ALWAYS_INLINE void store_rows(const GemmArgs& args, const TilePosition& position,
                                      float* tile, int64_t begin, int64_t end) {
   const int64_t above = position.row + begin - position.col;
-  const bool on_diagonal = args.symmetric && above >= 0;
+  const bool on_diagonal = kSymmetric && above >= 0;
   const bool add = args.d.data != nullptr && args.beta != 0.0f;
   const int64_t first = on_diagonal ? above : 0, n = position.cols - first,
                 col = position.col + first;
@@ -120,17 +131,20 @@ MUONRT_ALWAYS_INLINE void store_rows(const GemmArgs& args, const TilePosition& p
     float* values = tile + r * position.cols + first;
     const D* d = add ? element<D>(args.d.data, args.d.ld, row, col) : nullptr;
     C* const out = element<C>(args.c.data, args.c.ld, row, col);
-    finish_row(values, args.alpha, d, args.beta, n, out);
-    if (args.gamma != 0.0f && row >= col && row < col + n) {
-      values[row - col] += args.gamma;
-      out[row - col] = from_f32<C>(values[row - col]);
+    finish_row<kSymmetric>(values, args.alpha, d, args.beta, n, out);
+    if (args.gamma != 0.0f && row >= col && row < col + n) {  // adds gamma before the rounding
+      float* const value = values + (row - col);
+      if (!kSymmetric)
+        finish_row<true>(value, args.alpha, add ? d + (row - col) : d, args.beta, 1,
+                         out + (row - col));
+      *value += args.gamma;
+      out[row - col] = from_f32<C>(*value);
     }
-    // In a tile on the diagonal, row r also needs the elements left of the diagonal in its block.
-    // They are copied from the rows above, because the result is symmetric.
-    for (int64_t i = 0; on_diagonal && i < r - begin; ++i)
-      out[i] = from_f32<C>(tile[(begin + i) * position.cols + first + r - begin]);
   }
-  if (!args.symmetric) return;
+  if (!kSymmetric) return;
+  if (on_diagonal)
+    mirror_diagonal(tile + begin * position.cols + first, position.cols, end - begin,
+                    element<C>(args.c.data, args.c.ld, position.row + begin, col), args.c.ld);
   for (int64_t j = on_diagonal ? first + end - begin : 0; j < position.cols; j += kSide) {
     C* mirrored = element<C>(args.c.data, args.c.ld, position.col + j, position.row + begin);
     mirror_block<kWide>(tile + begin * position.cols + j, position.cols, end - begin,
@@ -167,8 +181,14 @@ struct StoreTile {
   template <class C, class D>
   static MUONRT_ALWAYS_INLINE void store_typed(const GemmArgs& args, const TilePosition& position,
                                                float* tile) {
-    for (int64_t r = 0; r < position.rows; r += kSide)
-      store_rows<kWide, C, D>(args, position, tile, r, std::min(r + kSide, position.rows));
+    for (int64_t r = 0; r < position.rows; r += kSide) {
+      const int64_t end = std::min(r + kSide, position.rows);
+      if (args.symmetric) {
+        store_rows<kWide, true, C, D>(args, position, tile, r, end);
+      } else {
+        store_rows<kWide, false, C, D>(args, position, tile, r, end);
+      }
+    }
   }
 };
 

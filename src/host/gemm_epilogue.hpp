@@ -11,13 +11,13 @@ constexpr int64_t kTileSide = 16;
 
 /// The position of completed rows of a tile in C.
 struct TilePosition {
-  int64_t row, col;    // position of the first element
+  int64_t row, col;  // position of the first element
   int64_t rows, cols;
 };
 
 /// Computes C = alpha tile + beta D + gamma I for rows of one tile, rounded once to the dtype of C.
-/// If the product is symmetric, also writes the mirrored elements. Of a tile on the diagonal it then
-/// uses only the upper triangle, and the first row must be a multiple of kTileSide.
+/// If the product is symmetric, also writes the mirrored elements. Of a tile on the diagonal it
+/// then uses only the upper triangle, and the first row must be a multiple of kTileSide.
 /// @param tile  rows x cols, f32, dense; overwritten.
 void store_tile(const GemmArgs& args, const TilePosition& position, float* tile);
 

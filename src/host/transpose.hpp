@@ -23,8 +23,7 @@ template <int kBit>
 MUONRT_ALWAYS_INLINE void exchange_all(Sixteen* rows) {
 #pragma GCC unroll 16
   for (int i = 0; i < 16; ++i)
-    if (!(i & kBit))
-      exchange<kBit>(rows[i], rows[i + kBit], std::make_integer_sequence<int, 16>());
+    if (!(i & kBit)) exchange<kBit>(rows[i], rows[i + kBit], std::make_integer_sequence<int, 16>());
 }
 
 /// Transposes 16 x 16 words.
