@@ -15,41 +15,51 @@ namespace muonrt::host {
 namespace {
 
 // The depth is processed in words of 32 bits. A word is an f32, or two bf16 that are adjacent in
-// the depth. Every element of a tile is summed in one register over the words from first to last,
-// so its bits do not depend on the blocking below.
+// the depth. Every element of a tile is summed over the words from first to last, so its bits do
+// not depend on the blocking below.
 
-constexpr int64_t kLanes = 16;          // words in a vector
-constexpr int64_t kStrip = 2 * kLanes;  // number of columns of a packed strip
-constexpr int64_t kRows = 8;            // number of rows that are summed together
+constexpr int64_t kLanes = 16;              // words in a vector
+constexpr int64_t kStripCols = 2 * kLanes;  // number of columns of a packed strip
+constexpr int64_t kBlockRows = 8;           // number of rows that are summed together
+/// The depth, in words, over which a tile is summed before the next part of the depth. With this
+/// value, this part of the rows stays in the L2 cache.
+constexpr int64_t kDepthWords = 512;
 
-/// Part of a tile: up to kRows rows and up to kStrip columns.
-struct Block {
-  const uint32_t* a;
-  int64_t a_ld;           // in words
-  const uint32_t* strip;  // words x kStrip
+/// Part of a tile: up to kBlockRows rows and up to kStripCols columns.
+struct TileBlock {
+  const char* a;          // bf16 may begin at an odd multiple of two bytes
+  int64_t a_bytes;        // from one row to the next
+  const uint32_t* strip;  // words x kStripCols
   int64_t words;
   float* c;
   int64_t c_ld, cols;
+  bool add;
 };
 
-/// Computes c = a * strip. For f32 it contains no instructions of AVX512_BF16, although the
-/// compiler may use them.
+/// Computes c = a * strip, or c += a * strip. The compiler uses instructions of AVX512_BF16 only
+/// where an intrinsic asks for them, so f32 products also run on machines without them.
 template <bool kBf16, int kHeight, int kVectors>
-__attribute__((target("avx512f,avx512bf16"))) void multiply_block(const Block& block) {
+__attribute__((target("avx512f,avx512bf16"))) void multiply_block(const TileBlock& block) {
   __m512 sum[kHeight][kVectors];
-#pragma GCC unroll 8
-  for (int r = 0; r < kHeight; ++r)
+  __mmask16 used[kVectors];
 #pragma GCC unroll 2
-    for (int v = 0; v < kVectors; ++v) sum[r][v] = _mm512_setzero_ps();
+  for (int v = 0; v < kVectors; ++v) {
+    const int64_t cols = std::clamp<int64_t>(block.cols - v * kLanes, 0, kLanes);
+    used[v] = static_cast<__mmask16>((1u << cols) - 1);
+    const __mmask16 read = block.add ? used[v] : 0;
+#pragma GCC unroll 8
+    for (int r = 0; r < kHeight; ++r)
+      sum[r][v] = _mm512_maskz_loadu_ps(read, block.c + r * block.c_ld + v * kLanes);
+  }
   const uint32_t* strip = block.strip;
-  for (int64_t k = 0; k < block.words; ++k, strip += kStrip) {
+  for (int64_t k = 0; k < block.words; ++k, strip += kStripCols) {
     __m512 b[kVectors];
 #pragma GCC unroll 2
     for (int v = 0; v < kVectors; ++v) b[v] = _mm512_loadu_ps(strip + v * kLanes);
 #pragma GCC unroll 8
     for (int r = 0; r < kHeight; ++r) {
       int word;
-      std::memcpy(&word, block.a + r * block.a_ld + k, sizeof word);
+      std::memcpy(&word, block.a + r * block.a_bytes + 4 * k, sizeof word);
       const __m512 a = _mm512_castsi512_ps(_mm512_set1_epi32(word));
 #pragma GCC unroll 2
       for (int v = 0; v < kVectors; ++v) {
@@ -63,17 +73,15 @@ __attribute__((target("avx512f,avx512bf16"))) void multiply_block(const Block& b
   }
 #pragma GCC unroll 2
   for (int v = 0; v < kVectors; ++v) {
-    const int64_t left = std::clamp<int64_t>(block.cols - v * kLanes, 0, kLanes);
-    const auto mask = static_cast<__mmask16>((1u << left) - 1);
 #pragma GCC unroll 8
     for (int r = 0; r < kHeight; ++r)
-      _mm512_mask_storeu_ps(block.c + r * block.c_ld + v * kLanes, mask, sum[r][v]);
+      _mm512_mask_storeu_ps(block.c + r * block.c_ld + v * kLanes, used[v], sum[r][v]);
   }
 }
 
-using Multiply = void (*)(const Block&);
+using Multiply = void (*)(const TileBlock&);
 template <bool kBf16, int kVectors>
-constexpr Multiply kMultiply[kRows] = {
+constexpr Multiply kMultiply[kBlockRows] = {
     multiply_block<kBf16, 1, kVectors>, multiply_block<kBf16, 2, kVectors>,
     multiply_block<kBf16, 3, kVectors>, multiply_block<kBf16, 4, kVectors>,
     multiply_block<kBf16, 5, kVectors>, multiply_block<kBf16, 6, kVectors>,
@@ -86,7 +94,7 @@ struct PackTransposed {
     for (int64_t first = 0; first < cols; first += kLanes)
       for (int64_t at = 0; at < depth_bytes; at += kBytes)
         pack_square(b + first * ld_bytes + at, ld_bytes, std::min(kLanes, cols - first),
-                    std::min(kBytes, depth_bytes - at), to + at / 4 * kStrip + first);
+                    std::min(kBytes, depth_bytes - at), to + at / 4 * kStripCols + first);
   }
 
  private:
@@ -108,7 +116,7 @@ struct PackTransposed {
     transpose(rows);
 #pragma GCC unroll 16
     for (int k = 0; k < kLanes; ++k)
-      if (4 * k < bytes) std::memcpy(to + k * kStrip, &rows[k], sizeof rows[k]);
+      if (4 * k < bytes) std::memcpy(to + k * kStripCols, &rows[k], sizeof rows[k]);
   }
 };
 
@@ -116,18 +124,19 @@ struct PackTransposed {
 struct PackPairs {
   static MUONRT_ALWAYS_INLINE void run(const uint16_t* b, int64_t ld, int64_t cols, int64_t depth,
                                        uint32_t* to) {
-    for (int64_t k = 0; k < depth; k += 2, to += kStrip) {
-      uint16_t low[kStrip] = {}, high[kStrip] = {};
+    for (int64_t k = 0; k < depth; k += 2, to += kStripCols) {
+      uint16_t low[kStripCols] = {}, high[kStripCols] = {};
       copy(b + k * ld, cols, low);
       if (k + 1 < depth) copy(b + (k + 1) * ld, cols, high);
-      for (int64_t j = 0; j < kStrip; ++j) to[j] = low[j] | static_cast<uint32_t>(high[j]) << 16;
+      for (int64_t j = 0; j < kStripCols; ++j)
+        to[j] = low[j] | static_cast<uint32_t>(high[j]) << 16;
     }
   }
 
  private:
   static MUONRT_ALWAYS_INLINE void copy(const uint16_t* from, int64_t cols, uint16_t* to) {
-    if (cols == kStrip) {
-      std::memcpy(to, from, kStrip * sizeof *to);
+    if (cols == kStripCols) {
+      std::memcpy(to, from, kStripCols * sizeof *to);
     } else {
       std::memcpy(to, from, static_cast<size_t>(cols) * sizeof *to);
     }
@@ -140,7 +149,7 @@ class Avx512Panel final : public PanelProduct {
       : shape_(shape), bf16_(shape.dtype == DType::kBF16) {}
 
   bool any_rows() const override { return true; }
-  int64_t packed_bytes() const override { return round_up(shape_.cols, kStrip) * words() * 4; }
+  int64_t packed_bytes() const override { return round_up(shape_.cols, kStripCols) * words() * 4; }
   /// A copy of A whose rows begin at whole words.
   int64_t scratch_bytes() const override {
     return odd() ? std::max(shape_.rows[0], shape_.rows[1]) * words() * 4 : 0;
@@ -150,8 +159,8 @@ class Avx512Panel final : public PanelProduct {
     const char* const from = static_cast<const char*>(b);
     uint32_t* to = static_cast<uint32_t*>(packed);
     const int64_t size = size_of(shape_.dtype);
-    for (int64_t j = 0; j < shape_.cols; j += kStrip, to += words() * kStrip) {
-      const int64_t cols = std::min(kStrip, shape_.cols - j);
+    for (int64_t j = 0; j < shape_.cols; j += kStripCols, to += words() * kStripCols) {
+      const int64_t cols = std::min(kStripCols, shape_.cols - j);
       if (shape_.transpose_b) {
         run_pass<PackTransposed>(Isa::kAvx512, from + j * shape_.b_ld * size, shape_.b_ld * size,
                                  cols, shape_.depth * size, to);
@@ -160,7 +169,7 @@ class Avx512Panel final : public PanelProduct {
                             cols, shape_.depth, to);
       } else {
         for (int64_t k = 0; k < shape_.depth; ++k)
-          std::memcpy(to + k * kStrip, from + (k * shape_.b_ld + j) * 4,
+          std::memcpy(to + k * kStripCols, from + (k * shape_.b_ld + j) * 4,
                       static_cast<size_t>(cols) * 4);
       }
     }
@@ -168,38 +177,42 @@ class Avx512Panel final : public PanelProduct {
 
   void run(int64_t rows, const void* a, const void* packed, int64_t first_col, float* c,
            void* scratch) const override {
-    const uint32_t* left = static_cast<const uint32_t*>(a);
-    if (odd()) left = padded(rows, static_cast<const char*>(a), static_cast<uint32_t*>(scratch));
-    const int64_t width = shape_.cols;
-    for (int64_t j = first_col / kStrip * kStrip; j < width; j += kStrip) {
-      const uint32_t* const strip = static_cast<const uint32_t*>(packed) + j * words();
-      const int64_t skipped = first_col >= j + kLanes ? kLanes : 0;
-      for (int64_t r = 0; r < rows; r += kRows) {
-        const Block block{left + r * words(),
-                          words(),
-                          strip + skipped,
-                          words(),
-                          c + r * width + j + skipped,
-                          width,
-                          std::min(kStrip, width - j) - skipped};
-        const int64_t height = std::min(kRows, rows - r);
-        const bool narrow = block.cols <= kLanes;
-        const Multiply* const list = bf16_ ? (narrow ? kMultiply<true, 1> : kMultiply<true, 2>)
-                                           : (narrow ? kMultiply<false, 1> : kMultiply<false, 2>);
-        list[height - 1](block);
-      }
-    }
+    const char* left = static_cast<const char*>(a);
+    if (odd()) left = padded(rows, left, static_cast<char*>(scratch));
+    for (int64_t k = 0; k < words(); k += kDepthWords)
+      run_depth(rows, left, static_cast<const uint32_t*>(packed), first_col, k, c);
   }
 
  private:
   int64_t words() const { return bf16_ ? ceil_div(shape_.depth, 2) : shape_.depth; }
   bool odd() const { return bf16_ && shape_.depth % 2 != 0; }
 
-  const uint32_t* padded(int64_t rows, const char* a, uint32_t* to) const {
+  /// Adds the words of the depth from `begin` on.
+  void run_depth(int64_t rows, const char* a, const uint32_t* packed, int64_t first_col,
+                 int64_t begin, float* c) const {
+    const int64_t width = shape_.cols, row_bytes = 4 * words();
+    const int64_t depth = std::min(kDepthWords, words() - begin);
+    for (int64_t j = first_col / kStripCols * kStripCols; j < width; j += kStripCols) {
+      const int64_t skipped = first_col >= j + kLanes ? kLanes : 0;
+      const uint32_t* const strip = packed + j * words() + begin * kStripCols + skipped;
+      const int64_t cols = std::min(kStripCols, width - j) - skipped;
+      const Multiply* const list =
+          bf16_ ? (cols <= kLanes ? kMultiply<true, 1> : kMultiply<true, 2>)
+                : (cols <= kLanes ? kMultiply<false, 1> : kMultiply<false, 2>);
+      for (int64_t r = 0; r < rows; r += kBlockRows)
+        list[std::min(kBlockRows, rows - r) - 1]({a + r * row_bytes + 4 * begin, row_bytes, strip,
+                                                  depth, c + r * width + j + skipped, width, cols,
+                                                  begin > 0});
+    }
+  }
+
+  /// Copies A to `to`, with a zero after each row.
+  const char* padded(int64_t rows, const char* a, char* to) const {
+    const int64_t bytes = 2 * shape_.depth;
     for (int64_t r = 0; r < rows; ++r) {
-      to[(r + 1) * words() - 1] = 0;
-      std::memcpy(to + r * words(), a + r * shape_.depth * 2,
-                  static_cast<size_t>(shape_.depth) * 2);
+      char* const row = to + r * 4 * words();
+      std::memcpy(row, a + r * bytes, static_cast<size_t>(bytes));
+      std::memset(row + bytes, 0, 2);
     }
     return to;
   }
@@ -224,13 +237,19 @@ class Avx512Kernel final : public TileKernel {
     return library_ != nullptr && library_->has_matrix_unit();
   }
   std::unique_ptr<const PanelProduct> panel(const PanelShape& shape) const override {
-    // AMX is faster than vectors.
-    if (shape.dtype == DType::kBF16 && (has_matrix_unit() || !native_bf16()))
-      return library_->panel(shape);
+    if (!computes(shape.dtype)) return library_->panel(shape);
     return std::make_unique<const Avx512Panel>(shape);
+  }
+  int64_t largest_tile(DType dtype) const override {
+    return computes(dtype) ? kSmallTile : library_->largest_tile(dtype);
   }
 
  private:
+  /// Returns true if this kernel computes the products, and false if the library does, because it
+  /// uses AMX or because there are no instructions for bf16.
+  bool computes(DType dtype) const {
+    return dtype == DType::kF32 || (native_bf16() && !has_matrix_unit());
+  }
   static bool native_bf16() { return __builtin_cpu_supports("avx512bf16"); }
   const TileKernel* library_;
 };

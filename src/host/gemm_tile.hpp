@@ -11,6 +11,9 @@ namespace muonrt::host {
 // The interface between the grid of tiles (gemm.cpp) and the code that computes a single tile:
 // vectors of AVX-512, oneDNN, or portable loops.
 
+/// The largest number of rows or columns of a tile of a small or symmetric product.
+inline constexpr int64_t kSmallTile = 128;
+
 /// The shape of a column panel of op(B), and of the tiles that use this panel.
 struct PanelShape {
   int64_t depth;     // k, the number of rows of op(B), > 0
@@ -59,6 +62,8 @@ class TileKernel {
   virtual bool supports_bf16() const = 0;
   /// Returns true if its bf16 products use a matrix unit (AMX).
   virtual bool has_matrix_unit() const { return false; }
+  /// Returns the largest number of rows or columns with which a tile of a large product is fast.
+  virtual int64_t largest_tile(DType) const { return 256; }
   /// Creates the product for a panel shape. Errors: INTERNAL if the library does not support the
   /// shape.
   virtual std::unique_ptr<const PanelProduct> panel(const PanelShape& shape) const = 0;
