@@ -139,6 +139,16 @@ class Ops : public MatrixRules {
   void multiply(Stream& stream, const Product& product) {
     multiply(stream, std::span<const Product>(&product, 1));
   }
+  /// Computes the products as multiply() does, as one call of a sequence of calls that no other op
+  /// on the stream interrupts. Matrix i of a product may be an operand of matrix i of later
+  /// products of the sequence, but not of their other matrices. A backend may therefore run the
+  /// whole sequence for one matrix after the other.
+  virtual void multiply_in_sequence(Stream& stream, std::span<const Product> products,
+                                    SequencePosition position) {
+    (void)position;
+    multiply(stream, products);
+  }
+
   /// x <- x + gamma I with one rounding to x's dtype. Reads and writes only the diagonal.
   virtual void add_identity(Stream& stream, const MatrixBatch& x, float gamma) = 0;
 
@@ -220,16 +230,6 @@ class Ops : public MatrixRules {
   /// Adds the hash of the memory to *sum. The hash is the sum of hash_term() over the 32-bit words
   /// of the memory; the last word is padded with zeros. The sum wraps around.
   virtual void hash_memory(Stream& stream, const void* memory, int64_t bytes, uint64_t* sum) = 0;
-
-  /// Computes the products as multiply() does, as one call of a sequence of calls that no other op
-  /// on the stream interrupts. Matrix i of a product may be an operand of matrix i of later
-  /// products of the sequence, but not of their other matrices. A backend may therefore run the
-  /// whole sequence for one matrix after the other.
-  virtual void multiply_in_sequence(Stream& stream, std::span<const Product> products,
-                                    SequencePosition position) {
-    (void)position;
-    multiply(stream, products);
-  }
 };
 
 }  // namespace muonrt

@@ -110,7 +110,7 @@ struct PackTransposed {
       from = padded;
       ld_bytes = kBytes;
     }
-    Sixteen rows[kLanes];
+    Vec16 rows[kLanes];
 #pragma GCC unroll 16
     for (int j = 0; j < kLanes; ++j) std::memcpy(&rows[j], from + j * ld_bytes, sizeof rows[j]);
     transpose(rows);

@@ -76,7 +76,7 @@ template <bool kWide>
 MUONRT_ALWAYS_INLINE void transpose_side(const float* __restrict from, int64_t from_ld,
                                          float* __restrict block) {
   if constexpr (kWide) {
-    Sixteen rows[kSide];
+    Vec16 rows[kSide];
 #pragma GCC unroll 16
     for (int64_t i = 0; i < kSide; ++i) std::memcpy(&rows[i], from + i * from_ld, sizeof rows[i]);
     transpose(rows);
