@@ -23,12 +23,12 @@ inline std::pair<muonrt::Socket, muonrt::Socket> tcp_pair() {
   std::string why;
   Socket one = begin_connect(address_of(listener), {}, why);
   wait_for(listener.fd(), POLLIN, Deadline::in_ms(30'000));
-  fcntl(one.fd(), F_SETFL, 0);  // so that tests can read with blocking calls
+  fcntl(one.fd(), F_SETFL, 0);  // tests read with blocking calls
   Socket two([&] { return accept4(listener.fd(), nullptr, nullptr, SOCK_CLOEXEC); });
   return {std::move(one), std::move(two)};
 }
 
-/// Connects `size` ranks by a rendezvous, and returns the connections of each.
+/// Connects `size` ranks with a rendezvous, and returns the connections of each rank.
 inline std::vector<muonrt::TcpConnections> tcp_connections(int size) {
   using namespace muonrt;
   std::vector<TcpConnections> out(static_cast<size_t>(size));
