@@ -49,8 +49,8 @@ std::string collectives(Transport& t) {
   return problems;
 }
 
-/// Checks that a duplicate is a separate channel. It is used at the same time as its parent if the
-/// transport permits threads.
+/// Checks that a duplicate is a separate channel. If the transport permits threads, the duplicate
+/// and its parent are used at the same time.
 std::string duplicates(Transport& parent) {
   const auto first = parent.duplicate();
   const auto second = first->duplicate();
