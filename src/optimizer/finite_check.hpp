@@ -52,9 +52,8 @@ class FiniteCheck {
 
   Device* device_ = nullptr;
   const State* state_ = nullptr;
-  Buffer tallies_,
-      host_tallies_;          // kTallies for each of kBatch parameters, and their copy on the host
-  std::vector<Found> found_;  // by parameter; empty after forget()
+  Buffer tallies_, host_tallies_;  // kTallies for each of kBatch parameters; the host's copy
+  std::vector<Found> found_;       // by parameter; empty after forget()
 };
 
 }  // namespace muonrt
