@@ -9,7 +9,7 @@
 namespace runner {
 
 struct Result {
-  std::vector<reference::Matrix> matrices;  // short side first, in the orientation of the input
+  std::vector<reference::Matrix> matrices;  // short side first, in the input's orientation
   muonrt::Findings findings;
 };
 
