@@ -271,8 +271,8 @@ struct SharedPairs {
   }
 };
 
-/// Returns the best distribution of the single-block jobs with these pairs, or the first one that
-/// ends by `bound`.
+/// Returns the best distribution of the single-block jobs for these pairs, or the first
+/// distribution that is found whose makespan is at most `bound`.
 SharedPairs distribute(const PairsDealt& pairs, const BlockLoad& work, Shapes shapes,
                        int64_t bound) {
   const size_t blocks = 2 * pairs.loads.size();

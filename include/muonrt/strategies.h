@@ -99,7 +99,8 @@ MUONRT_API muonrt_status_t muonrt_layout_lift(muonrt_layout_t* lifted, muonrt_me
 /**
  * Makes placements from the usual names of mesh dimensions.
  *
- * A mesh dimension of size 1 replicates. The names of the other mesh dimensions have these effects:
+ * A mesh dimension of size 1 replicates. The effect of any other mesh dimension depends on its
+ * name:
  *   - fsdp, dp_shard, zero, hsdp_shard, shard, dp_shard_cp, efsdp: shards tensor dimension 0;
  *   - tp: shards tensor dimension `tp_dim`, or replicates if `tp_dim` is -1;
  *   - ep: shards tensor dimension 0 if `expert` is 1, otherwise replicates;
@@ -109,10 +110,10 @@ MUONRT_API muonrt_status_t muonrt_layout_lift(muonrt_layout_t* lifted, muonrt_me
  * different parameters, so pass the mesh of a single pipeline stage.
  *
  * @par FSDP2 with TP or EP
- * FSDP2 shards the local tensors that TP and EP have left. If a dimension "tp" or "ep", to the
- * right of an FSDP dimension in the mesh, also shards tensor dimension 0, the placement on the FSDP
- * dimension is MUONRT_PLACEMENT_STRIDED_SHARD. Its `split_factor` is the product of the sizes of
- * these "tp" and "ep" dimensions, as in DTensor.
+ * FSDP2 shards the local tensors that TP and EP have left. Assume that a dimension "tp" or "ep" is
+ * to the right of an FSDP dimension in the mesh, and that both shard tensor dimension 0. Then the
+ * placement on the FSDP dimension is MUONRT_PLACEMENT_STRIDED_SHARD. Its `split_factor` is the
+ * product of the sizes of these "tp" and "ep" dimensions, as in DTensor.
  *   - Example: on "fsdp" = 2, "tp" = 2 with `tp_dim` = 0, the ranks 0 to 3 hold the rows [0, 2),
  *     [4, 6), [2, 4) and [6, 8) of 8.
  *   - Set `reading` of the layout to MUONRT_READING_ORDERED, which describes the buffers of FSDP2.

@@ -32,7 +32,7 @@ struct NewtonSchulz {
   CoefficientList gram_list;       // coefficients of the Gram form; the same number of steps
   std::vector<int> gram_restarts;  // Method::restarts for the Gram form
   DType iteration = DType::kF32;   // dtype in which iterates are stored; products accumulate in f32
-  DType gram_iteration = DType::kF32;  // the same for the Gram form
+  DType gram_iteration = DType::kF32;  // dtype of the iterates in the Gram form
   Normalize normalize = Normalize::kPrescaled;
   double normalize_eps = 0;
   RowScaling row_scaling = RowScaling::kNone;

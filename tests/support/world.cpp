@@ -52,8 +52,8 @@ float value(int64_t param, int64_t element, int64_t step) {
 
 float partial_grad_value(int64_t param, int64_t element, int64_t step, int64_t partial_grad,
                          DType dtype) {
-  // The partial gradients have different magnitudes and use all bits, so the order of the sum
-  // affects the result.
+  // The terms have different magnitudes and use all bits, so the order of the sum affects the
+  // result.
   const float x = 0.3f * static_cast<float>(partial_grad % 3 + 1) *
                   value(param + 7919 * (partial_grad + 1), element, step);
   return dtype == DType::kF32 ? x : to_f32(to_bf16(x));

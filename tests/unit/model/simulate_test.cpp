@@ -40,7 +40,7 @@ ParamSettings param(const std::string& name, Layout layout, Role role = Role::kM
   return out;
 }
 
-/// Square matrices whose rows are sharded. The ranks take turns in owning them.
+/// Square matrices whose rows are sharded. Matrix i belongs to rank i mod `ranks`.
 OptimizerSettings squares(int ranks, int matrices, int64_t side, int64_t chunk_matrices) {
   OptimizerSettings out = OptimizerSettings::defaults(DeviceKind::kHost);
   out.groups = world::default_groups();

@@ -258,7 +258,7 @@ class Simulation {
 
   const Plan& plan_;
   std::vector<std::vector<RankChunk>> chunks_;  // for each rank
-  std::vector<naive::Held> held_, grads_;       // for each parameter; of its gradient
+  std::vector<naive::Held> held_, grads_;       // for each parameter, and for its gradient
   std::map<int, const RankChunk*> current_;     // the ranks that take part in the current chunk
   std::map<std::pair<int, int64_t>, int> returned_;
 };

@@ -12,11 +12,11 @@ namespace muonrt::tool {
 /// Returns the dtype with the name "f32", "bf16" or "f16".
 DType dtype_named(const std::string& name);
 
-/// Returns 64 random bits, which (seed, index) determines.
+/// Returns 64 random bits that depend only on (seed, index).
 uint64_t bench_word(uint64_t seed, int64_t index);
-/// Returns the sum of four uniform numbers, which (seed, index) determines. Its mean is 0 and its
-/// variance 1. It is normally distributed except for its tails: its absolute value is at most 3.47.
-/// It is never zero.
+/// Returns the sum of four uniform numbers, which depends only on (seed, index). Its mean is 0 and
+/// its variance 1. It is normally distributed except for its tails: its absolute value is at most
+/// 3.47. It is never zero.
 float bench_value(uint64_t seed, int64_t index);
 /// Returns the bytes of `count` such values, rounded to `dtype`.
 std::vector<unsigned char> bench_values(uint64_t seed, DType dtype, int64_t count);

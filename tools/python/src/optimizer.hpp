@@ -49,7 +49,7 @@ std::unique_ptr<CallerFunctions> caller_functions(Options& options,
 
 /// Runs a collective call. If it fails after one of the caller's functions has raised an exception,
 /// that exception becomes the cause of the error.
-/// @param begins  if false, an exception that was raised since an earlier call also counts.
+/// @param begins  if false, exceptions from before this call also count.
 template <class Call>
 void with_cause(CallerFunctions* functions, const Call& call, bool begins = true) {
   if (functions == nullptr) return call();
