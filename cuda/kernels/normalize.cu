@@ -22,7 +22,7 @@ namespace muonrt::cuda {
 namespace {
 
 constexpr uint32_t kInfinityBits = 0x7f800000, kQuietNan = 0x7fc00000;
-constexpr int64_t kSquaresBlocks = 4096;  // for a launch that usually has nothing to do
+constexpr int64_t kSquaresBlocks = 4096;  // of a launch that usually returns immediately
 
 /// The values that the launches of a batch pass on for one matrix. They are initially zero.
 struct MatrixScratch {

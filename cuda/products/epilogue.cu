@@ -96,8 +96,8 @@ __device__ inline void mirror_squares(Tile& tile, const TransposedTile<false>& c
 }
 
 /// A thread block processes two squares of a row of squares. If the first one is below the
-/// diagonal, it processes only squares on or above the diagonal. Each element to be mirrored is
-/// read by the thread block that writes its place, or its place is not written by any block.
+/// diagonal, it processes only squares on or above the diagonal. An element that is mirrored is
+/// overwritten only by the thread block that has read it, or not at all.
 template <bool kHalves>
 __global__ void __launch_bounds__(kThreads) mirror_kernel(MatrixBatch m) {
   __shared__ Tile tile;

@@ -18,9 +18,8 @@ struct Sm90Arguments {
   SymmetricProblem problems[kProblems];
   const TileJob* jobs;   // from mixed_jobs or medium_jobs
   const int32_t* first;  // index of each block's first job
-  /// The fill for which the second consumer waits before its first product, as in Sm90Tuning, but
-  /// limited to less than the number of stages of every problem. The second consumer releases that
-  /// stage itself.
+  /// The second consumer waits for this fill before its first product, as in Sm90Tuning, and
+  /// releases the stage itself. The value is smaller than the number of stages of every problem.
   int skew;
 };
 static_assert(sizeof(Sm90Arguments) <= 4096, "arguments of a kernel");

@@ -334,7 +334,7 @@ JobList mixed_jobs(Shapes shapes, int blocks, const Sm90Tuning& tuning) {
     offer(with_bound(middle));
     if (best.makespan > middle) bound = middle;
   }
-  if (best.broken > 0) offer(with_bound(best.makespan));  // keeps the pairs that end by then
+  if (best.broken > 0) offer(with_bound(best.makespan));  // may break fewer pairs
   return std::move(best.list);
 }
 

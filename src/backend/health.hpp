@@ -15,8 +15,8 @@ namespace muonrt {
 /// which suffices for the squares of all f32 values.
 constexpr int64_t kTallyLimbs = 18;
 
-/// Sums over the elements of a matrix, which must have fewer than 2^31 elements. All of them are
-/// integers, so the values of parts of a matrix may be combined in any order.
+/// Sums over the elements of a matrix, which must have fewer than 2^31 elements. The sums are
+/// integers, so the sums of several parts of a matrix may be combined in any order.
 struct Tally {
   int64_t limbs[kTallyLimbs] = {};  // sum of squares; the unit of limb i is 2^(32 i - 298)
   int64_t nonfinite = 0;            // number of elements that are infinite or NaN

@@ -35,7 +35,8 @@ Communicator::Communicator(MPI_Comm comm, int64_t fragment_bytes)
   requests_.reserve(few);
   statuses_.resize(few);
   completed_.resize(few);
-  // Allocated here so that a vote, and the exchange that explains it, do not allocate.
+  // These buffers are allocated now, so that a vote and the exchange that explains it do not
+  // allocate.
   in_.resize(kExplanationBytes);
   out_.resize(static_cast<size_t>(std::min(kMaxCollectiveBytes, kExplanationBytes * size_)));
 }
