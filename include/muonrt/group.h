@@ -299,14 +299,14 @@ typedef struct muonrt_group {
   /**
    * Muon: the steps before which the Gram form restarts, counted from 0: ascending, 1 to steps - 1.
    * Must be NULL with MUONRT_FORM_STANDARD. Fixed. Default: NULL, which lets muonrt search for
-   * restarts with which the error is at most that of the standard form in bf16.
+   * restarts with which the error is at most as large as in the standard form in bf16.
    */
   const int32_t* gram_restarts;
 
   /** Number of elements in `gram_restarts`, 0 to 31; 0 if it is NULL. Default: 0. */
   int32_t n_gram_restarts;
 
-  /** Muon: dtype of the iteration; 0 means that of muonrt_tuning_options_t. Fixed. Default: 0. */
+  /** Muon: dtype of the iteration; 0: as in muonrt_tuning_options_t. Fixed. Default: 0. */
   muonrt_dtype_t iteration_dtype;
 
   /** Muon: how rows are scaled before the iteration. Fixed. Default: MUONRT_ROW_SCALING_NONE. */

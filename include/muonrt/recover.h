@@ -135,9 +135,9 @@ MUONRT_API muonrt_status_t muonrt_optimizer_recover(muonrt_optimizer_t* optimize
  * Use it after muonrt_optimizer_recover(): create the optimizer `to` over the surviving ranks and
  * any new ranks, then call this function. It sets the parameters in the buffers of `to`, momentum
  * and moments, master weights, remainders, the number of committed steps, the update counts, the
- * seed and the keys of stochastic rounding. The result is bitwise identical to that of saving a
- * checkpoint of `from`, including parameters, and loading it into `to`. The caller must restore
- * everything else, such as the data loader.
+ * seed and the keys of stochastic rounding. The result is bitwise identical to saving a checkpoint
+ * of `from`, including parameters, and loading it into `to`. The caller must restore everything
+ * else, such as the data loader.
  *
  * A rank of `to` can receive its elements from any rank that passes `from`. Every element must
  * still exist on one of these ranks; if a rank that held it is lost, a replica on another rank is

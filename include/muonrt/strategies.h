@@ -141,10 +141,10 @@ MUONRT_API muonrt_status_t muonrt_placements_from_names(muonrt_placement_t* plac
 /**
  * Makes the placements that trainers usually choose for a parameter with this name and shape.
  *
- * The placements are those of muonrt_placements_from_names(), with these differences:
+ * The placements follow the rules of muonrt_placements_from_names(), with these differences:
  *   - "tp" shards the outputs of a weight whose name ends in q_proj, k_proj, v_proj, gate_proj,
  *     up_proj, embed_tokens, lm_head or a similar name, and the inputs of o_proj, down_proj and
- *     similar weights. Other weights, for example those of routers and norms, are replicated.
+ *     similar weights. Other weights, for example of routers and norms, are replicated.
  *   - If a stack has fewer experts than there are ranks to shard them, the FSDP mesh dimensions
  *     shard tensor dimension 1 of the stack instead.
  *   - The ranks of "ddp" hold partial gradients (MUONRT_PLACEMENT_PARTIAL).
