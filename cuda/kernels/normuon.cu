@@ -119,8 +119,7 @@ __device__ inline Values<kWidth> column_squares(const MatrixBatch& m, int64_t fi
   return chains;
 }
 
-/// Does the same as normuon_rows_kernel for columns. A thread has one chain of each of eight
-/// columns.
+/// Like normuon_rows_kernel, but for columns. A thread has one chain of each of eight columns.
 __global__ void __launch_bounds__(kThreads) normuon_columns_kernel(NormuonArguments a) {
   static_assert(kColumnGroups * kNeuronChains == kThreads);
   __shared__ float sums[kNeuronChains][kColumnsOfBlock + 1];

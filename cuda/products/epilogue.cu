@@ -78,7 +78,7 @@ __device__ inline void mirror_elements(Tile& tile, const TransposedTile<false>& 
       store_raw(c.to.data, c.to.dtype, c.to.index(col, across), Raw<1>{tile.bits[across][col]});
 }
 
-/// Does the same as mirror_halves for elements of four bytes, or for addresses of any alignment.
+/// Like mirror_halves, but for elements of four bytes, or for addresses of any alignment.
 template <bool kHalves>
 __device__ inline void mirror_squares(Tile& tile, const TransposedTile<false>& c,
                                       bool on_diagonal) {

@@ -12,8 +12,8 @@
 namespace muonrt::cuda {
 
 struct Sm90Arguments {
-  // The boxes have 128 rows, except that those of C, and of B if jobs are medium, have 64 rows.
-  // Only problems with D have d.
+  // The boxes of C have 64 rows, and so have the boxes of B if jobs are medium. All other boxes
+  // have 128 rows. Only problems with D have d.
   TensorMap a[kProblems], b[kProblems], c[kProblems], d[kProblems];
   SymmetricProblem problems[kProblems];
   const TileJob* jobs;   // from mixed_jobs or medium_jobs

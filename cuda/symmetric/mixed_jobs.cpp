@@ -124,7 +124,7 @@ PairsDealt deal_pairs(const Jobs& pairs, Shapes shapes, size_t open, int64_t bou
   return out;
 }
 
-/// Does the same as deal_pairs, with as few clusters as possible.
+/// Like deal_pairs, but uses as few clusters as possible.
 PairsDealt deal_to_few(const Jobs& pairs, Shapes shapes, size_t clusters, int64_t bound) {
   int64_t sum = 0;
   size_t too_deep = 0;
@@ -259,8 +259,8 @@ JobList deal(const PairsDealt& pairs, const Jobs& singles, Shapes shapes) {
 /// Returns whether another attempt is not worth its time.
 bool is_near(int64_t makespan, int64_t bound) { return makespan <= bound + bound / 256; }
 
-/// A distribution of the work. Of two that take the same time, the one with more pairs is better,
-/// because the two blocks of a pair share what they read.
+/// A distribution of the work. If two distributions take the same time, the one with more pairs is
+/// better, because the two blocks of a pair share the data that they read.
 struct SharedPairs {
   JobList list;
   int64_t makespan = 0;

@@ -176,7 +176,7 @@ __device__ inline void stmatrix(void* row, uint32_t w0, uint32_t w1, uint32_t w2
       "r"(w0), "r"(w1), "r"(w2), "r"(w3)
       : "memory");
 }
-/// Does the same as stmatrix, with each matrix transposed.
+/// Like stmatrix, but stores the transpose of each matrix.
 __device__ inline void stmatrix_trans(void* row, uint32_t w0, uint32_t w1, uint32_t w2,
                                       uint32_t w3) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(

@@ -75,7 +75,7 @@ __device__ inline int first_col(const TileJob& job) {
   return job.col * (kMedium ? kSquare : kCell);
 }
 
-/// Returns whether the first rows of B are those of A, so that shared memory stores them once.
+/// Returns whether A and B begin with the same rows, which shared memory then stores only once.
 template <bool kMedium>
 __device__ inline bool loads_once(const SymmetricProblem& p, const TileJob& job) {
   return p.same && job.row * (kMedium ? 2 : 1) == job.col;

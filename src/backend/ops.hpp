@@ -167,8 +167,8 @@ class Ops : public MatrixRules {
                              const ParamView* params, ConstTypedBuffer message,
                              const CommitCondition& condition) = 0;
 
-  /// If the condition passes, updates every active parameter of `list` with AdamW. The `blocks` are
-  /// those of parameters whose rounding needs the index of each element in the whole tensor
+  /// If the condition passes, updates every active parameter of `list` with AdamW. The `blocks`
+  /// belong to parameters whose rounding needs the index of each element in the whole tensor
   /// (kStochastic); their packed_offset and scales are not read.
   virtual void commit_adamw(Stream& stream, std::span<const int32_t> list,
                             std::span<const ShardBlock> blocks, const StepTables& tables,

@@ -26,8 +26,8 @@ std::optional<Error> capture_error(const Function& function) {
 // the status on which the ranks agree. If a rank has no memory for the texts, all ranks return a
 // shorter text. With more ranks, a failed allocation may abort the communicator.
 
-/// If any rank passes an error, returns the same error on every rank: that of the lowest rank that
-/// passes one, with the rank number before its message. Collective. Errors: those of the
+/// If any rank passes an error, returns the same error on every rank: the error of the lowest rank
+/// that passes one, with the rank number before its message. Collective. Errors: those of the
 /// communicator.
 std::optional<Error> find_common_error(Comm& comm, const std::optional<Error>& own_error);
 /// Like find_common_error(), but throws the error.

@@ -14,8 +14,9 @@
 
 namespace muonrt {
 
-/// Stores the source of the non-finite value in the report of a skipped step. Of the sources that
-/// the ranks found, chooses the one that is closest to the cause. Collective. Does not allocate.
+/// Stores the source of the non-finite value in the report of a skipped step. Chooses the source
+/// that is closest to the cause, among the sources that the ranks found. Collective. Does not
+/// allocate.
 /// @param own  the source that this rank found.
 /// @param all  memory for the sources of all ranks.
 void explain_skip(Comm& comm, const NonfiniteSource& own, std::vector<NonfiniteSource>& all,

@@ -46,7 +46,7 @@ class FiniteCheck {
     Tally weights;
     bool gradient = false;
   };
-  /// Checks those of the parameters [first, end) for which `is_due` returns true.
+  /// Checks the parameters in [first, end) for which `is_due` returns true.
   void check(Pipeline& pipeline, const OptimizerSettings& settings, const ParamView* params,
              FunctionRef<bool(int64_t)> is_due, int64_t first, int64_t end);
 

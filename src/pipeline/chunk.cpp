@@ -285,8 +285,8 @@ Health::BatchStatistics Chunk::statistics_of(const Batch& batch) const {
                 : Health::BatchStatistics{};
 }
 
-// Captures Newton-Schulz as a graph in the second run, because the first run creates what the
-// products of a new shape need. A run that collects statistics is not captured. A graph can be
+// Captures Newton-Schulz as a graph in the second run, because the first run allocates the memory
+// that products of a new shape need. A run that collects statistics is not captured. A graph can be
 // launched again because the addresses of matrices, workspace and findings do not change.
 void Chunk::run_newton_schulz(BatchGroup& batch_group) {
   const PipelineContext& c = *context_;

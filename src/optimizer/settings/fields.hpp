@@ -172,8 +172,9 @@ void visit_group_fields(Visit&& visit) {
   visit(Field{MUONRT_FIELD(normuon_axis), Choice{kNormuonAxes}, kFixed | kMuonOnly | kNoKey});
 }
 
-/// Does the same for the options of an optimizer, which cannot change. In C they are fields of
-/// muonrt_optimizer_options_t and of its `tuning` and `debug`. `device` is read separately.
+/// Like visit_group_fields(), for the options of an optimizer, which cannot change. In C they are
+/// fields of muonrt_optimizer_options_t and of its `tuning` and `debug`. `device` is read
+/// separately.
 template <class Visit>
 void visit_option_fields(Visit&& visit) {
   const NumberOrNone rate = {"the time of a step would not be finite", "the device's own"};

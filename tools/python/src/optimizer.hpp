@@ -112,8 +112,7 @@ class Optimizer {
   StepReport wait();
   void set_grad(nb::handle param, nb::handle grad);
   void set_grads(const std::vector<nb::object>& grads);
-  /// Does the same as set_grads, for gradients whose dtypes, shapes and device the caller has
-  /// checked.
+  /// Like set_grads, for gradients whose dtypes, shapes and device the caller has checked.
   /// @param addresses  0 for a parameter without a gradient.
   /// @param owners     kept alive as long as the gradients are bound.
   void set_grad_addresses(const std::vector<uintptr_t>& addresses, nb::object owners);
