@@ -17,8 +17,8 @@ __device__ inline uint32_t cluster_rank() {
 }
 // Barriers have no .aligned, because a single thread of a warp may come from a divergent branch.
 
-/// Waits for all threads of the cluster. What they wrote to shared memory is then visible to all of
-/// them.
+/// Waits for all threads of the cluster. Their earlier writes to shared memory are then visible to
+/// all of them.
 __device__ inline void cluster_sync() {
   asm volatile(
       "barrier.cluster.arrive.release;\n"

@@ -18,7 +18,7 @@
 // 16-byte stores. On the diagonal, elements on and above it come from the straight copy, and
 // elements below it from the mirrored copy.
 //
-// A launch is programmatic as in sm90.cu.
+// Launches are programmatic, as in sm90.cu.
 
 #include <utility>
 

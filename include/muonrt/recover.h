@@ -154,8 +154,8 @@ MUONRT_API muonrt_status_t muonrt_optimizer_recover(muonrt_optimizer_t* optimize
  * of `to` limits every wait.
  *
  * @param[in] to    The new optimizer.
- * @param[in] from  The old optimizer on this rank, in which a step may have failed. It does not
- *                  change. NULL if this rank has none.
+ * @param[in] from  The old optimizer on this rank, in which a step may have failed. It is not
+ *                  changed. NULL if this rank has no old optimizer.
  *
  * @return MUONRT_OK, or an error. The following error is returned only on the rank concerned, and
  * the other ranks wait for this rank until the timeout:

@@ -125,8 +125,7 @@ class Orthogonalization {
   std::vector<MatrixBatch> results_;
 };
 
-/// Makes an Orthogonalization and enqueues it once.
-/// @return  its results.
+/// Makes an Orthogonalization, enqueues it once and returns its results.
 std::vector<MatrixBatch> orthogonalize(Ops& ops, Stream& stream,
                                        std::span<const OrthogonalizeArgs> batches,
                                        Findings* findings);

@@ -53,8 +53,8 @@ inline double sum_of_squares(const int64_t* limbs) {
 /// 5% of the true ones. This was measured with up to 2048 rows, for spectra that are flat, are
 /// spread over nine decades, or have only ten values other than zero.
 constexpr int64_t kLanczosSteps = 48;
-/// The number of rows in a block. Sums over rows are computed for each block, and then over the
-/// blocks.
+/// The number of rows in a block. A sum over rows is first computed for each block, and then over
+/// the blocks.
 constexpr int64_t kLanczosRows = 256;
 
 /// The tridiagonal matrix that Lanczos's method computes for X X^T. Only the first min(rows,

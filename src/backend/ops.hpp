@@ -55,8 +55,8 @@ struct AolRule {
 /// time. A library for products may allocate host memory inside its own calls.
 class Ops : public MatrixRules {
  public:
-  /// Allocates what products up to this size need. m, n and k are the dims in C (m x n) = A (m x k)
-  /// op(B).
+  /// Allocates the memory that products of up to this size need. m, n and k are the dims of C (m x
+  /// n) = A (m x k) op(B).
   virtual void reserve(int64_t m, int64_t n, int64_t k, DType dtype) = 0;
 
   virtual void fill(Stream& stream, void* memory, unsigned char value, int64_t bytes) = 0;

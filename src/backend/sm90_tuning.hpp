@@ -5,12 +5,12 @@
 
 namespace muonrt {
 
-/// The families of tile sizes for symmetric products on compute capability 9.0.
+/// The choices of tile sizes for symmetric products on compute capability 9.0.
 enum class Tiles {
   kLarge,      // a list of different tile sizes, in a persistent grid
   kMedium,     // 128 x 192, in a persistent grid
   kSmall,      // 64 x 64
-  kSmallWide,  // 64 x 128, and 64 x 64 at the end of a row; 64 x 64 only, if there are slices
+  kSmallWide,  // 64 x 128, and 64 x 64 at the end of a row; with slices only 64 x 64
 };
 
 /// Overrides for launch parameters that normally follow from the shapes. They help to find the part

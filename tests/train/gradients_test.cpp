@@ -77,8 +77,8 @@ TEST_CASE("train gradients: every parameter's gradient has the derivatives of th
       // The rounding errors of about 30 operations of 6e-8 each accumulate in a gradient.
       const double tolerance = 1e-5 * size + 1e-7;
       CHECK(size > 0.0);
-      // The direction of the gradient shows an error of its length. A random direction shows other
-      // errors.
+      // The derivative along the gradient shows whether the gradient has the right length. The
+      // derivative in a random direction shows other errors.
       const double own = derivative(config, exact, p, unit(gradient), tokens);
       CHECK(std::fabs(size - own) < tolerance);
       CHECK(std::fabs(1.0001 * size - own) > tolerance);

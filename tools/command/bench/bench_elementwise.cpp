@@ -25,10 +25,10 @@ constexpr int64_t kWideRows = 4096, kWideCols = 11008;
 enum class Data {
   kMuon,        // a bf16 parameter with master weights and momentum, a bf16 gradient, a message
   kPlainMuon,   // an f32 parameter with momentum, its f32 gradient, a message
-  kPlainAdamW,  // as kPlainMuon, with a variance in addition
+  kPlainAdamW,  // as kPlainMuon, and a variance
   kRemainder,   // as kMuon, with a 16-bit remainder instead of the master weights
   kStochastic,  // as kMuon, without master weights, rounded stochastically
-  kAdamW,       // as kMuon, with a variance in addition
+  kAdamW,       // as kMuon, and a variance
   kTall,        // a matrix that is stored transposed, and a message
   kMatrix,      // a matrix of 4096 x 11008, or smaller if there are fewer elements
   kPlainTall,   // as kTall, in f32

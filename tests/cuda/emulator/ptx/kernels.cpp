@@ -48,7 +48,7 @@ class Symbols {
  public:
   Symbols() : image_(read_file("/proc/self/exe")) {
     dl_iterate_phdr(
-        [](dl_phdr_info* info, size_t, void* base) {  // the program itself is the first one
+        [](dl_phdr_info* info, size_t, void* base) {  // the first entry is the program itself
           *static_cast<uintptr_t*>(base) = info->dlpi_addr;
           return 1;
         },
