@@ -251,7 +251,7 @@ class StagedComm final : public Comm {
       constexpr int64_t kNotEntered = 0;
       try {
         if (entered) write_inline(entered, &kNotEntered, sizeof kNotEntered, stream);
-      } catch (const Error&) {  // the flag keeps its value, and the first error is thrown
+      } catch (const Error&) {  // ignored, because the first error is thrown
       }
       throw;
     }

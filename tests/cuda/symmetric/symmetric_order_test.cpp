@@ -72,7 +72,7 @@ TEST_CASE("symmetric order: no list ends much later than its work allows", "[emu
     const int blocks = 2 * static_cast<int>(1 + below(66));
     CAPTURE(i, blocks);
     // The allowed time is the bound of longest-first scheduling for jobs of two cells. It has a
-    // margin, because squares take longer on an SM.
+    // margin, because square jobs take longer on an SM.
     const int64_t least = least_makespan(shapes, blocks);
     CHECK(makespan(shapes, blocks) <= least + least / 24 + 2 * deepest);
   }
@@ -152,9 +152,8 @@ TEST_CASE(
 
 TEST_CASE("symmetric order: jobs on a diagonal are computed next to the pairs of their matrix",
           "[emulated]") {
-  // Otherwise the two kinds would run at different times. Jobs on the diagonal read twice as many
-  // bytes for each product, which exceeds the memory bandwidth if all blocks do so at the same
-  // time.
+  // Jobs on the diagonal read twice as many bytes for each product as pairs do. If all blocks
+  // computed them at the same time, they would exceed the memory bandwidth.
   for (const int blocks : {124, 132})
     for (const auto& [n, batch] : {std::pair{2048, 216}, {4096, 40}, {1280, 200}}) {
       const Shapes shapes = {{n, 7168, batch}};

@@ -164,7 +164,8 @@ TEST_CASE("vendor: a symmetric product executes the panels only, with exact resu
     Machine machine(make_cuda_device(0, {.symmetric = SymmetricProvider::kVendor}));
     const int64_t searches = fake_cublas::searches();
     machine.ops().reserve(e.of.n, e.of.n, e.of.k, e.of.dtype);
-    // There are searches for each panel in both forms, and a search for the whole product.
+    // reserve() searches for A B and for A B^T: for the whole product, and for each panel if there
+    // are several.
     const auto count = std::ssize(e.panels);
     CHECK(fake_cublas::searches() - searches == 2 * (count > 1 ? 1 + count : 1));
     const SymmetricTrial trial(machine, e.of, 3);

@@ -195,8 +195,8 @@ TEST_CASE("describe: the text has a row for every parameter, chunk and rank", "[
 }
 
 TEST_CASE("report: round-robin owners for comparison, computed by hand", "[unit][plan]") {
-  // With the largest first, rank 0 owns the first and the third matrix and rank 1 owns the second.
-  // The planner instead assigns the two smaller ones to the same rank.
+  // Round-robin assignment in the order of size gives rank 0 the first and the third matrix, and
+  // rank 1 the second. The planner instead assigns the two smaller ones to the same rank.
   Problem p;
   const auto on = mesh({2});
   for (const auto& [name, side] : {std::pair("a", 640), {"b", 512}, {"c", 512}})
