@@ -3,14 +3,16 @@
 
   python make_model_roles.py > model_roles.jsonl    needs torch, transformers, timm, diffusers, peft
 
-The models have few layers and are on the meta device; a parameter that differs from an earlier one only
-by numbers in its name is left out, and so are vectors that belong to no norm. The roles come from the types of modules, and from the lists below,
-which were reviewed by hand; never from muonrt. A parameter that neither covers is an error.
+The models have few layers and are on the meta device. A parameter is left out if it differs from an earlier one
+only by numbers in its name, or if it is a vector that belongs to no norm. The roles come from the types of modules
+and from the lists below, which were reviewed by hand. They never come from muonrt. It is an error if neither the
+types nor the lists give a parameter a role.
 
-A line is a model: "outputs" (sizes that its configuration states), "head" (its output embedding) and
-"params": name, shape, class of the module, role. The class is followed by its torch.nn base
-class and, for a convolution, by the arguments of its constructor. A role is "muon" or "adamw", and how the tensor is read; null if the parameter
-is frozen; "= name" if it is tied to that one. A fifth entry is the role by name alone, if it differs.
+Each line describes a model: "outputs" (sizes that its configuration states), "head" (its output embedding) and
+"params" (name, shape, class of the module, role). The class is followed by its torch.nn base class and, for a
+convolution, by the arguments of its constructor. A role is "muon" or "adamw" and how the tensor forms matrices. It
+is null if the parameter is frozen, and "= name" if the parameter is tied to the one with this name. If the name
+alone gives another role, that role is the fifth entry.
 """
 import json
 import re
