@@ -214,8 +214,8 @@ enum muonrt_adam_form {
  * @par Coefficients
  * muonrt_optimizer_create() accepts a list of coefficients, including a custom list, only if
  *   - no step raises a singular value above 4 if it was in (0, 1] before the first step;
- *   - the whole list maps singular values of up to 1 + 2^-7 (in f32 1 + 2^-20) to positive values
- *     of at most 1.5, or of at most 5/4 of the largest result for (0, 1] if that is more.
+ *   - all steps together map singular values of up to 1 + 2^-7 (in f32 1 + 2^-20) to positive
+ *     values of at most max(1.5, 1.25 y), where y is the largest result for values in (0, 1].
  */
 typedef struct muonrt_group {
   /** Size of the struct in bytes; set by the init macro. */

@@ -57,8 +57,8 @@ typedef struct muonrt_plan_summary {
 
   /**
    * Cost of the products of the busiest rank, and a lower bound that no choice of owners can beat.
-   * The cost of a product is its FLOP, or 256 for each element that it reads or writes if that is
-   * more, plus 2^20 for its launch.
+   * The cost of a product is 2^20 for its launch, plus the larger of two numbers: its FLOP, and 256
+   * times the number of elements that it reads or writes.
    */
   double makespan, lower_bound;
 

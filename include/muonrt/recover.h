@@ -147,8 +147,8 @@ MUONRT_API muonrt_status_t muonrt_optimizer_recover(muonrt_optimizer_t* optimize
  * parameter, `to` may use the same buffer as `from` only if this rank holds the same elements in
  * both. Otherwise the buffers must not overlap.
  *
- * In addition to the state itself, a rank needs memory for the list of all shards of `from`, and
- * for about 64 MiB of elements, or 256 KiB for each rank of `to` if this is more.
+ * In addition to the state itself, a rank needs memory for the list of all shards of `from` and for
+ * elements: the larger of about 64 MiB and 256 KiB for each rank of `to`.
  *
  * Threads: one at a time per optimizer. Collective: over the ranks of `to`. Blocking; the timeout
  * of `to` limits every wait.
