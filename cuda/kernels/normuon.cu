@@ -1,8 +1,8 @@
-// Applies NorMuon to whole matrices as they are stored. It computes the mean squares of their
-// neurons (rows or columns), then the neurons' factors from the second moments or by another
-// NeuronRule, then the product. The formulas and the order of sums are in backend/normuon.hpp.
-// There are three launches for up to kStates matrices of a batch. Matrices of inactive parameters
-// are skipped.
+// Applies NorMuon to whole matrices as they are stored. Up to kStates matrices of a batch have
+// three launches. The first computes the mean squares of the neurons (rows or columns). The second
+// computes the factors of the neurons from the second moments or by another NeuronRule. The third
+// multiplies the neurons by their factors. The formulas and the order of sums are in
+// backend/normuon.hpp. Matrices of inactive parameters are skipped.
 
 #include <algorithm>
 

@@ -19,7 +19,7 @@ void check_halves(uint32_t stride) {
       const uint32_t bits = high << 16 | low;
       const SplitWeight split = split_weight(std::bit_cast<float>(bits));
       wrong_here += std::bit_cast<uint32_t>(join_weight(split.high, split.low)) != bits;
-      // The high half may differ from the weight by at most half the distance of adjacent bf16
+      // The high half may differ from the weight by at most half the distance between adjacent bf16
       // values. The bits of adjacent values with the same sign are consecutive.
       const uint32_t back = static_cast<uint32_t>(split.high) << 16;
       far_here += back - bits + 0x7fffu > 0xffffu;

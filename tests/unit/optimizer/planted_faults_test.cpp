@@ -103,8 +103,8 @@ class BlockedProducts : public wrapped::Ops {
   }
 };
 
-/// Simulates a library whose results depend on the leading dimension, with a leading dimension that
-/// grows with the number of ranks.
+/// Simulates a library whose results depend on the leading dimension. The leading dimension grows
+/// with `extra`.
 class LeadingDimension : public BlockedProducts {
  public:
   LeadingDimension(muonrt::Ops& inner, int64_t extra) : BlockedProducts(inner), extra_(extra) {}

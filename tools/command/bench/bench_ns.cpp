@@ -153,7 +153,8 @@ struct Scene {
     enqueue(round);
     bench.finish();
   }
-  /// Plants a fault. @param compared  whether the check compares the result with another result.
+  /// Plants a fault. @param compared  whether the results are compared with other results; if not,
+  /// only NaN can be found.
   void plant(const std::string& fault, bool compared) {
     for (const MatrixBatch& o : results) {
       const auto at = [&](int64_t matrix, int64_t row, int64_t col) {
