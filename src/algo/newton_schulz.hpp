@@ -65,7 +65,8 @@ constexpr double kHalfGramSafety = 1.05;
 /// safety and divides it by kHalfGramSafety, as in Gram Newton-Schulz (Dao-AILab). In half
 /// precision the standard form of CANS has inner safety. A safety or mode that the caller chose is
 /// kept. If the caller chose only the mode, the safety is the default of the list.
-/// Errors: those of make_coefficients(); NOT_SUPPORTED if the caller's restarts leave Q unbounded.
+/// Errors: any error of make_coefficients(); NOT_SUPPORTED if the caller's restarts leave Q
+/// unbounded.
 NewtonSchulz make_newton_schulz(CoefficientFamily family, const CoefficientSettings& settings,
                                 DType iteration, const NewtonSchulzOptions& options = {});
 

@@ -41,7 +41,7 @@ class ConsistencyCheck {
   /// that the vote detects ranks that check different parameters. Blocks if any check is due.
   /// @param params  the views after ParamTables::fill_for_step(); this function sets their
   ///     `rounded_by_caller`.
-  /// Errors: those of FiniteCheck and of the pipeline.
+  /// Errors: any error of FiniteCheck or of the pipeline.
   void run_before_step(Pipeline& pipeline, const OptimizerSettings& settings, ParamView* params,
                        StepInputs& inputs);
   /// The checks that the committed step has run are no longer due. With ReplicaCheck::kEvery, the

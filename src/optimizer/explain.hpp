@@ -42,8 +42,8 @@ AgreementTable make_step_table(const OptimizerSettings& settings, const StepArgs
 
 /// Returns the error of a rejected step, which is the same on every rank. If ranks pass an error,
 /// this is the error of the lowest such rank. Otherwise it is the mismatch between the ranks'
-/// arguments, and if there is none, the error that `find_other` returns. Collective. Errors: those
-/// of the communicator.
+/// arguments, and if there is none, the error that `find_other` returns. Collective. Errors: any
+/// error of the communicator.
 Error explain_rejection(Comm& comm, const std::optional<Error>& own_error,
                         const AgreementTable& step_table,
                         FunctionRef<std::optional<Error>()> find_other);

@@ -13,7 +13,7 @@
 
 namespace muonrt::tool {
 
-/// A source of products: a device, whose Ops::multiply computes the products.
+/// A provider of products: a device whose Ops::multiply computes them.
 struct Provider {
   std::string name;
   std::function<std::unique_ptr<Device>()> make;
