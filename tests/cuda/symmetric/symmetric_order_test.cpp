@@ -222,8 +222,8 @@ TEST_CASE("symmetric order: each shape has the expected tiles", "[emulated]") {
     CAPTURE(r.n, r.k, r.count, r.sms);
     CHECK(chosen(r.n, r.k, r.count, r.sms) == r.tiles);
   }
-  // symmetric_test uses kAllButTwo for this reason: its sizes use large tiles on two blocks, and
-  // other tiles on all SMs.
+  // The sizes of symmetric_test use large tiles on two blocks, and other tiles on all SMs. This is
+  // why the test uses kAllButTwo.
   for (const auto& [n, k] : {std::pair<int64_t, int64_t>(385, 40), {390, 20}, {600, 330}}) {
     CAPTURE(n, k);
     CHECK(chosen(n, k, 1, 2) == large);

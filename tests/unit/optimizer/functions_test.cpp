@@ -132,8 +132,9 @@ TEST_CASE("functions: assign without the others sets owners of the built-in exch
 
 namespace {
 
-/// The parameters in flight on a rank, which have been gathered but not redistributed: the largest
-/// number of their owners, of those with the same owner (of_one), and of all of them.
+/// Counts the parameters that a rank has gathered and not redistributed yet. Each number is the
+/// largest during the step: the number of their owners, of parameters with the same owner (of_one),
+/// and of all these parameters.
 struct InWork {
   size_t owners = 0;
   int64_t of_one = 0, all = 0;
