@@ -13,10 +13,10 @@ endif()
 if(MUONRT_WERROR)
   list(APPEND muonrt_warnings -Werror)
 endif()
-# Contraction to fused multiply-add is disabled. Otherwise vector loops could use it while their
-# remainder loops do not, and the bits of an element would depend on its position in a shard.
-# -fno-trapping-math is needed because without it and without AVX-512, GCC does not vectorize loops
-# with two consecutive comparisons. It does not change any bit of a result.
+# Contraction to fused multiply-add is disabled. Otherwise a compiler could contract vector loops
+# but not their remainder loops, and the bits of an element would depend on its position in a shard.
+# Without -fno-trapping-math and without AVX-512, GCC does not vectorize loops with two consecutive
+# comparisons. This flag changes no result.
 target_compile_options(muonrt_flags INTERFACE
   $<$<COMPILE_LANGUAGE:C,CXX>:${muonrt_warnings} -ffp-contract=off -fno-math-errno -fno-trapping-math>)
 

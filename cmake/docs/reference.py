@@ -27,7 +27,7 @@ FILE_LINK = re.compile(r"\[([^]]*)\]\((?:\.\./)+([^)#]+)(?:#[^)]*)?\)")
 
 
 class PageError(Exception):
-    """The pages and the headers do not fit together."""
+    """A header is in the toctrees of no page or of several pages."""
 
 
 def write_sources(root, sources):
