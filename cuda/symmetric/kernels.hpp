@@ -34,9 +34,9 @@ enum class Sm90Jobs {
 struct Sm90Grid {
   Sm90Jobs jobs;
   int blocks;  // number of blocks of the list; even
-  /// Whether blocks are launched in clusters of two. They are if the list has pairs, or if the grid
-  /// leaves SMs to a communicator. NCCL also launches clusters of two, which need two free SMs in
-  /// the same GPC. Single blocks may not leave such a pair free.
+  /// Whether blocks are launched in clusters of two. This is true if the list has pairs, or if the
+  /// grid leaves SMs to a communicator. NCCL also launches clusters of two, which need two free SMs
+  /// in the same GPC. Single blocks might not leave two such SMs free.
   bool clusters;
   bool early;  // as in Sm90Tuning
 };

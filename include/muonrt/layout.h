@@ -8,9 +8,9 @@
  *   2. Cuts. A cut shards one tensor dimension over one or several mesh dimensions. Describe the
  *      cuts either by placements as in DTensor, one for each mesh dimension, or by a list of
  *      muonrt_cut_t.
- *   3. Optionally, a last step that distributes what remains after the cuts: it divides it at given
- *      row bounds or into flat ranges of elements, or assigns all of it to one rank; see
- *      muonrt_layout_kind_t.
+ *   3. Optionally, a last step that distributes the local tensor that remains after the cuts. The
+ *      step divides this tensor at given row bounds or into flat ranges of elements, or assigns it
+ *      to one rank; see muonrt_layout_kind_t.
  *
  * Each mesh dimension may be used once: by a cut, by the last step, or as a dimension over which
  * gradients are partial (MUONRT_PLACEMENT_PARTIAL). The tensor is replicated over the mesh

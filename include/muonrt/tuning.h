@@ -140,8 +140,9 @@ typedef struct muonrt_tuning_options {
 
   /**
    * Maximum number of ranks to which the owner of a matrix sends its update directly, 0 to 2^30. If
-   * more ranks need the update, the owner sends it to a few of them, which forward it to the other
-   * replicas, if that reduces the number of peers. Default: 0, which means 64.
+   * more ranks need the update, and forwarding reduces the number of peers, the owner sends the
+   * update to a few of these ranks, which forward it to the other replicas. Default: 0, which means
+   * 64.
    */
   int32_t max_peers;
 

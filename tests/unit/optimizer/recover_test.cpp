@@ -56,8 +56,8 @@ void check_followed(const world::Case& c, int receiver, const std::vector<int>& 
   CHECK((result.tensors == expected));
 }
 
-/// Checks the recovery if only one rank receives the vote sum, for each rank, and if only the last
-/// rank does not receive it.
+/// Checks the recovery after steps in which only one rank receives the vote sum (each rank in
+/// turn), and after a step in which only the last rank does not receive it.
 void check_all(const world::Case& c, int64_t reductions = 1) {
   const world::Tensors expected = world::run(c).tensors;
   for (int receiver = 0; receiver < c.world; ++receiver) {

@@ -93,7 +93,8 @@ std::vector<Row> rows() {
   Row& slow = add("AdamW with beta2 near 1 and without eps");
   slow.adamw.beta2 = slow.adam.beta2 = 0.99999;
   slow.adamw.adamw_eps = slow.adam.eps = 0.0;
-  // In f32, 1 - beta2 has few bits. The bias correction cancels this error in the weights.
+  // In f32, 1 - beta2 has a large relative error. The bias correction cancels this error in the
+  // weights.
   slow.variance_tolerance = 6e-3;
   return out;
 }
