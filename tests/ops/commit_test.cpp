@@ -137,7 +137,8 @@ TEST_CASE("commit: Muon's momentum and weights are within four roundings of floa
   CHECK(wrong == 0);
 }
 
-TEST_CASE("commit: AdamW's moments and weights are float64's, eps outside the root", "[ops]") {
+TEST_CASE("commit: AdamW's moments and weights agree with float64, with eps outside the root",
+          "[ops]") {
   Fixture fixture = make_fixture(7);
   for (AdamScalars& s : fixture.adam) s.eps = 1e-3f;
   const Results got = of_reference([&](Machine& machine) {
@@ -170,7 +171,7 @@ TEST_CASE("commit: AdamW's moments and weights are float64's, eps outside the ro
   CHECK(wrong == 0);
 }
 
-TEST_CASE("commit: momentum and AdamW's weights are the packed ones", "[ops]") {
+TEST_CASE("commit: momentum and AdamW's weights equal the values in messages", "[ops]") {
   // Without Nesterov momentum, the direction in f32 is equal to the new momentum.
   Fixture fixture = make_small_fixture(6);
   for (MuonScalars& s : fixture.groups) s.nesterov = 0;

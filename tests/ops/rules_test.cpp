@@ -120,7 +120,8 @@ TEST_CASE("normuon: moments, factors and matrices have the same bits on every ba
   check_normed({3, 16, 16, DType::kBF16, std::string(130, 'r')});
 }
 
-TEST_CASE("normuon: matrices and moments are float64's, up to the roundings of f32 sums", "[ops]") {
+TEST_CASE("normuon: matrices and moments agree with float64 up to the roundings of f32 sums",
+          "[ops]") {
   const NormedCase c{33, 300, 303, DType::kF32, "r-cir"};
   const Results got = of_host([&](Machine& machine) { return normed(machine, c); });
   const int64_t stride = c.rows * c.ld;

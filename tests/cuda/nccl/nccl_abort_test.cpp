@@ -55,7 +55,7 @@ struct Fixture {
 
 }  // namespace
 
-TEST_CASE("nccl abort: no end of a communicator waits for a stream, and NCCL ends after it",
+TEST_CASE("nccl abort: ending a communicator never waits for a stream, and NCCL ends later",
           "[nccl]") {
   struct Row {
     const char* what;

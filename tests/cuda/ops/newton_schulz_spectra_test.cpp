@@ -81,8 +81,7 @@ void check(const Spectra& spectra, const Choice& of, bool one_batch) {
 
 }  // namespace
 
-TEST_CASE("cuda newton-schulz: singular values become p of themselves, for eight spectra",
-          "[cuda]") {
+TEST_CASE("cuda newton-schulz: each singular value s of eight spectra becomes p(s)", "[cuda]") {
   if (cuda_test::is_emulated()) {  // a hidden case below checks the other two spectra
     check(Spectra(128, 256), {CoefficientFamily::kPolarExpress, DType::kBF16}, false);
     check(Spectra(128, 160), {CoefficientFamily::kKellerJordan, DType::kF16}, true);
@@ -95,7 +94,7 @@ TEST_CASE("cuda newton-schulz: singular values become p of themselves, for eight
   }
 }
 
-TEST_CASE("cuda newton-schulz: so they do for both lists in both dtypes", "[.full]") {
+TEST_CASE("cuda newton-schulz: eight spectra with both lists in both dtypes", "[.full]") {
   const Spectra spectra(128, 512);
   for (const Choice& of : kAll) check(spectra, of, of.dtype == DType::kBF16);
 }

@@ -137,7 +137,7 @@ TEST_CASE("symmetric ring: no order of events overwrites data, misses data or de
   CHECK(large(Fault::kNone, kRuns) == "");
 }
 
-TEST_CASE("symmetric ring: the lists have each kind after each that it may follow, all with D",
+TEST_CASE("symmetric ring: the lists have every permitted pair of kinds, with and without D",
           "[emulated]") {
   // Each entry contains the kinds of two consecutive tiles, whether each of them has D, and whether
   // the ring wraps around in the second tile.
@@ -164,7 +164,7 @@ TEST_CASE("symmetric ring: the lists have each kind after each that it may follo
     }
 }
 
-TEST_CASE("symmetric ring: nor does any in the ring of small tiles", "[emulated]") {
+TEST_CASE("symmetric ring: small tiles never overwrite data, miss data or deadlock", "[emulated]") {
   CHECK(small(Fault::kNone, kRuns) == "");
 }
 

@@ -151,7 +151,7 @@ TEST_CASE("symmetric tiles: exact on integers if the depth is cut", "[emulated]"
     }
 }
 
-TEST_CASE("symmetric tiles: exact on integers where D comes after any number of stages",
+TEST_CASE("symmetric tiles: exact on integers if D comes after any number of stages",
           "[emulated]") {
   for (int64_t stages = 1; stages <= 9; ++stages) {
     CAPTURE(stages);

@@ -290,7 +290,7 @@ TEST_CASE("aol: matrices far below eps stay bounded in every dtype", "[unit][new
   }
 }
 
-TEST_CASE("lists: without headroom between their steps they are rejected in half precision",
+TEST_CASE("lists: half precision rejects lists without headroom between steps",
           "[unit][newton-schulz]") {
   for (const CoefficientFamily family : coefficient_families()) {
     if (family == CoefficientFamily::kCustom) continue;

@@ -271,7 +271,7 @@ TEST_CASE("newton-schulz: an empty matrix or batch enqueues nothing", "[unit][ne
   }
 }
 
-TEST_CASE("newton-schulz: a matrix that is not finite stays so, so that the pack detects it",
+TEST_CASE("newton-schulz: a non-finite matrix remains non-finite, so the pack detects it",
           "[unit][newton-schulz]") {
   for (auto& backend : backends::all()) {
     for (const double bad : {std::nan(""), HUGE_VAL, -HUGE_VAL}) {

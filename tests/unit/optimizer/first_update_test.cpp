@@ -144,7 +144,8 @@ TEST_CASE("first update: parts, experts and outputs as columns count with their 
   CHECK(found.ratio == Approx(std::sqrt(squares / 40) / weight_rms(c.params[0], 0)).epsilon(1e-12));
 }
 
-TEST_CASE("first update: it is what the step does to a matrix", "[unit][optimizer]") {
+TEST_CASE("first update: the reported ratio is the change that the step makes",
+          "[unit][optimizer]") {
   world::Case c = case_on({1}, {}, 1.0);
   c.settings.groups[0].weight_decay = 0;
   c.params.pop_back();

@@ -69,7 +69,7 @@ TEST_CASE("scratch: gathered matrices and four iterates of each, worked by hand"
   CHECK(one_rank({}, DType::kF32, HostRules()) == 0);
 }
 
-TEST_CASE("scratch: as many matrices as one launch may hold", "[unit][plan]") {
+TEST_CASE("scratch: the memory covers as many matrices as one launch may contain", "[unit][plan]") {
   // Four matrices of 512 x 512 have 2^20 elements, which is the limit of a launch on the host. The
   // fifth matrix is in the next launch.
   constexpr int64_t kElements = int64_t{512} * 512;

@@ -102,7 +102,7 @@ TEST_CASE("chunks: equal batches of an owner are adjacent", "[unit][plan]") {
   for (int i = 0; i < 8; ++i) CHECK(chunks.chunk_of[static_cast<size_t>(i)] / 2 == i % 2);
 }
 
-TEST_CASE("chunks: as many as overlap needs, the matrices allow and are worth their messages",
+TEST_CASE("chunks: overlap, the matrices and the size of messages limit the number",
           "[unit][plan]") {
   const struct {
     int64_t matrices, bytes;  // of owner 0; owner 1 has one matrix
@@ -131,7 +131,7 @@ TEST_CASE("chunks: as many as overlap needs, the matrices allow and are worth th
   CHECK(least_part(6400, 640) == 64000);  // a message to each rank costs 100
 }
 
-TEST_CASE("chunks: more are wanted than the matrices fill, and none is empty",
+TEST_CASE("chunks: no chunk is empty, even if more chunks than matrices are wanted",
           "[unit][plan][property]") {
   CHECK(rc::check("wanted", [] {
     std::vector<ChunkItem> items;
