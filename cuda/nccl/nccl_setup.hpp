@@ -56,7 +56,8 @@ void nccl_run_collectively(Bootstrap& bootstrap, const std::function<void()>& fu
 
 /// Like nccl_run_collectively, for a function in which ranks wait for each other inside NCCL. If it
 /// fails on one rank, that rank publishes the error on `alarm`, which the other ranks must poll
-/// while they wait. Then all ranks throw the first cause, with its rank. Collective.
+/// while they wait. All ranks then throw the error that was published first, with its rank.
+/// Collective.
 /// @param may_block  true if ranks may block inside NCCL, where they check neither `alarm` nor a
 ///     timeout. A rank that fails then waits 10 seconds for the others and throws its own error.
 void nccl_run_with_alarm(Bootstrap& bootstrap, bool may_block,

@@ -36,8 +36,7 @@ std::string unless_contains(const std::string& text, const std::string& part) {
   return cat("'", text, "' does not contain '", part, "'");
 }
 
-/// Returns the problems of a new transport. An earlier transport that has failed must not affect
-/// it.
+/// Returns the problems of a new transport. A failed earlier transport must not affect the new one.
 std::string problems_of_fresh_start() {
   const auto t = connect();
   std::string problems;

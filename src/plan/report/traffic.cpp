@@ -177,7 +177,8 @@ class Measurement {
     peers_[static_cast<size_t>(first + count)].add(each, -1);
   }
 
-  /// Adds a message of `bytes` from each of these ranks to `owner`, whose own is not stored twice.
+  /// Adds a message of `bytes` from each of these ranks to `owner`. A message of the owner to
+  /// itself is stored only once.
   void gather(int32_t first, int32_t count, size_t owner, int64_t bytes) {
     const auto self = static_cast<int32_t>(owner);
     const bool own = first <= self && self < first + count;

@@ -94,7 +94,7 @@ TEST_CASE("cuda newton-schulz: each singular value s of eight spectra becomes p(
   }
 }
 
-TEST_CASE("cuda newton-schulz: eight spectra with both lists in both dtypes", "[.full]") {
+TEST_CASE("cuda newton-schulz: each s becomes p(s) with both lists in both dtypes", "[.full]") {
   const Spectra spectra(128, 512);
   for (const Choice& of : kAll) check(spectra, of, of.dtype == DType::kBF16);
 }
