@@ -70,6 +70,12 @@ bool has_partial_gradients(const OptimizerSettings& settings) {
                      [](const ParamSettings& p) { return !grad_layout(p).partial_dims().empty(); });
 }
 
+bool has_replicas(const Plan& plan) {
+  return std::any_of(plan.matrices().begin(), plan.matrices().end(), [&](const Matrix& m) {
+    return plan.holders().group(m.param, m.index).replicas > 1;
+  });
+}
+
 StrategyStep simulated(const OptimizerSettings& settings, const Planning& once,
                        const MachineProfile& profile) {
   const Planning planning(settings, once.plan().problem().options.world);
@@ -123,6 +129,16 @@ std::vector<StrategyStep> compare_strategies(const Planning& ours, const Simulat
   first.critical = step.critical;
   first.memory_bytes = total_bytes(report, report.largest_rank);
   first.sent_bytes = report.sent.largest;
+  std::vector<StrategyStep> out = {std::move(first)};
+  if (has_replicas(ours.plan()) && !ours.plan().each_replica() &&
+      !has_partial_gradients(ours.settings())) {
+    OptimizerSettings settings = ours.settings();
+    settings.replica_mode = ReplicaMode::kEach;
+    out.push_back(simulated(settings, ours, profile));
+    out.back().name = "muonrt, each";
+    out.back().assumption =
+        "this plan, but every replica orthogonalizes all matrices (--replica-mode each).";
+  }
   std::optional<Planning> once;
   if (ours.plan().each_replica() || has_partial_gradients(ours.settings())) {
     OptimizerSettings settings = ours.settings();
@@ -134,7 +150,6 @@ std::vector<StrategyStep> compare_strategies(const Planning& ours, const Simulat
     once.emplace(std::move(settings), ours.plan().problem().options.world, true);
   }
   const Planning& base = once ? *once : ours;
-  std::vector<StrategyStep> out = {std::move(first)};
   out.push_back(gather_everywhere(base, profile));
   out.push_back(round_robin_in_chunks(base, profile));
   out.push_back(one_by_one(base, profile));

@@ -1,5 +1,7 @@
 #include "plan/chunk_assignment.hpp"
 
+#include <algorithm>
+#include <numeric>
 #include <tuple>
 
 #include "base/checked.hpp"
@@ -66,6 +68,25 @@ int64_t largest_share(const Layout& layout) {
   return out;
 }
 
+/// Returns the order in which chunks of these classes are exchanged. A return with two levels takes
+/// much longer than others, so the chunks with such returns come after the first window - 1 others:
+/// they are gathered while these are orthogonalized, and returned during the products of the rest.
+std::vector<int32_t> order_of(const std::vector<const ChunkClass*>& classes, int window) {
+  std::vector<int32_t> out(classes.size());
+  std::iota(out.begin(), out.end(), 0);
+  const auto part = [&](int32_t i) {
+    const ChunkClass& c = *classes[static_cast<size_t>(i)];
+    return std::tuple(c.priority, c.by_callback, c.kind);
+  };
+  for (auto begin = out.begin(), end = begin; begin != out.end(); begin = end) {
+    end = std::find_if(begin, out.end(), [&](int32_t i) { return part(i) != part(*begin); });
+    const auto relayed = std::stable_partition(
+        begin, end, [&](int32_t i) { return classes[static_cast<size_t>(i)]->relay == 0; });
+    std::rotate(begin + std::min<int64_t>(window - 1, relayed - begin), relayed, end);
+  }
+  return out;
+}
+
 }  // namespace
 
 void Plan::assign_chunks(const std::vector<int32_t>& by_name, const std::vector<int32_t>& params) {
@@ -87,6 +108,7 @@ void Plan::assign_chunks(const std::vector<int32_t>& by_name, const std::vector<
     of.relay = relays.block(p, -1);
     classes[std::move(of)].push_back(p);
   }
+  std::vector<const ChunkClass*> chunk_classes;
   for (const auto& [of, members] : classes) {
     ChunkSpec proto;
     proto.kind = of.kind;
@@ -102,7 +124,17 @@ void Plan::assign_chunks(const std::vector<int32_t>& by_name, const std::vector<
     } else {
       add_matrix_chunks(proto, members);
     }
+    chunk_classes.resize(chunks_.size(), &of);
   }
+  const std::vector<int32_t> order = order_of(chunk_classes, problem_.options.window);
+  std::vector<ChunkSpec> ordered;
+  std::vector<int32_t> place(chunks_.size());
+  for (const int32_t chunk : order) {
+    place[static_cast<size_t>(chunk)] = static_cast<int32_t>(std::ssize(ordered));
+    ordered.push_back(std::move(chunks_[static_cast<size_t>(chunk)]));
+  }
+  chunks_ = std::move(ordered);
+  for (Matrix& m : matrices_) m.chunk = place[static_cast<size_t>(m.chunk)];
   for (size_t id = 0; id < matrices_.size(); ++id)
     chunks_[static_cast<size_t>(matrices_[id].chunk)].matrices.push_back(static_cast<int32_t>(id));
 }

@@ -131,6 +131,16 @@ class OwnerSets {
   std::map<std::pair<const HolderGroup*, int32_t>, int32_t> replicas_;
 };
 
+/// Sets the replica of each rank that may own the matrices of a group, if it is not known yet.
+void add_replicas(const HolderGroup& group, OwnerProblem& task) {
+  std::vector<int32_t>& replicas = task.replicas[static_cast<size_t>(group.candidates)];
+  if (!replicas.empty()) return;
+  for (const int32_t rank : task.sets[static_cast<size_t>(group.candidates)]) {
+    const Holder* holder = group.find(rank);
+    replicas.push_back(holder ? holder->replica : 0);
+  }
+}
+
 /// Returns the rank that holds, in `replica`, the same shard and partial gradient as `rank`.
 int32_t counterpart(const HolderGroup& group, int32_t rank, int32_t replica) {
   const Holder& mine = *group.find(rank);
@@ -257,6 +267,7 @@ void Plan::choose_owners(const std::vector<int32_t>& by_name) {
   OwnerProblem task;
   task.ranks = problem_.options.world;
   task.sets = holders_.candidates();
+  task.replicas.resize(task.sets.size());
   OwnerSets sets(holders_, task.sets);
   Numbering<std::pair<BatchKey, bool>> shapes;
   int32_t param = -1, shape = 0;
@@ -288,6 +299,7 @@ void Plan::choose_owners(const std::vector<int32_t>& by_name) {
       if (m.owner < 0)
         set = sets.of_rank(for_replica ? counterpart(group, owner, m.replica) : owner);
     }
+    if (set == group.candidates && group.replicas > 1) add_replicas(group, task);
     task.items.push_back({cost_of(m, spec), set, shape});
     const int64_t cost = task.items.back().cost;
     MUONRT_REQUIRE(total <= INT64_MAX - cost, Status::kInvalidArgument,
@@ -296,6 +308,7 @@ void Plan::choose_owners(const std::vector<int32_t>& by_name) {
                    each_ ? "set replica_mode to once or auto" : "use AdamW for some parameters");
     total += cost;
   }
+  task.replicas.resize(task.sets.size());
   const Ownership owners = assign_owners(task);
   for (size_t i = 0; i < by_name.size(); ++i) {
     Matrix& m = matrices_[static_cast<size_t>(by_name[i])];

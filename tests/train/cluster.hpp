@@ -30,7 +30,6 @@ inline Options tiny_options() {
   o.batch = 8;
   o.eval_every = 4;
   o.eval_windows = 12;
-  o.sample_bytes = 0;
   return o;
 }
 

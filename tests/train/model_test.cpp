@@ -55,7 +55,7 @@ TEST_CASE("train model: the parameters are those of the formula, in their order"
   CHECK_THROWS_WITH(preset("huge"), Catch::EndsWith("use one of tiny, small, medium"));
 }
 
-TEST_CASE("train model: loss, logits and the largest input of each softmax are the reference's",
+TEST_CASE("train model: loss and the largest input of each softmax are the reference's",
           "[unit][train]") {
   const Config config{.layers = 2, .d_model = 24, .heads = 3, .context = 19, .vocab = 50};
   const int64_t sequences = 3;
@@ -72,14 +72,6 @@ TEST_CASE("train model: loss, logits and the largest input of each softmax are t
                      most.data());
   }
   for (size_t i = 0; i < 6; ++i) CHECK(ws.attention_max[i] == Approx(most[i]).epsilon(1e-5));
-
-  const auto logits = reference_logits(config, exact.values, tokens.data(), config.context);
-  std::vector<float> got(size_t(config.vocab));
-  for (const int64_t length : {int64_t{1}, int64_t{7}, config.context}) {
-    gpt.next_logits(params.pointers().data(), tokens.data(), length, got.data(), ws);
-    const std::vector<double>& expected = logits[size_t(length - 1)];
-    for (size_t i = 0; i < got.size(); ++i) CHECK(got[i] == Approx(expected[i]).margin(1e-5));
-  }
 }
 
 TEST_CASE("train model: NaN in a weight reaches loss and gradients", "[unit][train]") {

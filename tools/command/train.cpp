@@ -124,8 +124,6 @@ void add_train(CLI::App& app, Work& work) {
       ->capture_default_str();
   command->add_option("--eval-windows", o->eval_windows, "windows of the validation text")
       ->capture_default_str();
-  command->add_option("--sample", o->sample_bytes, "bytes of text to generate at the end")
-      ->capture_default_str();
   command->add_flag("--json", o->json, "print the result as JSON");
   add_link_options(*command, *link);
   add_run_device_options(*command, *where);

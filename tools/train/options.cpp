@@ -60,7 +60,6 @@ void check_options(const Options& o) {
   require(o.batch >= 1, "--batch", std::to_string(o.batch), "use 1 or more sequences");
   require(o.eval_every >= 1, "--eval-every", std::to_string(o.eval_every), "use 1 or more steps");
   require(o.eval_windows >= 1, "--eval-windows", std::to_string(o.eval_windows), "use 1 or more");
-  require(o.sample_bytes >= 0, "--sample", std::to_string(o.sample_bytes), "use 0 or more bytes");
   require(std::isfinite(o.qk_clip) && o.qk_clip >= 0, "--qk-clip", fmt::format("{}", o.qk_clip),
           "use a number >= 0");
   require(!o.optimizers().empty(), "--optimizer", "empty",

@@ -32,7 +32,6 @@ struct Options {
   double final_lr = 0.1;  // rate at the last step as a share of the peak
   int64_t eval_every = 20;
   int64_t eval_windows = 128;  // windows of the validation text
-  int64_t sample_bytes = 300;
 
   bool traces() const { return !trace.empty() || !timeline.empty(); }
   /// Returns the names in `optimizer`.

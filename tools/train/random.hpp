@@ -7,7 +7,7 @@
 namespace muonrt::train {
 
 /// The purpose of random numbers. Each purpose has its own random stream for a seed.
-enum class Stream : uint64_t { kInit = 1, kBatch = 2, kSample = 3 };
+enum class Stream : uint64_t { kInit = 1, kBatch = 2 };
 
 /// Returns four random words. They depend only on seed, stream, `high` and `low`, so any rank can
 /// compute any of them directly.

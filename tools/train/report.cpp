@@ -10,7 +10,6 @@
 #include "show/fit.hpp"
 #include "show/table.hpp"
 #include "train/optimizer.hpp"
-#include "train/sample.hpp"
 
 namespace muonrt::train {
 
@@ -95,12 +94,7 @@ std::string result_text(const Options& o, const Text& text, const Outcome& outco
   }
   if (!o.trace.empty()) out += "trace: " + o.trace + " (open it in ui.perfetto.dev)\n";
   if (!o.timeline.empty()) out += "timeline: " + o.timeline + "\n";
-  out = tool::fitted(out, tool::output_width());
-  if (!outcome.results.empty() && !outcome.results.front().sample.empty()) {
-    out += "sample (" + outcome.plans.front().optimizer + "):\n" +
-           printable(outcome.results.front().sample) + "\n";
-  }
-  return out;
+  return tool::fitted(out, tool::output_width());
 }
 
 std::string result_json(const Options& o, const Text& text, const Outcome& outcome) {

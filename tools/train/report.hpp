@@ -18,7 +18,7 @@ struct Outcome {
 };
 
 /// Returns the text that the program prints at the end: a row for each optimizer, the comparison,
-/// the paths of the files, and a sample of text.
+/// and the paths of the files.
 std::string result_text(const Options& options, const Text& text, const Outcome& outcome);
 
 /// Returns the same values as JSON.

@@ -15,7 +15,6 @@
 #include "train/model/workspace.hpp"
 #include "train/optimizer.hpp"
 #include "train/progress.hpp"
-#include "train/sample.hpp"
 #include "train/shards.hpp"
 #include "train/step_trace.hpp"
 
@@ -375,10 +374,6 @@ RunResult Trainer::run(std::FILE* out) {
     result.plan = optimizer_->describe_plan();
     result.health = health.summary();
     result.health_json = health.json_list();
-    SampleOptions sample;
-    sample.bytes = options_.sample_bytes;
-    sample.stops = stop_requested;
-    result.sample = sample_text(gpt_, full_.pointers.data(), sample, work_);
   }
   return result;
 }

@@ -43,7 +43,6 @@ struct RunResult {
   std::string warning;      // warning about a first step that moved a matrix far
   std::string health;       // rank 0: a line for each step with statistics
   std::string health_json;  // rank 0: the statistics as a JSON list
-  std::string sample;       // rank 0
   std::string trace;        // rank 0: the last steps of all ranks, if requested
   std::string plan;         // rank 0: the optimizer's plan
 };

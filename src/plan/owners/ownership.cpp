@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "plan/owners/owner_classes.hpp"
+#include "plan/owners/set_levels.hpp"
 
 namespace muonrt {
 
@@ -37,39 +38,67 @@ OwnerClasses classify(const OwnerProblem& problem) {
 
 namespace {
 
-using Loaded = std::pair<int64_t, int32_t>;  // pair (load, rank), ordered by load, then by rank
+/// A rank that may own the items of a set. The smallest candidate owns the next item.
+struct Candidate {
+  int64_t level;     // the larger of load and SetLevels::level
+  int64_t load;      // cost of the rank's items
+  int64_t replica;   // cost of the set's items that the rank's replica owns
+  int32_t rank, at;  // sets[set][at] == rank
+  auto operator<=>(const Candidate&) const = default;
+};
 
-/// Assigns each item, largest first, to the least loaded rank of its set. Each set has a heap of
-/// its ranks. Loads only grow, so if the first entry of a heap has an outdated load, it is updated
-/// before it is used.
+/// Assigns each item, largest first, to the least loaded rank of its set, as far as the levels of
+/// smaller sets allow. If ranks are equally loaded, replicas take turns, because the owner's
+/// replica sends the gradient and receives the update before all others. Each set has a heap of its
+/// ranks. Loads only grow, so if the first entry of a heap is outdated, it is updated before it is
+/// used.
 Shares largest_first(const OwnerProblem& problem, const OwnerClasses& classes) {
   Shares out;
   out.of_rank.resize(static_cast<size_t>(problem.ranks));
   out.load.assign(static_cast<size_t>(problem.ranks), 0);
-  std::vector<std::vector<Loaded>> heaps(problem.sets.size());
+  SetLevels levels(problem, classes);
+  std::vector<std::vector<int64_t>> owned(problem.sets.size());  // by set and replica
+  const auto replica_of = [&](int32_t set, int32_t at) {
+    return problem.replicas.empty() || problem.replicas[static_cast<size_t>(set)].empty()
+               ? 0
+               : problem.replicas[static_cast<size_t>(set)][static_cast<size_t>(at)];
+  };
+  const auto candidate = [&](int32_t set, int32_t at) -> Candidate {
+    const int32_t rank = problem.sets[static_cast<size_t>(set)][static_cast<size_t>(at)];
+    const int64_t load = out.load[static_cast<size_t>(rank)];
+    return {levels.divided(set) ? std::max(load, levels.level(set, rank)) : load, load,
+            owned[static_cast<size_t>(set)][static_cast<size_t>(replica_of(set, at))], rank, at};
+  };
+  std::vector<std::vector<Candidate>> heaps(problem.sets.size());
   for (size_t c = 0; c < classes.classes.size(); ++c) {
     const OwnerClass& cls = classes.classes[c];
-    std::vector<Loaded>& heap = heaps[static_cast<size_t>(cls.set)];
+    std::vector<Candidate>& heap = heaps[static_cast<size_t>(cls.set)];
     if (heap.empty()) {
-      for (const int32_t rank : problem.sets[static_cast<size_t>(cls.set)])
-        heap.emplace_back(out.load[static_cast<size_t>(rank)], rank);
+      const int64_t ranks = std::ssize(problem.sets[static_cast<size_t>(cls.set)]);
+      int32_t replicas = 0;
+      for (int32_t at = 0; at < ranks; ++at) replicas = std::max(replicas, replica_of(cls.set, at));
+      owned[static_cast<size_t>(cls.set)].assign(static_cast<size_t>(replicas) + 1, 0);
+      for (int32_t at = 0; at < ranks; ++at) heap.push_back(candidate(cls.set, at));
       std::make_heap(heap.begin(), heap.end(), std::greater<>());
     }
-    for (int32_t i = 0; i < cls.count(); ++i) {
+    const auto update_first = [&] {
       std::pop_heap(heap.begin(), heap.end(), std::greater<>());
-      while (heap.back().first != out.load[static_cast<size_t>(heap.back().second)]) {
-        heap.back().first = out.load[static_cast<size_t>(heap.back().second)];
-        std::push_heap(heap.begin(), heap.end(), std::greater<>());
-        std::pop_heap(heap.begin(), heap.end(), std::greater<>());
-      }
-      auto& [load, rank] = heap.back();
-      load += cls.cost;
+      const Candidate now = candidate(cls.set, heap.back().at);
+      const bool current = now == heap.back();
+      heap.back() = now;
+      std::push_heap(heap.begin(), heap.end(), std::greater<>());
+      return current;
+    };
+    for (int32_t i = 0; i < cls.count(); ++i) {
+      while (!update_first()) continue;
+      const auto [level, load, replica, rank, at] = heap.front();
       auto& shares = out.of_rank[static_cast<size_t>(rank)];
       if (shares.empty() || shares.back().cls != static_cast<int32_t>(c))
         shares.push_back({static_cast<int32_t>(c), 0});
       ++shares.back().count;
-      out.load[static_cast<size_t>(rank)] = load;
-      std::push_heap(heap.begin(), heap.end(), std::greater<>());
+      out.load[static_cast<size_t>(rank)] += cls.cost;
+      owned[static_cast<size_t>(cls.set)][static_cast<size_t>(replica_of(cls.set, at))] += cls.cost;
+      levels.place(cls.set, rank, cls.cost);
     }
   }
   return out;

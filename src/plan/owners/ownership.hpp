@@ -19,6 +19,9 @@ struct OwnerProblem {
   /// Sets of ranks that may own an item; each is ascending, distinct and not empty.
   std::vector<std::vector<int32_t>> sets;
   std::vector<OwnerItem> items;
+  /// For each set, the replica of each of its ranks. Empty for sets (or for all sets) without
+  /// replicas.
+  std::vector<std::vector<int32_t>> replicas = {};
 };
 
 struct Ownership {
@@ -28,7 +31,8 @@ struct Ownership {
   int64_t lower_bound = 0;     // no assignment has a smaller makespan
 };
 
-/// Assigns each item, largest first, to the least loaded rank of its set. Then improves the
+/// Assigns each item, largest first, to the least loaded rank of its set, and distributes the items
+/// that many ranks may own so that smaller sets of ranks can balance theirs. Then improves the
 /// assignment by moving an item or swapping two items, as long as this makes the more loaded of the
 /// two ranks lighter and a fixed number of trials is not reached. Ties are broken by the order of
 /// the items, then by rank. The result depends only on the problem, and not on how its sets are

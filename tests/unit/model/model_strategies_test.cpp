@@ -205,7 +205,7 @@ TEST_CASE(
     const MachineProfile p = machine();
     const Simulation ours = simulate(planning, p);
     const std::vector<StrategyStep> rows = compare_strategies(planning, ours, p);
-    REQUIRE(rows.size() == 6);
+    REQUIRE(rows.size() == 7);
     CHECK(rows[0].seconds == ours.seconds);
     double all = 0, largest = 0;
     for (const int64_t side : sides) {
@@ -227,5 +227,7 @@ TEST_CASE(
     CHECK(busiest["muonrt"] == Approx(busiest["permanent owners"]));
     CHECK(busiest["muonrt"] <= busiest["one by one"] * (1 + 1e-9));
     CHECK(busiest["sorted round-robin"] >= all / 3 * (1 - 1e-9));
+    CHECK(busiest["muonrt, each"] >= all / 3 * (1 - 1e-9));
+    CHECK(busiest["muonrt, each"] <= busiest["sorted round-robin"] * (1 + 1e-9));
   }
 }

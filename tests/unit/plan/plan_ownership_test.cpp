@@ -55,15 +55,19 @@ std::vector<Model> models() {
 }
 
 /// Every rank may own a matrix that is not an expert. Each expert belongs to one of `ep` groups of
-/// ranks, and only these ranks may own it. If `ep` is 1, every rank may own every matrix.
-OwnerProblem owners_of(const Model& model, int32_t ranks, int32_t ep) {
-  OwnerProblem out{ranks, {}, {}};
-  const auto every = [&](int32_t first, int32_t step) {
+/// ranks, which consist of consecutive ranks or of every `ep`-th rank. If `ep` is 1, every rank may
+/// own every matrix.
+OwnerProblem owners_of(const Model& model, int32_t ranks, int32_t ep, bool consecutive) {
+  OwnerProblem out;
+  out.ranks = ranks;
+  const auto add = [&](int32_t first, int32_t step, int32_t end) {
     std::vector<int32_t>& set = out.sets.emplace_back();
-    for (int32_t r = first; r < ranks; r += step) set.push_back(r);
+    for (int32_t r = first; r < end; r += step) set.push_back(r);
   };
-  every(0, 1);
-  for (int32_t e = 0; e < ep && ep > 1; ++e) every(e, ep);
+  add(0, 1, ranks);
+  const int32_t size = ranks / ep;
+  for (int32_t e = 0; e < ep && ep > 1; ++e)
+    consecutive ? add(e * size, 1, (e + 1) * size) : add(e, ep, ranks);
   int32_t shape = 0;
   for (const Matrices& m : model.list) {
     const Method method = choose_method(FormChoice::kAuto, m.rows, m.cols, 5, {2});
@@ -129,9 +133,9 @@ OwnerProblem random_problem(int64_t most_items, bool restricted) {
 
 TEST_CASE("ownership: on published models the busiest rank is within 2% of the lower bound",
           "[unit][plan]") {
-  const auto check = [](const Model& model, int32_t ranks, int32_t ep) {
+  const auto check = [](const Model& model, int32_t ranks, int32_t ep, bool consecutive) {
     INFO(model.name << " on " << ranks << " ranks, ep " << ep);
-    const OwnerProblem problem = owners_of(model, ranks, ep);
+    const OwnerProblem problem = owners_of(model, ranks, ep, consecutive);
     const Ownership owners = assign_owners(problem);
     const std::vector<int64_t> load = loads(problem, owners);
     CHECK(load == owners.load);
@@ -143,8 +147,11 @@ TEST_CASE("ownership: on published models the busiest rank is within 2% of the l
     CHECK(static_cast<double>(owners.makespan) <= 1.02 * static_cast<double>(owners.lower_bound));
   };
   for (const Model& model : models()) {
-    for (const int32_t ranks : {3, 8, 48, 64, 256, 1024}) check(model, ranks, 1);
-    for (const int32_t ep : {2, 4, 8}) check(model, 64, ep);
+    for (const int32_t ranks : {3, 8, 48, 64, 256, 1024}) check(model, ranks, 1, false);
+    for (const bool consecutive : {false, true}) {
+      for (const int32_t ep : {2, 4, 8}) check(model, 64, ep, consecutive);
+      check(model, 256, 32, consecutive);
+    }
   }
 }
 
@@ -205,19 +212,54 @@ TEST_CASE("bounds: bin packing proves more than mean and pigeonhole", "[unit][pl
 
 TEST_CASE("ownership: moves and swaps improve the largest-first assignment", "[unit][plan]") {
   // Assigning the largest first gives 3 + 2 + 2 and 3 + 2. One swap of a 3 and a 2 gives 6 and 6.
-  const OwnerProblem problem{2, {{0, 1}}, {{3, 0, 0}, {3, 0, 0}, {2, 0, 0}, {2, 0, 0}, {2, 0, 0}}};
+  const OwnerProblem problem{
+      2, {{0, 1}}, {{3, 0, 0}, {3, 0, 0}, {2, 0, 0}, {2, 0, 0}, {2, 0, 0}}, {}};
   CHECK(assign_owners(problem).makespan == 6);
   CHECK(assign_owners(problem).lower_bound == 6);
 }
 
 TEST_CASE("ownership: a chain of restricted sets is levelled", "[unit][plan]") {
   // Ranks {0, 1} may own 8 items, and ranks {1, 2} may own 4. Rank 1 must leave all 4 to rank 2.
-  OwnerProblem problem{3, {{0, 1}, {1, 2}}, {}};
+  OwnerProblem problem{3, {{0, 1}, {1, 2}}, {}, {}};
   for (int i = 0; i < 8; ++i) problem.items.push_back({1, 0, 0});
   for (int i = 0; i < 4; ++i) problem.items.push_back({1, 1, 0});
   const Ownership owners = assign_owners(problem);
   CHECK(owners.makespan == 4);
   CHECK(owners.lower_bound == 4);
+}
+
+TEST_CASE("ownership: matrices for any rank are distributed over the nodes of experts",
+          "[unit][plan]") {
+  // Each of two nodes has eight experts of cost 5, and four matrices of cost 10 may be anywhere.
+  // With two of them in each node, the four ranks of a node have 60 / 4 = 15 each; with four in one
+  // node they would have 80 / 4 = 20.
+  OwnerProblem problem{8, {{0, 1, 2, 3, 4, 5, 6, 7}, {0, 1, 2, 3}, {4, 5, 6, 7}}, {}, {}};
+  for (int i = 0; i < 4; ++i) problem.items.push_back({10, 0, 0});
+  for (int i = 0; i < 16; ++i) problem.items.push_back({5, 1 + i % 2, 1});
+  CHECK(assign_owners(problem).load == std::vector<int64_t>(8, 15));
+  // Three levels: a rack has two nodes, and the second rack has a matrix of cost 20 of its own.
+  problem.ranks = 16;
+  problem.sets = {{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15},
+                  {0, 1, 2, 3},
+                  {4, 5, 6, 7},
+                  {8, 9, 10, 11},
+                  {12, 13, 14, 15},
+                  {8, 9, 10, 11, 12, 13, 14, 15}};
+  problem.items = {{20, 5, 0}};
+  for (int i = 0; i < 6; ++i) problem.items.push_back({10, 0, 1});
+  for (int i = 0; i < 32; ++i) problem.items.push_back({5, 1 + i % 4, 2});
+  // 240 in all: four matrices of cost 10 are in the first rack, and two in the second one.
+  const Ownership owners = assign_owners(problem);
+  int64_t first = 0;
+  for (int32_t rank = 0; rank < 8; ++rank) first += owners.load[static_cast<size_t>(rank)];
+  CHECK(first == 120);
+  CHECK(owners.makespan == 20);
+}
+
+TEST_CASE("ownership: replicas take turns if ranks are equally loaded", "[unit][plan]") {
+  OwnerProblem problem{8, {{0, 1, 2, 3, 4, 5, 6, 7}}, {}, {{0, 0, 0, 0, 1, 1, 1, 1}}};
+  for (int i = 0; i < 4; ++i) problem.items.push_back({10 - i, 0, i});
+  CHECK(assign_owners(problem).owner == std::vector<int32_t>{0, 4, 5, 1});
 }
 
 TEST_CASE("ownership: the numbering of sets does not matter", "[unit][plan][property]") {

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cstring>
 #include <set>
+#include <string>
+#include <vector>
 
 #include "base/hash.hpp"
 #include "show/fit.hpp"
@@ -17,25 +19,6 @@
 namespace muonrt::tool {
 
 namespace {
-
-/// The keys under which an optimizer stores its state. Tensors are named PARAMETER.KEY.
-struct Format {
-  const char *name, *muon, *first, *second, *momentum;
-  // If true, names are KEY/PARAMETER, and the file has update counts and metadata for momentum.
-  bool key_first = false;
-};
-constexpr Format kFormats[] = {{"torch", "momentum_buffer", "exp_avg", "exp_avg_sq", "ema"},
-                               {"keller_jordan", "momentum_buffer", "exp_avg", "exp_avg_sq", "ema"},
-                               {"megatron", "momentum_buffer", "exp_avg", "exp_avg_sq", "ema"},
-                               {"moonlight", "momentum_buffer", "moment1", "moment2", "heavy_ball"},
-                               {"dion", "momentum", "momentum", "variance", "heavy_ball"},
-                               {"muonrt", "momentum", "momentum", "variance", "", true}};
-
-const Format& format_of(const std::string& name) {
-  for (const Format& format : kFormats)
-    if (name == format.name) return format;
-  throw Error(kInvalidArg, cat("--from: there is no format ", in_quotes(name)));
-}
 
 /// Converts F32 or BF16 data to f32.
 std::vector<unsigned char> f32_of(const TensorEntry& entry, std::span<const unsigned char> bytes) {
@@ -50,25 +33,23 @@ std::vector<unsigned char> f32_of(const TensorEntry& entry, std::span<const unsi
 
 class Import {
  public:
-  explicit Import(const ImportArguments& a)
-      : a_(a), format_(format_of(a.from)), state_(a.state), params_(a.params) {
+  explicit Import(const ImportArguments& a) : a_(a), state_(a.state), params_(a.params) {
     manifest_.step = a.step;
     manifest_.with_params = true;
     manifest_.groups.resize(2);  // the settings of both groups are unknown
   }
 
   void run() {
-    if (format_.key_first) {
-      const TensorEntry* const step = state_.table().find("step");
-      MUONRT_REQUIRE(!step || count(step, 0) == a_.step, kInvalidArg, "--step is ", a_.step,
-                     ", but ", state_.path(), " is of step ", count(step, 0));
-      taken_.insert("step");
-    }
+    const TensorEntry* const step = state_.table().find("step");
+    MUONRT_REQUIRE(!step || count(step, 0) == a_.step, kInvalidArg, "--step is ", a_.step, ", but ",
+                   state_.path(), " is of step ", count(step, 0));
+    taken_.insert("step");
     for (const TensorEntry& entry : params_.table().entries) add(entry);
     for (const TensorEntry& entry : state_.table().entries)
-      MUONRT_REQUIRE(taken_.contains(entry.name), kInvalidArg, state_.path(), ": tensor ",
-                     in_quotes(entry.name), " is ", form(), " of no parameter of ", params_.path(),
-                     " and no key of ", format_.name, " (", keys(), ")");
+      MUONRT_REQUIRE(
+          taken_.contains(entry.name), kInvalidArg, state_.path(), ": tensor ",
+          in_quotes(entry.name), " belongs to no parameter of ", params_.path(),
+          "; use the names momentum/PARAMETER, variance/PARAMETER and updates/PARAMETER");
     MUONRT_REQUIRE(!manifest_.params.empty(), kInvalidArg, state_.path(), ": it has no state of ",
                    params_.path());
     write();
@@ -76,14 +57,8 @@ class Import {
   }
 
  private:
-  const char* form() const { return format_.key_first ? "KEY/PARAMETER" : "PARAMETER.KEY"; }
-  std::string keys() const {
-    return cat(format_.muon, ", ", format_.first, ", ", format_.second, ", ",
-               format_.key_first ? "updates" : "step");
-  }
   const TensorEntry* find(const std::string& param, const char* key) {
-    const TensorEntry* const found =
-        state_.table().find(format_.key_first ? cat(key, "/", param) : cat(param, ".", key));
+    const TensorEntry* const found = state_.table().find(cat(key, "/", param));
     if (found) taken_.insert(found->name);
     return found;
   }
@@ -100,7 +75,6 @@ class Import {
   }
   /// Returns the kind of Muon momentum that a parameter has.
   std::string momentum_of(const std::string& param) const {
-    if (!format_.key_first) return format_.momentum;
     const auto found = state_.table().metadata.find("momentum/" + param);
     MUONRT_REQUIRE(found != state_.table().metadata.end() &&
                        (found->second == "ema" || found->second == "heavy_ball"),
@@ -110,15 +84,15 @@ class Import {
   }
 
   void add(const TensorEntry& entry) {
-    const TensorEntry* const second = find(entry.name, format_.second);
-    const TensorEntry* const first = find(entry.name, second ? format_.first : format_.muon);
-    const TensorEntry* const updates = find(entry.name, format_.key_first ? "updates" : "step");
+    const TensorEntry* const second = find(entry.name, "variance");
+    const TensorEntry* const first = find(entry.name, "momentum");
+    const TensorEntry* const updates = find(entry.name, "updates");
     if (!first && !second) {
       without_.push_back(entry.name);
       return;
     }
     MUONRT_REQUIRE(first, kInvalidArg, state_.path(), ": tensor ", in_quotes(second->name),
-                   " has no ", format_.first);
+                   " has no momentum");
     require_number(params_, entry);
     ManifestParam p;
     p.name = entry.name;
@@ -127,7 +101,7 @@ class Import {
     p.role = second ? "adamw" : "muon";
     p.momentum = second ? "ema" : momentum_of(p.name);
     p.momentum_constant = second ? a_.beta1 : a_.momentum;
-    p.updates = format_.key_first ? count(updates, a_.step) : a_.step;
+    p.updates = count(updates, a_.step);
     p.group = second ? 1 : 0;
     Hash key;
     key.bytes(p.name);
@@ -188,13 +162,9 @@ class Import {
     std::string out;
     out += fmt::format("{}: step {}, {} parameters of Muon and {} of AdamW\n", a_.to, a_.step, muon,
                        std::ssize(manifest_.params) - muon);
-    out += fmt::format("assumed: tensors named {} ({})\n", form(), keys());
-    out += fmt::format("assumed: AdamW if there is {}, otherwise Muon with momentum {} of {}\n",
-                       format_.second, format_.key_first ? "as in the metadata," : format_.momentum,
-                       a_.momentum);
-    out +=
-        fmt::format("assumed: AdamW's first moments of beta1 {}; every parameter took part in {}\n",
-                    a_.beta1, format_.key_first ? "the steps in the file" : cat(a_.step, " steps"));
+    out += fmt::format(
+        "assumed: AdamW with beta1 {} if there is a variance, otherwise Muon with momentum {}\n",
+        a_.beta1, a_.momentum);
     for (const std::string& name : without_)
       out += fmt::format("note: param {} has no state, so it is not in the checkpoint\n",
                          in_quotes(name));
@@ -204,7 +174,6 @@ class Import {
   }
 
   const ImportArguments& a_;
-  const Format& format_;
   const TensorModel state_, params_;
   Manifest manifest_;
   std::vector<StateShard> shards_;
@@ -214,12 +183,6 @@ class Import {
 };
 
 }  // namespace
-
-std::vector<std::string> import_formats() {
-  std::vector<std::string> out;
-  for (const Format& format : kFormats) out.push_back(format.name);
-  return out;
-}
 
 void import_checkpoint(const ImportArguments& arguments) { Import(arguments).run(); }
 

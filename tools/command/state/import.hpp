@@ -2,21 +2,17 @@
 
 #include <cstdint>
 #include <string>
-#include <vector>
 
 namespace muonrt::tool {
 
 struct ImportArguments {
   std::string state = {}, params = {};  // each a safetensors file, an index or a folder
-  std::string from = {};                // one of import_formats
   std::string to = {};                  // destination folder
   int64_t step = 0;
   double momentum = 0.95, beta1 = 0.9;  // constants of the optimizers
 };
 
-std::vector<std::string> import_formats();
-
-/// Writes a checkpoint from the state of another optimizer, and prints what it had to assume.
+/// Writes a checkpoint from a file of muonrt.convert, and prints what it had to assume.
 /// Errors: INVALID_ARGUMENT, naming the tensor that does not fit; IO; CORRUPT.
 void import_checkpoint(const ImportArguments& arguments);
 

@@ -100,18 +100,14 @@ void add_export(CLI::App& state, Work& work) {
 void add_import(CLI::App& state, Work& work) {
   add<ImportArguments>(
       state, work, "import",
-      "makes a checkpoint from the state of another optimizer: whole tensors named PARAMETER.KEY, "
-      "with the keys of its state dict. Prints its assumptions",
-      "state.safetensors --from moonlight --params model.safetensors --step 1000 --to run/state",
+      "makes a checkpoint from a file of muonrt.convert, which holds the state of another "
+      "optimizer. "
+      "Prints its assumptions",
+      "state.safetensors --params model.safetensors --step 1000 --to run/state",
       [](CLI::App& command, ImportArguments& a) {
         command.add_option("STATE", a.state, "safetensors: a file, an index or a folder")
             ->required()
             ->check(file_name());
-        command
-            .add_option("--from", a.from,
-                        "optimizer that determines the keys and the kind of momentum")
-            ->required()
-            ->check(CLI::IsMember(import_formats()));
         command
             .add_option("--params", a.params, "the parameters, in the dtypes of the new optimizer")
             ->required()

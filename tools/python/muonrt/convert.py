@@ -4,8 +4,7 @@
 
 IN: files of torch.save or folders of torch.distributed.checkpoint (DCP) that contain state dicts of
 optimizers at any depth (of torch: both Muon and AdamW); or files of `muonrt state export --state`.
-OUT: NAME.safetensors for `muonrt state import --from muonrt`; NAME.pt for torch.load; otherwise a DCP
-folder.
+OUT: NAME.safetensors for `muonrt state import`; NAME.pt for torch.load; otherwise a DCP folder.
 """
 
 import argparse

@@ -1,5 +1,12 @@
-"""Tests the roles of the parameters of real models, by name and by module. make_model_roles.py has
-written the expected roles."""
+"""Tests the roles of the parameters of real models, by name and by module, against the roles in
+model_roles.jsonl, which were reviewed by hand.
+
+A line is a model: "outputs" (sizes that its configuration states), "head" (its output embedding) and
+"params": name, shape, class of the module, role. The class is followed by its torch.nn base class and,
+for a convolution, by the arguments of its constructor. A role is "muon" or "adamw", and how the tensor
+is read; null if the parameter is frozen; "= name" if it is tied to that one. A fifth entry is the role
+by name alone, if it differs. Of parameters that differ only by numbers in their names there is one, and
+of vectors only those of norms."""
 
 import json
 from pathlib import Path

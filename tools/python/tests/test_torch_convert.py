@@ -185,8 +185,7 @@ def test_the_command_imports_a_file_and_exports_it(tmp_path, monkeypatch):
     m, theirs = torchs_file(tmp_path, monkeypatch)
     params, state = tmp_path / "params.safetensors", tmp_path / "state.safetensors"
     _safetensors.write(params, {n: p.detach() for n, p in m.named_parameters()}, {})
-    for words in (["import", state, "--from", "muonrt", "--params", params, "--step", 3,
-                   "--to", tmp_path / "checkpoint"],
+    for words in (["import", state, "--params", params, "--step", 3, "--to", tmp_path / "checkpoint"],
                   ["export", tmp_path / "checkpoint", "--state", "--to", tmp_path / "next"]):
         done = subprocess.run([COMMAND, "state", *map(str, words)], text=True, capture_output=True)
         assert done.returncode == 0, done.stderr

@@ -35,11 +35,6 @@ class Gpt {
   double evaluate(const float* const* params, const uint8_t* tokens, int64_t sequences,
                   Workspace& ws) const;
 
-  /// Computes the logits of the token that follows tokens[0 .. length), 1 <= length <= context.
-  /// @param logits  vocab values; overwritten.
-  void next_logits(const float* const* params, const uint8_t* tokens, int64_t length, float* logits,
-                   Workspace& ws) const;
-
  private:
   struct Pass {
     const float* const* params;

@@ -32,15 +32,6 @@ double Gpt::evaluate(const float* const* params, const uint8_t* tokens, int64_t 
   return loss(pass, 0.0f, ws);
 }
 
-void Gpt::next_logits(const float* const* params, const uint8_t* tokens, int64_t length,
-                      float* logits, Workspace& ws) const {
-  const Pass pass{params, {tokens, length, 1, length}};
-  forward(pass, ws);
-  const int64_t d = config_.d_model;
-  ws.products.linear(1, d, config_.vocab, ws.normed + (length - 1) * d,
-                     params[ParamIndex::head(config_)], logits);
-}
-
 // Computes the model up to the last norm. The caller computes the logits.
 void Gpt::forward(const Pass& pass, Workspace& ws) const {
   const int64_t d = config_.d_model;
