@@ -1,5 +1,5 @@
-# Writes build_info.hpp: what this build is, for `muonrt_get_version`, `muonrt info` and the hash that
-# ranks compare. Nothing of the checkout, the machine or the clock goes in.
+# Writes build_info.hpp, which describes this build for `muonrt_get_version`, for `muonrt info` and
+# for the hash that ranks compare. It contains no data of the checkout, the machine or the clock.
 set(muonrt_build_type ${CMAKE_BUILD_TYPE})
 if(NOT muonrt_build_type)
   set(muonrt_build_type None)

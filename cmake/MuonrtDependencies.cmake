@@ -1,21 +1,22 @@
-# Finds what the options allow. Sets MUONRT_WITH_{CUDA,MPI,ONEDNN} and, for the summary,
-# MUONRT_WHY_{CUDA,MPI,ONEDNN}: what was found, or why it was left out.
+# Finds the optional dependencies. Sets MUONRT_WITH_{CUDA,MPI,ONEDNN}, and for the summary
+# MUONRT_WHY_{CUDA,MPI,ONEDNN}, which states what was found or why the dependency is not used.
 set(THREADS_PREFER_PTHREAD_FLAG ON)
 find_package(Threads REQUIRED)
 
-# What tools/deps unpacked.
+# tools/deps unpacks packages into this folder.
 if(EXISTS ${PROJECT_SOURCE_DIR}/.deps/usr AND NOT CMAKE_CROSSCOMPILING)
   list(APPEND CMAKE_PREFIX_PATH ${PROJECT_SOURCE_DIR}/.deps/usr)
 endif()
 
-# Headers alone, for one file of the library; what is installed does not ask for them.
+# Only the headers are needed, and only to compile the library. Users of an installed library do not
+# need them.
 find_package(nlohmann_json QUIET)
 if(NOT nlohmann_json_FOUND)
-  message(FATAL_ERROR "muonrt is built with nlohmann-json, which was not found (headers alone; "
-    "nothing of it is needed to use the library); install nlohmann-json3-dev, or run tools/deps")
+  message(FATAL_ERROR "nlohmann-json was not found. Its headers are needed to build muonrt, but not to use "
+    "it; install nlohmann-json3-dev, or run tools/deps")
 endif()
 
-# Left out for `reason`: an error where it was asked for.
+# Disables a dependency because of `reason`. If the user has requested it, this is an error.
 macro(muonrt_leave_out name reason remedy)
   set(MUONRT_WITH_${name} OFF)
   set(MUONRT_WHY_${name} "${reason}")
@@ -61,7 +62,7 @@ if(NOT MUONRT_ONEDNN STREQUAL "OFF")
   endif()
 endif()
 
-# The sources decide too: a checkout without the CUDA backend builds as one without nvcc does.
+# Without nvcc, or without the sources in cuda/, the library is built without CUDA.
 set(MUONRT_WITH_CUDA OFF)
 set(MUONRT_WHY_CUDA "turned off")
 if(NOT MUONRT_CUDA STREQUAL "OFF")
@@ -76,10 +77,10 @@ if(NOT MUONRT_CUDA STREQUAL "OFF")
     endif()
   endif()
   if(NOT muonrt_cuda_sources)
-    muonrt_leave_out(CUDA "no sources in cuda/" "take a checkout that has them")
+    muonrt_leave_out(CUDA "no sources in cuda/" "use a checkout that contains them")
   else()
-    # 80 also as PTX, which later devices translate when they first load it; 100 (and 103, which runs
-    # its code) where nvcc knows it.
+    # Code for 80 is also included as PTX, which newer devices compile when they load it. Code for
+    # 100 also runs on 103, and is included if nvcc supports it.
     if(NOT CMAKE_CUDA_ARCHITECTURES)
       set(CMAKE_CUDA_ARCHITECTURES 80 90a-real)
       if(CMAKE_CUDA_COMPILER)
@@ -97,11 +98,11 @@ if(NOT MUONRT_CUDA STREQUAL "OFF")
     if(CMAKE_CUDA_COMPILER)
       enable_language(CUDA)
       find_package(CUDAToolkit REQUIRED)
-      # The header alone: the library is opened at run time.
+      # Only the header is needed, because the library is loaded at run time.
       find_path(MUONRT_CUBLAS_INCLUDE cublasLt.h PATHS ${CUDAToolkit_INCLUDE_DIRS} NO_DEFAULT_PATH)
       find_path(MUONRT_CUBLAS_INCLUDE cublasLt.h)
       mark_as_advanced(MUONRT_CUBLAS_INCLUDE)
-      # The first with cudaGetDriverEntryPointByVersion.
+      # The first version with cudaGetDriverEntryPointByVersion.
       set(muonrt_oldest_cuda 12.5)
       if(CUDAToolkit_VERSION VERSION_LESS muonrt_oldest_cuda)
         muonrt_leave_out(CUDA "CUDA ${CUDAToolkit_VERSION} is older than ${muonrt_oldest_cuda}"

@@ -1,26 +1,29 @@
-# Flags that all of the project's own targets share; never handed on to a consumer.
+# Flags that all of the project's targets share. They are not passed to projects that use muonrt.
 add_library(muonrt_flags INTERFACE)
 target_compile_features(muonrt_flags INTERFACE cxx_std_20)
 set(muonrt_warnings -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
-  # GCC 12 sees overlapping copies in `"literal" + string` (its bug 105651).
+  # GCC 12 wrongly reports overlapping copies in `"literal" + string` (GCC bug 105651).
   list(APPEND muonrt_warnings -Wno-restrict)
 elseif(CMAKE_CXX_COMPILER_ID STREQUAL "Clang" AND CMAKE_CXX_COMPILER_VERSION VERSION_GREATER_EQUAL 18)
-  # Clang 18 and later see what std::stable_sort of libstdc++ 12 calls (its issue 76515).
+  # Clang 18 and later report a deprecated function in std::stable_sort of libstdc++ 12 (its issue
+  # 76515).
   list(APPEND muonrt_warnings -Wno-deprecated-declarations)
 endif()
 if(MUONRT_WERROR)
   list(APPEND muonrt_warnings -Werror)
 endif()
-# Contraction off: a fused multiply-add in a vector body beside a plain one in its remainder would
-# make an element's bits depend on its place in a shard. Comparisons are said to trap nowhere: without
-# that and without AVX-512, GCC vectorizes no loop with two comparisons in a row. No bit depends on it.
+# Contraction to fused multiply-add is disabled. Otherwise a compiler could contract vector loops
+# but not their remainder loops, and the bits of an element would depend on its position in a shard.
+# Without -fno-trapping-math and without AVX-512, GCC does not vectorize loops with two consecutive
+# comparisons. This flag changes no result.
 target_compile_options(muonrt_flags INTERFACE
   $<$<COMPILE_LANGUAGE:C,CXX>:${muonrt_warnings} -ffp-contract=off -fno-math-errno -fno-trapping-math>)
 
-# Device code: no contraction either, so that elementwise passes give the host's bits; constexpr
-# functions of base/ are called from kernels; nvcc warns of kernels that spill registers, and with
-# MUONRT_WERROR they do not build. nvcc's own line marks are not pedantic.
+# Device code is also compiled without contraction, so that elementwise passes are bitwise identical
+# to those of the host. Kernels call constexpr functions of base/. nvcc warns if a kernel spills
+# registers, which is an error with MUONRT_WERROR. -Wpedantic is removed because nvcc generates line
+# directives that it reports.
 list(REMOVE_ITEM muonrt_warnings -Wpedantic -Werror)
 list(JOIN muonrt_warnings "," muonrt_cuda_warnings)
 target_compile_options(muonrt_flags INTERFACE
@@ -46,10 +49,10 @@ elseif(MUONRT_SANITIZE)
   message(FATAL_ERROR "MUONRT_SANITIZE is '${MUONRT_SANITIZE}'; use address or thread")
 endif()
 if(muonrt_sanitize)
-  # GCC's flow analysis does not see through the instrumentation.
+  # The instrumentation causes false warnings of this kind.
   list(APPEND muonrt_sanitize -Wno-maybe-uninitialized)
-  # To compile a third faster, without some checks where a target's MUONRT_CHECKS is FEWER (programs
-  # that check), without all where it is NONE (the command around the library).
+  # To compile a third faster, some checks are disabled for targets with MUONRT_CHECKS = FEWER (test
+  # programs), and all checks for targets with NONE (the command around the library).
   set(muonrt_fewer -fno-sanitize=null,alignment,vptr)
   if(MUONRT_SANITIZE STREQUAL "address")
     list(APPEND muonrt_fewer -fno-sanitize-address-use-after-scope)
@@ -61,8 +64,9 @@ if(muonrt_sanitize)
   target_link_options(muonrt_flags INTERFACE ${muonrt_sanitize})
 endif()
 
-# muonrt_compile_fast(targets...): programs that check, and the command around the library, do little
-# themselves, and half of the time that all tests take is compiling them. The library is as it ships.
+# muonrt_compile_fast(targets...): compiles test programs and the command with less optimization,
+# because they do little work themselves, and compiling them is half of the time of all tests. Does
+# not change the library.
 function(muonrt_compile_fast)
   foreach(target ${ARGN})
     target_compile_options(${target} PRIVATE
@@ -72,8 +76,8 @@ function(muonrt_compile_fast)
   endforeach()
 endfunction()
 
-# muonrt_precompile(target headers...): big headers once for a target. Not under a launcher such as
-# ccache, which would keep nothing of them.
+# muonrt_precompile(target headers...): precompiles large headers for a target. Does nothing with a
+# launcher such as ccache, which could not cache the results.
 function(muonrt_precompile target)
   if(NOT CMAKE_CXX_COMPILER_LAUNCHER)
     list(TRANSFORM ARGN REPLACE "(.+)" "<\\1>")

@@ -1,5 +1,5 @@
-# Headers, libraries, the command, find_package(muonrt), muonrt.pc and muonrt_mpi.pc, in four components:
-# library, development, mpi and tools. `cpack` makes a Debian package of each.
+# Installs headers, libraries, the command, find_package(muonrt), muonrt.pc and muonrt_mpi.pc. There
+# are four components: library, development, mpi and tools. `cpack` makes a Debian package of each.
 include(CMakePackageConfigHelpers)
 set(muonrt_package ${CMAKE_INSTALL_LIBDIR}/cmake/muonrt)
 
@@ -12,10 +12,10 @@ set_target_properties(muonrt_headers PROPERTIES EXPORT_NAME headers)
 if(TARGET muonrt_mpi)
   install(TARGETS muonrt_mpi EXPORT muonrt-mpi LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
     COMPONENT mpi)
-  # Its own file, because the library may be absent.
+  # This is a separate file, because the library may not be installed.
   install(EXPORT muonrt-mpi NAMESPACE muonrt:: FILE muonrt-mpi-targets.cmake
     DESTINATION ${muonrt_package} COMPONENT mpi)
-  # It finds muonrt beside it, wherever both were put.
+  # The library finds muonrt in its own folder, wherever both are installed.
   set_target_properties(muonrt_mpi PROPERTIES EXPORT_NAME mpi INSTALL_RPATH "$ORIGIN")
 endif()
 if(TARGET muonrt_cli)
@@ -26,14 +26,15 @@ install(EXPORT muonrt NAMESPACE muonrt:: FILE muonrt-targets.cmake DESTINATION $
   COMPONENT development)
 configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/muonrt-config.cmake.in
   ${PROJECT_BINARY_DIR}/package/muonrt-config.cmake INSTALL_DESTINATION ${muonrt_package})
-# Until 1.0 a minor number may break the ABI together with its own.
+# Before version 1.0, a new minor version may change the ABI.
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/package/muonrt-config-version.cmake
   COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/package/muonrt-config.cmake
   ${PROJECT_BINARY_DIR}/package/muonrt-config-version.cmake DESTINATION ${muonrt_package}
   COMPONENT development)
 
-# pkg-config: what a shared link needs, and with --static what the archive needs.
+# muonrt.pc lists the libraries that a shared link needs, and with --static those that the archive
+# needs.
 set(muonrt_private_libs -pthread -ldl -lstdc++ -lm)
 if(MUONRT_WITH_ONEDNN)
   list(PREPEND muonrt_private_libs -ldnnl -lgomp)

@@ -1,6 +1,6 @@
-# muonrt_link_wait(target): condition_variable::wait is the only function that muonrt needs of libstdc++ of
-# GCC 12 and that GCC 11 lacks, whose libstdc++ RHEL 9 has (manylinux_2_34). This links it from
-# libstdc++.a, hidden.
+# muonrt_link_wait(target): links condition_variable::wait from libstdc++.a, with hidden symbols.
+# muonrt needs no other function that libstdc++ of GCC 12 has and that of GCC 11 lacks. RHEL 9
+# (manylinux_2_34) has the libstdc++ of GCC 11.
 function(muonrt_link_wait target)
   if(NOT CMAKE_CXX_COMPILER_ID STREQUAL "GNU" OR CMAKE_CXX_COMPILER_VERSION VERSION_LESS 12)
     return()

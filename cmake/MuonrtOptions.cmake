@@ -1,4 +1,5 @@
-# Every option of the build. AUTO takes what is found and says so; ON fails without it.
+# The options of the build. AUTO uses a dependency if it is found; ON makes the configuration fail
+# if it is not.
 include(GNUInstallDirs)
 
 function(muonrt_tristate name text)
@@ -20,12 +21,13 @@ option(MUONRT_WERROR "Turn warnings into errors" OFF)
 set(MUONRT_SANITIZE "" CACHE STRING "Sanitizer: empty, address (with undefined) or thread")
 set_property(CACHE MUONRT_SANITIZE PROPERTY STRINGS "" address thread)
 
-# Inside another project its own choices of build type and output folders stand.
+# If muonrt is part of another project, that project chooses the build type and the output folders.
 if(PROJECT_IS_TOP_LEVEL)
   if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
     set(CMAKE_BUILD_TYPE Release CACHE STRING "Build type" FORCE)
   endif()
-  # The library compiles in half the time. `tools/test --full` compiles each file by itself.
+  # This halves the time for compiling the library. `tools/test --full` compiles each file by
+  # itself.
   option(CMAKE_UNITY_BUILD "Compile several sources at once" ON)
   set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
   set(CMAKE_LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/lib)

@@ -1,7 +1,8 @@
-# How tests are registered with CTest.
+# Functions that register tests with CTest.
 
-# Trees of the same checkout built with a sanitizer (tools/test makes them); their unit tests run
-# from here, so that one CTest summary counts everything. Empty: left out.
+# Build folders of this checkout with a sanitizer, which tools/test creates. Their unit tests run as
+# part of this build, so that one CTest summary contains all tests. If a path is empty, these tests
+# are omitted.
 set(MUONRT_ASAN_TREE "" CACHE PATH "Build folder with MUONRT_SANITIZE=address, or empty")
 set(MUONRT_TSAN_TREE "" CACHE PATH "Build folder with MUONRT_SANITIZE=thread, or empty")
 set(MUONRT_TSAN_LAUNCHER "" CACHE STRING "Command that starts programs built with TSan, or empty")
@@ -9,20 +10,21 @@ mark_as_advanced(MUONRT_ASAN_TREE MUONRT_TSAN_TREE MUONRT_TSAN_LAUNCHER)
 
 file(STRINGS ${PROJECT_SOURCE_DIR}/tools/mpienv muonrt_mpi_env REGEX "^export ")
 list(TRANSFORM muonrt_mpi_env REPLACE "^export " "")
-# A hang under mpirun ends by mpirun's own clock, shortly before CTest's.
+# If a program hangs, mpirun ends it shortly before the timeout of CTest.
 list(APPEND muonrt_mpi_env MPIEXEC_TIMEOUT=170)
 set(MUONRT_MPI_ENV ${muonrt_mpi_env} CACHE INTERNAL "Environment of every test under mpirun")
 
-# Files of unit tests that do not run under ASan and UBSan. These look for faults in threads, in raw
-# memory and in what reads bytes from outside; the files named here are about whole numbers, sizes,
-# coefficients and numerical results, or replace operator new, which the sanitizers do themselves.
+# Files of unit tests that do not run under ASan and UBSan, which find faults in threads, in raw
+# memory and in code that reads external data. The files in this list test integers, sizes,
+# coefficients and numerical results, or replace operator new, as the sanitizers do.
 set(muonrt_not_asan "/(checkpoint_bits|coefficients|finite|grad_layout|\
 layout_(blocks|examples|forms|forms_bits|mesh|placement|properties|runs)|lockstep|method|\
 momentum_ops|newton_schulz.*|normalize.*|out_of_memory|partial_bits|plan_.*|rejected|restarts|routing|same_bits|schedule|stated_memory|\
 step_(clipping|rules|reference)|strategies|param_tables|reference|\
 update_scale|step_outcome|weight_bits)_test[.]cpp$")
 
-# muonrt_keep_tagged(list tag): of a list of files with tests, those with cases of this tag.
+# muonrt_keep_tagged(list tag): reduces a list of test files to those that contain cases with this
+# tag.
 function(muonrt_keep_tagged list tag)
   set(kept)
   foreach(source ${${list}})
@@ -34,12 +36,13 @@ function(muonrt_keep_tagged list tag)
   set(${list} ${kept} PARENT_SCOPE)
 endfunction()
 
-# muonrt_add_catch_tests(target prefix sources...): one entry for each source file of a Catch2
-# program: <prefix>.<file> here, tsan.<prefix>.<file> and, of unit tests, asan.<prefix>.<file> from the
-# other trees, with `_test` dropped from the names. Catch2 makes a tag of each file name with -#. Tags that decide
-# where a case runs:
-#   [tsan]   under TSan too (threads meet there)    [nosan]  under no sanitizer (too long there)
-#   [.full]  the full products, only with `ctest -C Full -L full`
+# muonrt_add_catch_tests(target prefix sources...): adds one test for each source file of a Catch2
+# program. The tests are <prefix>.<file>, tsan.<prefix>.<file> from the build with TSan, and for
+# unit tests asan.<prefix>.<file> from the build with ASan. The names omit `_test`. With the option
+# -#, Catch2 makes a tag of each file name. These tags decide where a case runs:
+#   [tsan]   also under TSan (for cases with several threads)
+#   [nosan]  under no sanitizer (for cases that would take too long)
+#   [.full]  only with `ctest -C Full -L full` (for complete products of parameters)
 function(muonrt_add_catch_tests target prefix)
   foreach(source ${ARGN})
     get_filename_component(file ${source} NAME_WE)
@@ -68,14 +71,14 @@ function(muonrt_add_catch_test name label binary filter)
     "ASAN_OPTIONS=detect_stack_use_after_return=1;UBSAN_OPTIONS=print_stacktrace=1;TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1")
 endfunction()
 
-# Whether tests run under mpirun.
+# ON if tests can run under mpirun.
 set(MUONRT_MPIRUN ${MUONRT_WITH_MPI})
 if(NOT MPIEXEC_EXECUTABLE)
   set(MUONRT_MPIRUN OFF)
 endif()
 
-# muonrt_add_mpi_test(name ranks command...): `command` under mpirun; full.* only in CTest's configuration
-# Full. Adds nothing where there is none.
+# muonrt_add_mpi_test(name ranks command...): adds a test that runs `command` under mpirun. Tests
+# with the name full.* belong to CTest's configuration Full. Adds nothing if mpirun is missing.
 function(muonrt_add_mpi_test name ranks)
   if(NOT MUONRT_MPIRUN)
     return()
@@ -88,8 +91,8 @@ function(muonrt_add_mpi_test name ranks)
   endif()
   add_test(NAME ${name} ${when} COMMAND ${MPIEXEC_EXECUTABLE} ${MPIEXEC_NUMPROC_FLAG} ${ranks}
     ${MPIEXEC_PREFLAGS} ${ARGN} ${MPIEXEC_POSTFLAGS})
-  # One mpirun at a time: Open MPI fails now and then when one makes its session folder while
-  # another removes its own.
+  # Only one mpirun runs at a time, because Open MPI sometimes fails if one mpirun creates its
+  # session folder while another removes its own.
   set_tests_properties(${name} PROPERTIES LABELS ${label} PROCESSORS ${ranks} TIMEOUT 180
     RESOURCE_LOCK mpirun ENVIRONMENT "${MUONRT_MPI_ENV};MUONRT_TEST_RANKS=${ranks}")
 endfunction()

@@ -1,5 +1,5 @@
-"""Makes a Python module out of the sources of muonrt._core, so that Sphinx can read its signatures
-and docstrings although nothing is compiled.
+"""Makes a Python module from the sources of muonrt._core, so that Sphinx can read its signatures and
+docstrings without compiling it.
 
 Every method is empty. Its parameters come from nb::arg or nb::sig; only nb::sig has types.
 """
@@ -10,7 +10,7 @@ from pathlib import Path
 
 LITERAL = re.compile(r'"((?:[^"\\]|\\.)*)"')
 ARGUMENT = re.compile(r'nb::arg\("(\w+)"\)(?:\.none\(\))?\s*(?:=\s*(.*))?$', re.DOTALL)
-# A class begins; a class is continued in another file; a function or a member is defined.
+# Matches the beginning of a class, its continuation in another file, and definitions of functions and members.
 DEFINITION = re.compile(r"nb::class_<(?P<cls>\w+)>\s*\w*\s*\(|nb::class_<(?P<again>\w+)>\s*&|"
                         r"\b(?P<module>module)\.def\s*\(|"
                         r"\.def(?P<kind>(?:_static|_prop_r[ow]|_ro)?)\s*\(|"

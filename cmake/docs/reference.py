@@ -14,7 +14,7 @@ import nanobind_module
 
 # The beginning of a field of a docstring, such as ":param lr:", and all other text of the line.
 FIELD = re.compile(r"(\s*(?::(?:param|return|raises)\b[^:]*: )?)(.*)")
-# A quoted text over two lines in Doxygen's XML. Breathe would make two paragraphs of it.
+# A quoted text over two lines in Doxygen's XML, which Breathe would split into two paragraphs.
 QUOTED = re.compile(r"(&quot;[^<&\n]*)\n([^<&\n]*&quot;)")
 # Code and roles, which stay unchanged; everything else is plain text.
 CODE = re.compile(r"(:[\w:]+:`[^`]+`|``.+?``|`[^`\n]+`)")
@@ -27,7 +27,7 @@ FILE_LINK = re.compile(r"\[([^]]*)\]\((?:\.\./)+([^)#]+)(?:#[^)]*)?\)")
 
 
 class PageError(Exception):
-    """The pages and the headers do not fit together."""
+    """A header is in the toctrees of no page or of several pages."""
 
 
 def write_sources(root, sources):

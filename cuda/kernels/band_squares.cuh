@@ -5,8 +5,8 @@
 #include "cuda/kernels/rectangle.cuh"
 
 // Computes the sum of squares of a band of a matrix in one thread block, in the tree of
-// norm_tree.hpp. A body defines what is squared: body.chain has the sums of a lane's eight chains,
-// and body.take<kIn>(eight) adds eight raw elements to them.
+// norm_tree.hpp. A body defines the values that are squared: body.chain has the sums of a lane's
+// eight chains, and body.take<kIn>(eight) adds eight raw elements to them.
 
 namespace muonrt::cuda {
 

@@ -55,7 +55,7 @@ __device__ inline void for_chains(const void* data, int64_t index, int n, Body& 
   for (; i < n; i += kChains) body.template take<kIn>(gathered<kIn>(data, index + i, n - i));
 }
 
-/// Does the same for a block of the matrix `in` that begins at column `begin` of the row at `row`.
+/// As above, for a block of the matrix `in` that begins at column `begin` of the row at `row`.
 /// cuda_ops rejects all other dtypes.
 template <class Body>
 __device__ inline void for_chains(const MatrixBatch& in, int64_t row, int64_t begin, Body& body) {

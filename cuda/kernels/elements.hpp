@@ -38,7 +38,7 @@ struct Values {
   float x[N];
 };
 
-/// How the elements are distributed that the threads of a warp move at the same time. Each thread
+/// The positions of the elements that the threads of a warp move at the same time. Each thread
 /// moves kWidth elements.
 enum class Lanes {
   kApart,  // the elements of different lanes are unrelated

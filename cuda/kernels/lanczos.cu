@@ -1,9 +1,12 @@
 // Lanczos's method on X X^T (Ops::lanczos; Golub and Van Loan, Matrix Computations, section 10.1).
-// X is m x n with any ld. A step consists of these launches: X^T v in groups of kLanczosRows rows
-// (a thread for each column), and the sum of the groups in order; X times that vector (a warp for
-// each row); and the step's row of the tridiagonal matrix (a thread block for each matrix). Sums
-// have the same order as on the host: 32 chains, one for each lane, reduced to one value by
-// halving.
+// X is m x n with any ld. Each step has these launches:
+// 1. X^T v for each group of kLanczosRows rows, with a thread for each column.
+// 2. The sum of the groups, in order.
+// 3. X times this sum, with a warp for each row.
+// 4. The step's row of the tridiagonal matrix, with a thread block for each matrix.
+//
+// Sums have the same order as on the host: 32 chains, one for each lane, are reduced to one value
+// by halving.
 
 #include "backend/health.hpp"
 #include "cuda/device/launch.hpp"

@@ -8,10 +8,10 @@
 // Defines the fixed summation tree of the Frobenius norm, which is the same on the host. A matrix
 // is cut into at most 128 bands of rows, a row into blocks of 2048 elements, and a block into 256
 // chains (element i belongs to chain i mod 256). A lane has eight neighboring chains, so it reads
-// 16 bytes at once. Each lane's chains are reduced to one value by halving, and so are the 32
-// values of the lanes. Blocks, rows and bands are added pairwise. Sums of squares are never -0, so
-// zeros may be added or omitted after the end of chains, blocks or rows without changing the bits.
-// This is plain C++ that is tested on the host.
+// 16 bytes at once. Each lane reduces its chains to one value by halving, and the
+// 32 values of the lanes are reduced in the same way. Blocks, rows and bands are added pairwise.
+// Sums of squares are never -0, so zeros may be added or omitted after the end of chains, blocks or
+// rows without changing the bits. This is plain C++ that is tested on the host.
 
 namespace muonrt::cuda {
 

@@ -3,10 +3,10 @@
 // norm_tree.hpp, and every element is scaled, divided and rounded once. The host uses the same
 // tree, so the results are bitwise identical. Matrices are rows x cols with any ld.
 //
-// There are four launches for a batch: measure (largest and smallest entry, unscaled squares),
-// squares (scaled squares, only for matrices whose unscaled sum cannot be used, see sums_unscaled
-// in norm_tree.hpp), finish (a warp for each matrix), and divide. The first two work on one band of
-// a matrix at a time, and each reads the band once.
+// A batch has four launches. `measure` finds the largest and the smallest entry and sums unscaled
+// squares. `squares` sums scaled squares of the matrices whose unscaled sum cannot be used
+// (sums_unscaled in norm_tree.hpp). Both read each band of a matrix once. `finish` combines the
+// results with a warp for each matrix, and `divide` writes the result.
 
 #include "backend/norm_rules.hpp"
 #include "cuda/device/launch.hpp"
@@ -22,7 +22,7 @@ namespace muonrt::cuda {
 namespace {
 
 constexpr uint32_t kInfinityBits = 0x7f800000, kQuietNan = 0x7fc00000;
-constexpr int64_t kSquaresBlocks = 4096;  // for a launch that usually has nothing to do
+constexpr int64_t kSquaresBlocks = 4096;  // of a launch that usually returns immediately
 
 /// The values that the launches of a batch pass on for one matrix. They are initially zero.
 struct MatrixScratch {

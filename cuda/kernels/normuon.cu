@@ -1,8 +1,8 @@
-// Applies NorMuon to whole matrices as they are stored. It computes the mean squares of their
-// neurons (rows or columns), then the neurons' factors from the second moments or by another
-// NeuronRule, then the product. The formulas and the order of sums are in backend/normuon.hpp.
-// There are three launches for up to kStates matrices of a batch. Matrices of inactive parameters
-// are skipped.
+// Applies NorMuon to whole matrices as they are stored. Up to kStates matrices of a batch have
+// three launches. The first computes the mean squares of the neurons (rows or columns). The second
+// computes the factors of the neurons from the second moments or by another NeuronRule. The third
+// multiplies the neurons by their factors. The formulas and the order of sums are in
+// backend/normuon.hpp. Matrices of inactive parameters are skipped.
 
 #include <algorithm>
 
@@ -119,8 +119,7 @@ __device__ inline Values<kWidth> column_squares(const MatrixBatch& m, int64_t fi
   return chains;
 }
 
-/// Does the same as normuon_rows_kernel for columns. A thread has one chain of each of eight
-/// columns.
+/// Like normuon_rows_kernel, but for columns. A thread has one chain of each of eight columns.
 __global__ void __launch_bounds__(kThreads) normuon_columns_kernel(NormuonArguments a) {
   static_assert(kColumnGroups * kNeuronChains == kThreads);
   __shared__ float sums[kNeuronChains][kColumnsOfBlock + 1];

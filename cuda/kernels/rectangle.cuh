@@ -28,7 +28,7 @@ __device__ inline void deal(unsigned worker, unsigned count, int rows, int cols,
   }
 }
 
-/// Does the same, with the threads of the thread block as workers.
+/// As above, with the threads of the thread block as workers.
 template <class Function>
 __device__ inline void deal(int rows, int cols, const Function& function) {
   deal(threadIdx.x, blockDim.x, rows, cols, function);

@@ -1,7 +1,7 @@
 // Scales for AOL: computes the factor of each row from its absolute Gram sum, and multiplies x and
 // the Gram matrix by the factors. Sums have the same order as on the host: 32 chains, one for each
-// lane, reduced to one value by halving. Matrices are rows x cols with any ld. There are two
-// launches for a batch: factors (a warp for each row) and apply (a thread block for each row).
+// lane, are reduced to one value by halving. Matrices are rows x cols with any ld. A batch has two
+// launches: `factors` has a warp for each row, and `apply` has a thread block for each row.
 
 #include "backend/norm_rules.hpp"
 #include "cuda/device/launch.hpp"

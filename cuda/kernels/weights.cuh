@@ -6,8 +6,9 @@
 
 namespace muonrt::cuda {
 
-/// Notes if one of the values is not finite after it has been stored. It combines comparisons into
-/// one predicate, because a maximum would need registers that commit_muon does not have.
+/// Records in `findings` if one of the values is not finite in the stored dtype. The comparisons
+/// are combined into one predicate, because a maximum would need more registers than commit_muon
+/// has.
 /// @param findings  may be null.
 template <int N>
 __device__ inline void note_written(const Values<N>& values, DType dtype, Findings* findings) {

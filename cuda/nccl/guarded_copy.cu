@@ -1,6 +1,7 @@
-// Copies the result of a reduction to its destination unless the communicator has been closed. An
-// operation that NCCL aborts may have written a part of its output, and a vote must never pass
-// because of that. One thread block; a few hundred values.
+// Kernels that copy the result of a reduction to its destination, unless the communicator has been
+// closed. An operation that NCCL aborts may have written part of its output, and a vote must never
+// pass because of it. Each kernel runs in one thread block, because a reduction has at most a few
+// hundred values.
 
 #include "base/float_order.hpp"
 #include "cuda/device/launch.hpp"
@@ -35,7 +36,7 @@ struct CopyFloatsArguments {
   const volatile int32_t* closed;
 };
 
-// One read for all threads, so that a vote is copied completely or not at all.
+// One thread reads the flag for the whole block, so a vote is copied completely or not at all.
 __device__ bool is_closed(const volatile int32_t* closed) {
   return __syncthreads_or(threadIdx.x == 0 && *closed != 0) != 0;
 }
@@ -45,15 +46,15 @@ __global__ void copy_unless_closed_kernel(CopyArguments a) {
   for (int64_t i = threadIdx.x; i < a.n; i += kThreads) a.to[i] = a.from[i];
 }
 
-// The fence makes the flag that the stream has set visible before `closed` is read, so host and GPU
-// cannot both miss what the other has written.
+// The fence makes the flag that the stream has set visible before `closed` is read. Therefore at
+// least one of host and GPU sees the value that the other has written.
 __global__ void clear_if_closed_kernel(ClearArguments a) {
   __threadfence_system();
   if (*a.closed) *a.flag = 0;
 }
 
-// The order of these integers is that of the values, with NaN above all, so their maximum is that
-// of the values.
+// The integers are in the same order as the floats, and NaN is the largest, so the maximum of the
+// integers is the maximum of the floats.
 __global__ void order_floats_kernel(OrderArguments a) {
   for (int64_t i = threadIdx.x; i < a.n; i += kThreads) a.to[i] = ordered_from_f32(a.from[i]);
 }

@@ -8,9 +8,9 @@
 
 namespace muonrt::cuda {
 
-/// The functions of NCCL, resolved at run time. A copy that is already in the process, for example
-/// a framework's, is preferred: first one whose symbols all parts of the program see, under any
-/// file name, then one that was loaded as libnccl.so.2.
+/// The functions of NCCL, resolved at run time. A copy that the process has already loaded, for
+/// example a framework's, is preferred. The search begins with copies whose symbols are visible to
+/// the whole program, whatever their file name, and then looks for a loaded libnccl.so.2.
 struct NcclApi {
   NcclResult (*get_version)(int*);
   NcclResult (*get_unique_id)(NcclUniqueId*);
@@ -33,15 +33,15 @@ struct NcclApi {
   NcclResult (*group_end)();
 };
 
-/// Returns the functions, which are resolved once. Errors: NOT_SUPPORTED if the library or one of
-/// the functions does not exist, or the version is older than 2.19.
+/// Returns the functions, and resolves them at the first call. Errors: NOT_SUPPORTED if the library
+/// or one of the functions does not exist, or if the version is older than 2.19.
 const NcclApi& nccl_api();
 
-/// Resolves the functions in the program's own copy, or in the first library of these names.
-/// Errors: as nccl_api.
+/// Resolves the functions in a copy that the program has already loaded, otherwise in the first
+/// library of this list that can be loaded. Errors: as nccl_api.
 NcclApi load_nccl(const char* const* names, int count);
 
-/// "2.28.9" for 22809.
+/// Returns the version as text, for example "2.28.9" for 22809.
 std::string nccl_version_text(int version);
 
 }  // namespace muonrt::cuda

@@ -46,7 +46,8 @@ class NcclComm final : public Comm {
       : api_(api), options_(options), bootstrap_(bootstrap()) {
     nccl_create_or_abort(*bootstrap_, [&] { begin(borrowed); });
   }
-  /// Waits for no stream; memory that enqueued work uses is kept until the work has ended.
+  /// The destructor does not wait for a stream. Memory that enqueued work uses stays allocated
+  /// until the work has ended.
   ~NcclComm() override {
     watchdog_.reset();
     link_.reset();
@@ -78,9 +79,8 @@ class NcclComm final : public Comm {
 
   void reduce_sum(Stream& stream, const int64_t* in, int64_t* out, int64_t n) override {
     run("reduce_sum", options_.max_ctas, stream, [&](cudaStream_t s) {
-      // After an aborted exchange the streams continue with messages of undefined content. A rank
-      // that has noticed the abort by now adds zeros, so that the sum contains no consent of this
-      // rank.
+      // After an aborted exchange the streams continue with undefined message contents. A rank that
+      // has already noticed the abort adds zeros, so the sum does not contain its consent.
       const int64_t bytes = checked_mul(n, 8);
       auto* const sum = static_cast<int64_t*>(scratch(bytes));
       MUONRT_CUDA(cudaMemsetAsync(sum, 0, static_cast<size_t>(bytes), s));
@@ -110,8 +110,9 @@ class NcclComm final : public Comm {
     reductions_.insert(bytes);
   }
 
-  /// NCCL connects two ranks at their first message, and the ranks of a reduction at the first one
-  /// for which it chooses that algorithm. So one byte goes to every peer, and zeros are reduced.
+  /// NCCL connects two ranks when they exchange their first message. It connects the ranks of a
+  /// reduction when it uses an algorithm for the first time. Therefore this function sends one byte
+  /// to every peer and reduces zeros.
   void connect(Stream& stream) override {
     if (size() == 1) return;
     std::vector<SendTo> sends;
@@ -159,7 +160,7 @@ class NcclComm final : public Comm {
  private:
   void begin(const std::shared_ptr<SharedNcclComm>& borrowed) {
     const NcclUniqueId id = agree_on_nccl_setup(*bootstrap_, [&] { return prepare(borrowed); });
-    // Everything that can fail on a single rank is done before any rank waits inside NCCL.
+    // Everything that can fail on a single rank runs before any rank waits inside NCCL.
     std::optional<DeviceGuard> guard;
     nccl_run_collectively(*bootstrap_, [&] {
       guard.emplace(options_.device_index);
@@ -172,8 +173,8 @@ class NcclComm final : public Comm {
     if (!options_.borrow) make(id);
   }
 
-  /// Checks the caller's communicator before any rank uses it, because a blocking one would wait
-  /// for a rank that has rejected it.
+  /// Checks the caller's communicator before any rank uses it. Otherwise a blocking communicator
+  /// could wait for a rank that has rejected it.
   NcclSetup prepare(const std::shared_ptr<SharedNcclComm>& borrowed) {
     NcclSetup out;
     if (borrowed) borrowed->require_open();
@@ -195,7 +196,8 @@ class NcclComm final : public Comm {
           borrowed ? borrowed : SharedNcclComm::for_borrowed_handle(from, options_.device_index);
     if (from && !borrowed) {
       std::unique_lock<std::timed_mutex> lock;
-      // If the handle is in use, report it to the other ranks before they time out.
+      // Waits for at most half the timeout, so that the other ranks learn of a handle in use before
+      // they time out.
       if (shared_) lock = shared_->enter(bootstrap_->timeout_ms() / 2);
       check_ranks(api, from, *bootstrap_, options_.device_index);
     }
@@ -234,8 +236,8 @@ class NcclComm final : public Comm {
                     "the watchdog must see the end of each operation");
     try {
       shared_->require_open();
-      // An abort by another thread reaches only the bootstrap; the watchdog polls it while
-      // operations are pending.
+      // If another thread aborts, only the bootstrap reports it. While operations are pending, the
+      // watchdog polls the bootstrap; here no operation needs to be pending.
       if (const auto pending_error = bootstrap_->pending_error()) throw *pending_error;
       wait_for_capacity(messages);
       {
@@ -249,13 +251,13 @@ class NcclComm final : public Comm {
     }
   }
 
-  /// Waits until the next operation may be enqueued, so that NCCL's proxy pool cannot become empty.
-  /// NCCL hands messages for the network to its proxy thread, through a pool of 1024 entries (2048
-  /// since 2.25) and with several entries for each message. After an error in that thread, a call
-  /// that finds the pool empty never returns, and an abort waits for that call. The limit on
-  /// messages in flight leaves the watchdog time to see the error, which also ends this wait. Two
-  /// operations are always allowed, because otherwise nothing would overlap; from 256 ranks on they
-  /// may fill the pool.
+  /// Waits until the next operation may be enqueued, so that the pool of NCCL's proxy thread never
+  /// becomes empty. NCCL passes network messages to this thread through a pool of 1024 entries
+  /// (2048 since 2.25), and each message takes several entries. If that thread has failed, a call
+  /// that finds the pool empty never returns, and an abort waits for this call. The limit on
+  /// messages in flight gives the watchdog time to see the error, which also ends the wait here.
+  /// Two operations are always allowed, because otherwise no operations would overlap. With 256 or
+  /// more ranks, two operations may fill the pool.
   void wait_for_capacity(int64_t messages) {
     const RelaxedCapture relaxed;
     for (Backoff pauses = nccl_backoff(); !watchdog_->has_capacity(messages, kMaxMessages);
@@ -294,8 +296,8 @@ class NcclComm final : public Comm {
         deadline());
   }
 
-  /// Always ends the group that it has started. Messages between two ranks go in the order of the
-  /// calls here, which is the same on both.
+  /// Always ends the group that it has started. Two ranks exchange their messages in the order of
+  /// these calls, which is the same on both ranks.
   NcclResult group(const NcclApi& api, NcclHandle handle, std::span<const SendTo> sends,
                    std::span<const ReceiveFrom> receives, cudaStream_t stream) {
     NcclResult first = api.group_start();
@@ -323,8 +325,8 @@ class NcclComm final : public Comm {
         deadline());
   }
 
-  /// Returns device memory. Older, smaller blocks are kept, because earlier operations may use
-  /// them.
+  /// Returns device memory. Smaller blocks from earlier calls are kept, because earlier operations
+  /// may still use them.
   void* scratch(int64_t bytes) {
     if (scratch_.empty() || scratch_.back()->bytes() < bytes) {
       scratch_.push_back(std::make_unique<CachedMemory>(options_.device_index,
@@ -338,12 +340,12 @@ class NcclComm final : public Comm {
   const std::unique_ptr<Bootstrap> bootstrap_;
   int version_ = 0;
   std::shared_ptr<SharedNcclComm> shared_;              // enqueued kernels read its flag
-  std::vector<std::unique_ptr<CachedMemory>> scratch_;  // one stream uses it, in order
+  std::vector<std::unique_ptr<CachedMemory>> scratch_;  // one stream uses these blocks, in order
   std::shared_ptr<CudaEvent> last_;  // recorded after all operations on that stream
   std::unique_ptr<NcclLink> link_;
   std::unique_ptr<NcclWatchdog> watchdog_;
   std::set<int> sends_to_, receives_from_;  // of all prepared exchanges
-  std::set<int64_t> reductions_;            // bytes of the prepared ones
+  std::set<int64_t> reductions_;            // sizes of all prepared reductions, in bytes
   std::atomic<int64_t> bytes_sent_ = 0, exchanges_ = 0;
 };
 

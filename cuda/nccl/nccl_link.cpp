@@ -14,9 +14,10 @@ NcclConfig config_of(const NcclOptions& options, const std::string& name) {
   NcclConfig out;
   out.blocking = 0;
   out.split_share = 0;
-  // The thread blocks of a cluster run within one part of the GPU (GPC). The products' persistent
-  // grids use clusters of two. NCCL's default of 4 would not fit into the pairs of SMs that these
-  // grids leave free, and single blocks of NCCL would leave no pairs for them.
+  // The thread blocks of a cluster run within one GPC (a part of the GPU). The persistent grids of
+  // the products use clusters of two blocks and leave pairs of SMs free. NCCL's default cluster of
+  // 4 blocks would not fit into a pair, and single blocks of NCCL would leave no pairs for the
+  // products.
   out.cga_cluster_size = 2;
   out.max_ctas = options.max_ctas;
   out.comm_name = name.c_str();
@@ -98,8 +99,8 @@ void NcclLink::split(NcclHandle from, NcclConfig& config, Deadline deadline,
   try {
     wait_until_accepted(from, what, deadline, alarm);
   } catch (...) {
-    // The split continues as long as its parent exists, and then writes the handle, so the object
-    // is never freed.
+    // The split continues as long as its parent exists, and then writes the handle. Therefore the
+    // object that contains the handle is never freed.
     new std::shared_ptr<SharedNcclComm>(shared_);
     throw;
   }
@@ -137,8 +138,8 @@ NcclLink::~NcclLink() {
   shared_->abort(api_);
 }
 
-/// Before NCCL 2.26 an operation leaves a job in thread-local variables of the calling thread,
-/// which breaks that thread's next NCCL call. Only a call that does more than query errors ends the
+/// Before NCCL 2.26, an operation leaves a job in thread-local variables of the calling thread, and
+/// this job breaks the thread's next NCCL call. Only calls that do more than query errors end the
 /// job.
 bool NcclLink::finished(NcclHandle asked, const char* what) const {
   NcclResult state = kNcclSuccess;

@@ -15,8 +15,8 @@
 
 namespace muonrt::cuda {
 
-/// Polls without sleeping for one millisecond, within which NCCL has usually accepted an operation
-/// (since 2.23 each operation starts a thread).
+/// Polls without sleeping for one millisecond. NCCL usually accepts an operation within this time,
+/// although it starts a thread for each operation since 2.23.
 inline Backoff nccl_backoff() {
   using std::chrono::microseconds;
   return Backoff(microseconds(1000), microseconds(100), microseconds(100));
@@ -26,28 +26,29 @@ inline Backoff nccl_backoff() {
 /// otherwise COMM.
 Error nccl_error(const NcclApi& api, NcclHandle handle, NcclResult result, const char* call);
 
-/// Errors: INVALID_ARGUMENT if ranks or device of the caller's communicator differ from those of
-/// the bootstrap and `device`; COMM.
+/// Errors: INVALID_ARGUMENT if the ranks or the device of the caller's communicator differ from
+/// those of the bootstrap and from `device`; COMM.
 void check_ranks(const NcclApi& api, NcclHandle handle, const Bootstrap& bootstrap, int device);
 
-/// How one communicator uses an ncclComm_t: its own, which does not block, or a borrowed one.
+/// How one communicator uses an ncclComm_t, which is either its own and nonblocking, or borrowed.
 /// Threads: any.
 class NcclLink {
  public:
-  /// @param shared  from for_borrowed_handle, which is ready to use; or a new object, for `make`.
+  /// @param shared  a new object, for `make`; or one from for_borrowed_handle, which needs no
+  ///     `make`.
   NcclLink(const NcclApi& api, Bootstrap& bootstrap, std::shared_ptr<SharedNcclComm> shared);
   /// Creates a communicator, or splits one from `options.from`. Called at most once. Collective.
   /// Blocks up to the bootstrap's timeout, or without a limit if `from` is a blocking communicator.
   /// `options.device_index` must be current.
-  /// @param alarm  an error that it reports ends the wait.
+  /// @param alarm  the wait ends if it reports an error.
   /// Errors: COMM, DEVICE, TIMEOUT, the error of `alarm`. After an error only the destructor may be
   /// called.
   void make(const NcclOptions& options, const NcclUniqueId& id, const Bootstrap& alarm);
   /// Aborts a communicator that was created on this rank but not on all ranks. Does not notify the
-  /// peers: they have the error already, and may still use the bootstrap to exchange it.
+  /// peers, because they already have the error and may still use the bootstrap to exchange it.
   void discard_comm(const Error& error) noexcept;
-  /// Not collective: waits at most two seconds for the peers, then aborts. Waits for NCCL's
-  /// teardown as `close` does; a longer teardown continues in its own thread.
+  /// Not collective. Waits at most two seconds for the peers, then aborts. Waits for NCCL's
+  /// teardown like `close`; if the teardown takes longer, it continues in a separate thread.
   ~NcclLink();
 
   /// Runs `calls(api, handle)` inside NCCL, then waits until NCCL has accepted the work. The first
@@ -59,20 +60,20 @@ class NcclLink {
       const std::lock_guard lock(shared_->nccl);
       shared_->require_open();
       const NcclResult result = calls(api_, shared_->handle);
-      shared_->require_open();  // an abort that did not wait for this call has freed the handle
+      shared_->require_open();  // throws if an abort has freed the handle during the call
       if (result != kNcclSuccess && result != kNcclInProgress)
         throw nccl_error(api_, shared_->handle, result, what);
       if (result == kNcclSuccess && finished(shared_->handle, what)) return;
     }
     wait_until_accepted(shared_->handle, what, deadline, bootstrap_);
   }
-  /// Returns an error of work that NCCL has accepted, or one that a peer has published.
+  /// Returns an error of work that NCCL has accepted, or an error that a peer has published.
   std::optional<Error> poll_error();
 
   /// Ends all links over the handle; the first error is kept. Starts the abort and does not wait
   /// for it.
   void end(const Error& error) noexcept;
-  /// As `end`, and waits for the abort, at most kTeardownTimeoutMs after its start.
+  /// Calls `end` and then waits for the abort, for at most kTeardownTimeoutMs after its start.
   void close(const Error& error) noexcept;
   std::optional<Error> error() const { return shared_->error(); }
 
@@ -80,15 +81,15 @@ class NcclLink {
   void init(const NcclUniqueId& id, NcclConfig& config, Deadline deadline, const Bootstrap& alarm);
   void split(NcclHandle from, NcclConfig& config, Deadline deadline, const Bootstrap& alarm);
   bool finished(NcclHandle handle, const char* what) const;
-  /// Blocks until NCCL has completed the calls that it was given, or `alarm` reports an error.
+  /// Blocks until NCCL has completed the pending calls, or until `alarm` reports an error.
   void wait_until_accepted(NcclHandle handle, const char* what, Deadline deadline,
                            const Bootstrap& alarm);
 
   const NcclApi& api_;
   Bootstrap& bootstrap_;
   const std::shared_ptr<SharedNcclComm> shared_;
-  bool own_ = false;                          // NCCL has written the handle of our own communicator
-  std::atomic<bool> peers_notified_ = false;  // of the error
+  bool own_ = false;  // NCCL has written the handle of a communicator that this link created
+  std::atomic<bool> peers_notified_ = false;  // about the error
 };
 
 }  // namespace muonrt::cuda

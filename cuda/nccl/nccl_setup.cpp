@@ -51,7 +51,8 @@ std::vector<SetupMessage> gather_setups(Bootstrap& bootstrap, const NcclSetup& m
   return all;
 }
 
-/// Returns the error with the lowest remote_error_level; of several, that of the lowest rank.
+/// Returns the error with the lowest remote_error_level. If several ranks have this level, returns
+/// the error of the lowest rank.
 std::optional<Error> find_first_cause(const std::vector<SetupMessage>& all) {
   const SetupMessage* cause = nullptr;
   for (const SetupMessage& c : all) {
@@ -73,11 +74,11 @@ int remote_error_level_of(const Error& error, const Bootstrap& alarm) {
   if (pending_error && error.is_remote()) return kReportedByPeer;
   if (error.status() == Status::kTimeout) return 2;
   if (error.status() == Status::kComm)
-    return pending_error ? 2 : 1;  // the end of a peer looks like this, too
+    return pending_error ? 2 : 1;  // NCCL also reports this error if a peer has ended
   return 0;
 }
 
-/// @param what  the first part of the message: "versions of NCCL differ".
+/// @param what  the first part of the message, for example "versions of NCCL differ".
 void require_equal(const std::vector<SetupMessage>& all, const char* what,
                    const std::function<std::string(const SetupMessage&)>& text,
                    const char* remedy) {
@@ -141,8 +142,8 @@ void nccl_run_with_alarm(Bootstrap& bootstrap, bool may_block,
     if (!cause) cause = mine.error;
     mine.remote_error_level = remote_error_level_of(*mine.error, *alarm);
     if (mine.remote_error_level < kReportedByPeer) alarm->abort(*mine.error);
-    // If errors cannot be published while the ranks wait, the other ranks arrive after their
-    // timeouts.
+    // If a rank cannot publish its error while the others wait in NCCL, they arrive only after
+    // their timeouts.
     const int64_t allowed = bootstrap.timeout_ms();
     bootstrap.set_timeout_ms(
         std::min(may_block ? std::min(allowed, kPartingMs) : allowed + kPartingMs, kMaxTimeoutMs));
@@ -151,8 +152,8 @@ void nccl_run_with_alarm(Bootstrap& bootstrap, bool may_block,
   try {
     all = gather_setups(bootstrap, mine);
   } catch (const Error& error) {
-    // A peer did not take part, but the cause may be known. Or a peer received all messages and
-    // then ended the program of all ranks; it published the common error before.
+    // A peer did not take part, or it received all messages and then ended the program on all
+    // ranks. In both cases the cause may have been published before.
     if (const auto first = common->pending_error()) throw first->with_rank(bootstrap.rank());
     if (!cause) cause = alarm->pending_error();
     throw(cause ? *cause : error).with_rank(bootstrap.rank());

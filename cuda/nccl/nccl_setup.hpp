@@ -30,33 +30,35 @@ void nccl_create_or_abort(Bootstrap& bootstrap, Begin begin) {
 /// Where a rank's ncclComm_t comes from.
 enum class NcclOrigin : int32_t { kNew, kSplit, kBorrowed };
 
-/// What one rank contributes to the setup. NCCL gives each rank as many channels as its own
-/// max_ctas allows. If max_ctas differs between ranks, NCCL hangs.
+/// The contribution of one rank to the setup. On each rank NCCL uses as many channels as max_ctas
+/// allows there, and it hangs if max_ctas differs between ranks.
 struct NcclSetup {
-  std::optional<Error> error;  // why this rank cannot take part
-  int remote_error_level = 0;  // probability that a peer's error caused `error`; lowest is reported
+  std::optional<Error> error;  // the reason why this rank cannot take part
+  int remote_error_level = 0;  // how likely a peer caused `error`; the lowest is reported
   int nccl_version = 0, library_version = 0;
   int max_ctas = 0;
   NcclOrigin origin = NcclOrigin::kNew;
-  NcclUniqueId id{};  // that of rank 0 is used
+  NcclUniqueId id{};  // only the id of rank 0 is used
 };
 
-/// Runs `prepare` and compares the results of all ranks. Collective; all ranks return or throw the
-/// same.
-/// @param prepare  this rank's part; an Error that it throws is sent to the other ranks.
+/// Runs `prepare` and compares the results of all ranks. Collective; returns the same value or
+/// throws the same error on all ranks.
+/// @param prepare  returns this rank's contribution. If it throws an Error, the other ranks receive
+///     it.
 /// @return  the id of rank 0.
-/// Errors: the error of the lowest rank that has one, with its rank; MISMATCH with the ranks of
-/// each version or option.
+/// Errors: the error of the lowest rank that has one, with its rank; MISMATCH with the ranks that
+/// have each version or option.
 NcclUniqueId agree_on_nccl_setup(Bootstrap& bootstrap, const std::function<NcclSetup()>& prepare);
 
 /// Runs `function` on every rank. If it throws on any rank, all ranks throw the error of the lowest
 /// such rank. Collective.
 void nccl_run_collectively(Bootstrap& bootstrap, const std::function<void()>& function);
 
-/// As nccl_run_collectively, for a function in which ranks wait for each other inside NCCL. If it
+/// Like nccl_run_collectively, for a function in which ranks wait for each other inside NCCL. If it
 /// fails on one rank, that rank publishes the error on `alarm`, which the other ranks must poll
-/// while they wait. Then all ranks throw the first cause, with its rank. Collective.
-/// @param may_block  true if the ranks may block in NCCL, where they poll neither `alarm` nor a
+/// while they wait. All ranks then throw the error that was published first, with its rank.
+/// Collective.
+/// @param may_block  true if ranks may block inside NCCL, where they check neither `alarm` nor a
 ///     timeout. A rank that fails then waits 10 seconds for the others and throws its own error.
 void nccl_run_with_alarm(Bootstrap& bootstrap, bool may_block,
                          const std::function<void(const Bootstrap& alarm)>& function);

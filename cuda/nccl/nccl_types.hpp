@@ -5,9 +5,9 @@
 
 namespace muonrt::cuda {
 
-// The part of NCCL's binary interface that muonrt uses, as in NCCL 2.19 to 2.32, so the build does
-// not need NCCL. tests/cuda/nccl/nccl_header_test.cpp compares it with nccl.h if that header
-// exists.
+// The part of NCCL's binary interface that muonrt uses, as in NCCL 2.19 to 2.32. With these
+// declarations the build does not need NCCL. If nccl.h exists, tests/cuda/nccl/nccl_header_test.cpp
+// compares it with this file.
 
 using NcclHandle = struct NcclOpaque*;  // ncclComm_t
 
@@ -28,8 +28,8 @@ enum NcclResult : int {
 enum NcclType : int { kNcclInt8 = 0, kNcclInt32 = 2, kNcclInt64 = 4 };
 enum NcclOp : int { kNcclSum = 0, kNcclMax = 2 };
 
-/// ncclConfig_t of 2.28. An older NCCL reads only the fields that it has, a newer one uses defaults
-/// for the others.
+/// ncclConfig_t of 2.28. An older NCCL reads only the fields that it has, and a newer one uses
+/// defaults for the missing fields.
 struct NcclConfig {
   static constexpr int kUndefined = INT_MIN;
   size_t size = sizeof(NcclConfig);

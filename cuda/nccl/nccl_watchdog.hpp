@@ -16,9 +16,9 @@
 
 namespace muonrt::cuda {
 
-/// A thread that makes sure that every operation on a GPU ends. While operations are in flight, it
-/// polls them and the errors of other places, and reports an error if no operation has ended within
-/// the timeout. While none is in flight, it sleeps.
+/// A thread that ensures that every operation on a GPU ends. While operations are in flight, it
+/// polls them and `poll_error`, and reports an error if no operation has ended within the timeout.
+/// While no operation is in flight, it sleeps.
 class NcclWatchdog {
  public:
   struct Calls {
@@ -30,19 +30,19 @@ class NcclWatchdog {
   NcclWatchdog(int device, int rank, Calls calls);
   ~NcclWatchdog();
 
-  /// Allocates what one more operation needs while at most `limit` others are in flight.
+  /// Allocates memory, so that `add` needs none while at most `limit` operations are in flight.
   void prepare(int64_t limit);
   /// Watches the work that has been enqueued on `stream` so far. `what` must be a string literal.
   /// @param messages  number of messages that the work sends and receives.
   void add(cudaStream_t stream, const char* what, int64_t messages);
   int64_t watched() const;
-  /// Returns whether `messages` more keep the number of messages in flight at or below `limit`, or
-  /// at most one operation is in flight. Relaxes the calling thread's captures. Errors: DEVICE if
-  /// the GPU is lost.
+  /// Returns whether `messages` more would keep the number of messages in flight within `limit`.
+  /// Also returns true while at most one operation is in flight. Relaxes the capture mode of the
+  /// calling thread. Errors: DEVICE if the GPU is lost.
   bool has_capacity(int64_t messages, int64_t limit);
 
-  /// While such an object exists, the calling thread is inside NCCL. If the communicator is a
-  /// blocking one, NCCL may wait there for a peer without a limit.
+  /// While such an object exists, the calling thread is inside NCCL. If the communicator is
+  /// blocking, NCCL may wait there for a peer without a limit.
   class BlockingCallScope {
    public:
     BlockingCallScope(NcclWatchdog& watchdog, const char* what) : watchdog_(watchdog) {
@@ -77,7 +77,8 @@ class NcclWatchdog {
   int64_t count_ = 0, messages_ = 0;  // messages of the pending operations
   const char* inside_ = nullptr;
   Deadline::Clock::time_point entered_;
-  std::optional<Error> lost_;  // an event has reported it; no operation ends any more
+  std::optional<Error>
+      lost_;  // an event reported that the device is lost; no operation ends any more
   bool stop_ = false, reported_ = false;
   std::thread thread_;
 };

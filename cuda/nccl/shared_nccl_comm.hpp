@@ -13,13 +13,13 @@
 
 namespace muonrt::cuda {
 
-/// How long to wait for NCCL's teardown: one second for a call that is blocked inside NCCL, and two
-/// in which NCCL joins its threads and frees its memory. If it takes longer, a caller's stream
-/// blocks it.
+/// Time limit for NCCL's teardown: one second for a call that is blocked inside NCCL, and two
+/// seconds in which NCCL joins its threads and frees its memory. A longer teardown is blocked by a
+/// caller's stream.
 constexpr int64_t kTeardownTimeoutMs = 3000;
 
-/// One ncclComm_t and the state that all links over it share. NCCL is entered by one thread at a
-/// time; one error ends all links, and NCCL is aborted once. Always owned by shared pointers.
+/// One ncclComm_t and the state that all links over it share. Only one thread at a time calls NCCL.
+/// The first error ends all links, and NCCL is aborted once. Always owned by shared pointers.
 /// Threads: any.
 class SharedNcclComm : public std::enable_shared_from_this<SharedNcclComm> {
  public:
@@ -29,25 +29,27 @@ class SharedNcclComm : public std::enable_shared_from_this<SharedNcclComm> {
   /// object is created. Errors: the first error of its links while the abort is in progress.
   static std::shared_ptr<SharedNcclComm> for_borrowed_handle(NcclHandle handle, int device);
 
-  /// Stores the first error and sets the flag. Returns whether this error was the first.
+  /// Stores the error and sets the flag, unless another error is already stored. Returns whether
+  /// this error is the first.
   bool fail(const Error& error) noexcept;
   std::optional<Error> error() const;
   void require_open() const;
-  /// Locks `nccl` if there is no error. Errors: the first error; TIMEOUT if another thread's call
-  /// takes longer.
+  /// Locks `nccl` if there is no error. Errors: the first error; TIMEOUT if another thread does not
+  /// release the lock in time.
   std::unique_lock<std::timed_mutex> enter(int64_t timeout_ms);
 
-  /// Aborts NCCL's work, once, after `fail`; later calls do nothing. ncclCommAbort waits for the
-  /// work that NCCL has enqueued, which may wait for a caller's stream that never continues.
-  /// Therefore a separate thread makes the call, and owns this object until the call returns.
+  /// Aborts NCCL's work. Call it after `fail`; only the first call has an effect. ncclCommAbort
+  /// waits for the work that NCCL has enqueued, and this work may wait for a caller's stream that
+  /// never continues. Therefore a separate thread calls it, and owns this object until the call
+  /// returns.
   /// @param api  must stay valid until the process ends.
   void begin_abort(const NcclApi& api) noexcept { start_teardown(api.abort); }
   void abort(const NcclApi& api) noexcept {
     begin_abort(api);
     wait_for_teardown();
   }
-  /// Destroys a finalized communicator, also in a separate thread, because NCCL frees memory, which
-  /// waits for all work on the GPU.
+  /// Destroys a finalized communicator. A separate thread does this, too, because NCCL frees
+  /// memory, which waits for all work on the GPU.
   void destroy(const NcclApi& api) noexcept {
     start_teardown(api.destroy);
     wait_for_teardown();
@@ -55,9 +57,10 @@ class SharedNcclComm : public std::enable_shared_from_this<SharedNcclComm> {
   /// Waits until a teardown that has started is complete, at most kTeardownTimeoutMs after its
   /// start.
   void wait_for_teardown() noexcept;
-  /// Whether a teardown has started; NCCL is not entered any more.
+  /// Returns whether a teardown has started. After that no thread may enter NCCL.
   bool is_tearing_down() const;
-  /// Keeps the flag until the GPU has reached `last` (null: no longer).
+  /// Keeps the flag allocated until the GPU has reached `last`. If `last` is null, no work needs
+  /// the flag.
   void keep_until(std::shared_ptr<const CudaEvent> last);
 
   /// One int32 in pinned memory, 1 after the first error. It is set before NCCL frees anything.
@@ -65,8 +68,8 @@ class SharedNcclComm : public std::enable_shared_from_this<SharedNcclComm> {
   int device() const { return device_; }
 
   NcclHandle handle = nullptr;
-  std::string name;       // NCCL keeps a pointer to it
-  std::timed_mutex nccl;  // held for single calls, never while waiting
+  std::string name;       // NCCL stores a pointer to this text
+  std::timed_mutex nccl;  // held during single calls, never while waiting
 
  private:
   using Call = NcclResult (*)(NcclHandle);
@@ -78,7 +81,7 @@ class SharedNcclComm : public std::enable_shared_from_this<SharedNcclComm> {
   CachedMemory closed_;
   mutable std::mutex error_mutex_;
   std::optional<Error> error_;
-  mutable std::mutex end_mutex_;  // guards the members after it
+  mutable std::mutex end_mutex_;  // guards the members below
   std::condition_variable ended_;
   std::optional<Deadline> teardown_deadline_;  // set when a teardown starts
   bool released_ = false;                      // the teardown is complete

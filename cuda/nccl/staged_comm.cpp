@@ -21,12 +21,13 @@ namespace {
 constexpr int64_t kStagingUnit = 4096;
 constexpr int64_t kCopyGraceMs = 5000;
 
-/// Sends messages over a bootstrap: through pinned host memory, or from GPU to GPU if the ranks are
-/// threads of this process. An operation keeps its place in the stream: the enqueuing thread waits
-/// until the work before it has run, exchanges the messages, and enqueues the copies back (or has
-/// already copied). Products that were enqueued on other streams continue to run. All ranks enqueue
-/// their operations in the same order, so they cannot block each other. A single rank only enqueues
-/// copies; after an abort its reductions copy nothing, so that no vote passes.
+/// Sends messages over a bootstrap, through pinned host memory, or directly from GPU to GPU if the
+/// ranks are threads of this process. Each operation blocks the enqueuing thread until the earlier
+/// work of the stream has ended. The thread then exchanges the messages, and enqueues the copies to
+/// the device unless the messages were copied directly. Work on other streams, such as products,
+/// continues to run. All ranks enqueue their operations in the same order, so they cannot block
+/// each other. A single rank only enqueues copies. After an abort its reductions copy nothing, so
+/// no vote passes.
 class StagedComm final : public Comm {
  public:
   StagedComm(MakeBootstrap bootstrap, int device)
@@ -123,7 +124,7 @@ class StagedComm final : public Comm {
     int64_t bytes = 0;
   };
 
-  /// Errors: those of the bootstrap, which has already published them; those of the device, which
+  /// Errors: errors of the bootstrap, which has already published them; errors of the device, which
   /// this function publishes.
   template <class Function>
   void run(Stream& stream, Function work) {
@@ -138,8 +139,8 @@ class StagedComm final : public Comm {
     }
   }
 
-  /// Sets sends_ and receives_ to the messages without the one to this rank itself. An invalid pair
-  /// of own messages stays in the lists, so that the transport rejects it before it reads any
+  /// Sets sends_ and receives_ to the messages of other ranks. If this rank's messages to itself
+  /// are invalid, they stay in the lists, so that the transport rejects them before it reads any
   /// bytes.
   Own keep_remote(std::span<const SendTo> sends, std::span<const ReceiveFrom> receives) {
     const auto is_own = [this](const auto& m) { return m.peer == rank(); };
@@ -176,7 +177,8 @@ class StagedComm final : public Comm {
       copy(receives_[i].data, staged_receives_[i].data, staged_receives_[i].bytes, stream);
   }
 
-  /// Copies from another GPU with the call that needs no mapping of that GPU's memory.
+  /// Copies from another GPU with cudaMemcpyPeerAsync, which does not need a mapping of that GPU's
+  /// memory.
   void copy_message(void* to, const void* from, int64_t bytes) {
     cudaPointerAttributes at = {};
     MUONRT_CUDA(cudaPointerGetAttributes(&at, from));
@@ -216,9 +218,10 @@ class StagedComm final : public Comm {
     MUONRT_CUDA(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault, stream));
   }
 
-  /// Blocks until the stream has run up to here. Errors: TIMEOUT; an error that a peer has
-  /// published. With kIgnorePeerErrors the work uses a peer's memory, which must not be freed
-  /// before the work ends, so published errors are ignored and the timeout is longer.
+  /// Blocks until the stream has run all work that is enqueued so far. Errors: TIMEOUT; an error
+  /// that a peer has published. With kIgnorePeerErrors, the enqueued work uses a peer's memory, and
+  /// the peer must not free this memory before the work ends. Published errors are ignored in this
+  /// mode, and the timeout is longer.
   void wait(cudaStream_t stream, WaitMode mode) {
     MUONRT_CUDA(cudaEventRecord(ready_->handle(), stream));
     const Deadline deadline = Deadline::in_ms(
@@ -237,8 +240,8 @@ class StagedComm final : public Comm {
     }
   }
 
-  /// Waits before a reduction. If the wait fails, the reduction sends nothing, and the flag that
-  /// was passed to clear_if_aborted is set to 0 by the stream.
+  /// Waits before a reduction. If the wait fails, this rank does not take part in the reduction,
+  /// and the stream sets the flag that was passed to clear_if_aborted to 0.
   void wait_to_enter(cudaStream_t stream) {
     int64_t* const entered = std::exchange(entered_, nullptr);
     try {
@@ -248,7 +251,7 @@ class StagedComm final : public Comm {
       constexpr int64_t kNotEntered = 0;
       try {
         if (entered) write_inline(entered, &kNotEntered, sizeof kNotEntered, stream);
-      } catch (const Error&) {  // the flag stays set, and the first error is thrown
+      } catch (const Error&) {  // ignored, because the first error is thrown
       }
       throw;
     }
@@ -261,9 +264,9 @@ class StagedComm final : public Comm {
     return total;
   }
 
-  /// Returns pinned memory. One stream uses it in order: copies out run after the copies back of
-  /// the previous operation, and messages are received after both have ended. Blocks that became
-  /// too small are kept.
+  /// Returns pinned memory. One stream uses it in order, so an operation's copies into it run after
+  /// the copies out of it of the previous operation. Messages are received after both have ended.
+  /// Blocks that have become too small are kept.
   char* reserve(int64_t bytes) {
     if (staging_.empty() || staging_.back()->bytes() < bytes) {
       staging_.push_back(std::make_unique<RawMemory>(
@@ -274,9 +277,9 @@ class StagedComm final : public Comm {
 
   const std::unique_ptr<Bootstrap> bootstrap_;
   const int device_;
-  const bool direct_;  // messages are copied from the sender's memory, without staging
+  const bool direct_;  // copy messages from the sender's memory, without staging
   const CopyMessage copy_message_;
-  cudaStream_t stream_ = nullptr;  // of the exchange that is running
+  cudaStream_t stream_ = nullptr;  // the stream of the current exchange
   int64_t* entered_ = nullptr;     // the flag that a failed reduction clears
   std::unique_ptr<CudaEvent> ready_;
   std::unique_ptr<RawMemory> closed_;  // set by an abort; read by the GPU if there is one rank

@@ -2,8 +2,6 @@
 #include "cuda/device/guard.hpp"
 #include "cuda/ops/cuda_ops.hpp"
 
-// The ops of clipping and NorMuon.
-
 namespace muonrt::cuda {
 
 void CudaOps::normuon(Stream& stream, const MatrixBatch& matrices,

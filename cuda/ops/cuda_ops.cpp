@@ -15,7 +15,7 @@ void check_dtype(const char* what, DType dtype) {
                  ", but CUDA computes only f32 and bf16; convert it");
 }
 
-/// For operands of Newton-Schulz products, which may be f16, too.
+/// Checks the dtype of an operand of Newton-Schulz products, which may also be f16.
 void check_iterate(const char* what, DType dtype) {
   if (dtype != DType::kF16) check_dtype(what, dtype);
 }
@@ -89,7 +89,7 @@ void CudaOps::copy(Stream& stream, void* to, const void* from, int64_t bytes) {
                         " bytes from memory of another device, or of none");
   if (from_kind == MemoryKind::kHost && bytes <= kInlineBytes)
     return write_inline(to, from, bytes, handle);
-  // The runtime copies between two addresses in host memory synchronously.
+  // Between two addresses in host memory, cudaMemcpyAsync would copy synchronously.
   if (from_kind == MemoryKind::kShared && to_kind == MemoryKind::kShared)
     return copy_by_kernel(to, from, bytes, handle);
   MUONRT_CUDA(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault, handle));
@@ -228,7 +228,8 @@ void CudaOps::multiply(Stream& stream, std::span<const Product> products) {
 }
 
 void CudaOps::multiply_alone(const Product& product, cudaStream_t stream) {
-  // If D is symmetric, the sum is, too. Of another D only the upper triangle is read.
+  // If D is symmetric, the sum is symmetric, too. If D is not symmetric, only its upper triangle is
+  // read.
   if (nothing_to_multiply(product)) {
     scale_add_identity(product, stream);
     if (product.symmetric) mirror(product.c, stream);

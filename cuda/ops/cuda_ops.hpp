@@ -12,12 +12,12 @@ namespace muonrt::cuda {
 
 class CudaDevice;
 
-/// The ops of a step on a GPU. Each enqueues kernels on the stream and returns. Elementwise ops and
-/// the normalization are bitwise identical to the host's; products are not. Dtypes are f32 and
-/// bf16, and f16 for iterates; others are rejected with NOT_SUPPORTED.
+/// The ops of a step on a GPU. Each op enqueues kernels on the stream and returns. Elementwise ops
+/// and the normalization are bitwise identical to those of the host; products are not. The dtypes
+/// are f32 and bf16, and for iterates also f16; other dtypes are rejected with NOT_SUPPORTED.
 class CudaOps final : public Ops {
  public:
-  /// @param vendor  null: use naive products.
+  /// @param vendor  null: the naive kernels compute the products.
   CudaOps(CudaDevice& device, std::unique_ptr<VendorProducts> vendor, const CudaSettings& settings);
 
   /// Names and versions of the implementations of products.
@@ -32,8 +32,8 @@ class CudaOps final : public Ops {
   void reserve(int64_t m, int64_t n, int64_t k, DType dtype) override;
 
   void fill(Stream& stream, void* memory, unsigned char value, int64_t bytes) override;
-  /// At most a few hundred bytes from host memory that is not shared are copied without waiting;
-  /// they are read before this returns. Errors: INTERNAL if `to` is host memory that is not shared.
+  /// Copies of a few hundred bytes or less from unshared host memory do not block; the bytes are
+  /// read before this function returns. Errors: INTERNAL if `to` is unshared host memory.
   void copy(Stream& stream, void* to, const void* from, int64_t bytes) override;
   void pack_direction(Stream& stream, std::span<const ShardBlock> blocks, const StepTables& tables,
                       TypedBuffer message, Findings* findings) override;
@@ -96,7 +96,7 @@ class CudaOps final : public Ops {
 
   CudaDevice& device_;
   std::unique_ptr<VendorProducts> vendor_;
-  std::unique_ptr<SymmetricProducts> symmetric_;  // null: products use vendor_, or naive loops
+  std::unique_ptr<SymmetricProducts> symmetric_;  // null: vendor_ or the naive kernels compute them
   Buffer normalize_scratch_;
   ListCache<ShardBlockSource> blocks_;
   ListCache<MatrixBlockSource> unpacked_, packed_;

@@ -2,8 +2,6 @@
 #include "cuda/device/guard.hpp"
 #include "cuda/ops/cuda_ops.hpp"
 
-// The ops of the health statistics.
-
 namespace muonrt::cuda {
 
 void CudaOps::tally(Stream& stream, const MatrixBatch& x, const uint16_t* low, Tally* tallies) {

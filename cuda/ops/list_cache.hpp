@@ -12,12 +12,13 @@
 
 namespace muonrt::cuda {
 
-/// Device copies of the lists that ops receive in host memory. A copy is created when a list first
-/// occurs, which allocates and waits for the copy. Later calls find it by the list's address and
-/// compare its content, so they notice if the memory holds another list by then; they neither
-/// allocate nor wait.
-/// A Source (list_sources.hpp) is made from the arguments of an op, compares itself with them, and
-/// returns the tables that kernels read.
+/// Device copies of the lists that ops receive in host memory. When a list is used for the first
+/// time, the cache allocates a copy and waits until it is complete. Later calls find the copy by
+/// the address of the list and compare the contents, in case the memory holds another list now.
+/// Such calls neither allocate nor wait.
+///
+/// A Source (list_sources.hpp) is made from the arguments of an op, compares itself with later
+/// arguments, and returns the tables that kernels read.
 template <class Source>
 class ListCache {
  public:

@@ -8,7 +8,7 @@
 
 namespace muonrt::cuda {
 
-// The lists of an op as they were when they were copied to the device. They are compared field by
+// The lists of an op, with the values that were copied to the device. They are compared field by
 // field, because padding bytes are undefined.
 
 inline bool same(const ShardBlock& a, const ShardBlock& b) {
@@ -49,7 +49,7 @@ class ShardBlockSource {
   std::vector<ShardBlock> blocks_;
 };
 
-/// MatrixBlock lists with the matrices to which they belong, one for each OwnedMatrix.
+/// MatrixBlock lists, one for each OwnedMatrix, together with these matrices.
 class MatrixBlockSource {
  public:
   using Item = MatrixItem;

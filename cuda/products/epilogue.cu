@@ -78,7 +78,7 @@ __device__ inline void mirror_elements(Tile& tile, const TransposedTile<false>& 
       store_raw(c.to.data, c.to.dtype, c.to.index(col, across), Raw<1>{tile.bits[across][col]});
 }
 
-/// Does the same as mirror_halves for elements of four bytes, or for addresses of any alignment.
+/// Like mirror_halves, but for elements of four bytes, or for addresses of any alignment.
 template <bool kHalves>
 __device__ inline void mirror_squares(Tile& tile, const TransposedTile<false>& c,
                                       bool on_diagonal) {
@@ -96,8 +96,8 @@ __device__ inline void mirror_squares(Tile& tile, const TransposedTile<false>& c
 }
 
 /// A thread block processes two squares of a row of squares. If the first one is below the
-/// diagonal, it processes only squares on or above the diagonal. Each element to be mirrored is
-/// read by the thread block that writes its place, or its place is not written by any block.
+/// diagonal, it processes only squares on or above the diagonal. An element that is mirrored is
+/// overwritten only by the thread block that has read it, or not at all.
 template <bool kHalves>
 __global__ void __launch_bounds__(kThreads) mirror_kernel(MatrixBatch m) {
   __shared__ Tile tile;

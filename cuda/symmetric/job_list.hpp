@@ -96,8 +96,8 @@ struct JobList {
 /// cluster (blocks 2i and 2i + 1) processes the same pairs in both of its blocks, in the same order
 /// and before all other jobs. The pairs are given to as few clusters as can complete them in time.
 /// The other blocks start with the tiles on the diagonals, matrix by matrix, while the clusters
-/// compute the pairs of the same matrices, because the diagonals by themselves would need more
-/// memory bandwidth than there is.
+/// compute the pairs of the same matrices. If all blocks computed diagonals at the same time, they
+/// would exceed the memory bandwidth.
 ///
 /// If the list then ends earlier, pairs are cut into two wide jobs, and wide jobs into squares.
 /// Among lists that end at the same time, the list with the most pairs is used. The time of a job

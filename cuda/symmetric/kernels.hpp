@@ -12,15 +12,14 @@
 namespace muonrt::cuda {
 
 struct Sm90Arguments {
-  // The boxes have 128 rows, except that those of C, and of B if jobs are medium, have 64 rows.
-  // Only problems with D have d.
+  // The boxes of C have 64 rows, and so have the boxes of B if jobs are medium. All other boxes
+  // have 128 rows. Only problems with D have d.
   TensorMap a[kProblems], b[kProblems], c[kProblems], d[kProblems];
   SymmetricProblem problems[kProblems];
   const TileJob* jobs;   // from mixed_jobs or medium_jobs
   const int32_t* first;  // index of each block's first job
-  /// The fill for which the second consumer waits before its first product, as in Sm90Tuning, but
-  /// limited to less than the number of stages of every problem. The second consumer releases that
-  /// stage itself.
+  /// The second consumer waits for this fill before its first product, as in Sm90Tuning, and
+  /// releases the stage itself. The value is smaller than the number of stages of every problem.
   int skew;
 };
 static_assert(sizeof(Sm90Arguments) <= 4096, "arguments of a kernel");
@@ -35,9 +34,9 @@ enum class Sm90Jobs {
 struct Sm90Grid {
   Sm90Jobs jobs;
   int blocks;  // number of blocks of the list; even
-  /// Whether blocks are launched in clusters of two. They are if the list has pairs, or if the grid
-  /// leaves SMs to a communicator. NCCL also launches clusters of two, which need two free SMs in
-  /// the same GPC. Single blocks may not leave such a pair free.
+  /// Whether blocks are launched in clusters of two. This is true if the list has pairs, or if the
+  /// grid leaves SMs to a communicator. NCCL also launches clusters of two, which need two free SMs
+  /// in the same GPC. Single blocks might not leave two such SMs free.
   bool clusters;
   bool early;  // as in Sm90Tuning
 };

@@ -36,7 +36,8 @@ MUONRT_HOST_DEVICE constexpr Offset2 wgmma_c(int thread, int value) {
 MUONRT_HOST_DEVICE constexpr Offset2 stmatrix_straight(int warp, int lane, int q) {
   return {16 * warp + 8 * (lane / 8 % 2) + lane % 8, 2 * q + lane / 16};
 }
-/// Does the same for the same registers with .trans, into the mirrored square.
+/// As stmatrix_straight, for stmatrix.x4.trans, which stores the same registers into the mirrored
+/// square.
 MUONRT_HOST_DEVICE constexpr Offset2 stmatrix_mirrored(int warp, int lane, int q) {
   return {8 * (2 * q + lane / 16) + lane % 8, 2 * warp + lane / 8 % 2};
 }

@@ -124,7 +124,7 @@ PairsDealt deal_pairs(const Jobs& pairs, Shapes shapes, size_t open, int64_t bou
   return out;
 }
 
-/// Does the same as deal_pairs, with as few clusters as possible.
+/// Like deal_pairs, but uses as few clusters as possible.
 PairsDealt deal_to_few(const Jobs& pairs, Shapes shapes, size_t clusters, int64_t bound) {
   int64_t sum = 0;
   size_t too_deep = 0;
@@ -259,8 +259,8 @@ JobList deal(const PairsDealt& pairs, const Jobs& singles, Shapes shapes) {
 /// Returns whether another attempt is not worth its time.
 bool is_near(int64_t makespan, int64_t bound) { return makespan <= bound + bound / 256; }
 
-/// A distribution of the work. Of two that take the same time, the one with more pairs is better,
-/// because the two blocks of a pair share what they read.
+/// A distribution of the work. If two distributions take the same time, the one with more pairs is
+/// better, because the two blocks of a pair share the data that they read.
 struct SharedPairs {
   JobList list;
   int64_t makespan = 0;
@@ -271,8 +271,8 @@ struct SharedPairs {
   }
 };
 
-/// Returns the best distribution of the single-block jobs with these pairs, or the first one that
-/// ends by `bound`.
+/// Returns the best distribution of the single-block jobs for these pairs, or the first
+/// distribution that is found whose makespan is at most `bound`.
 SharedPairs distribute(const PairsDealt& pairs, const BlockLoad& work, Shapes shapes,
                        int64_t bound) {
   const size_t blocks = 2 * pairs.loads.size();
@@ -334,7 +334,7 @@ JobList mixed_jobs(Shapes shapes, int blocks, const Sm90Tuning& tuning) {
     offer(with_bound(middle));
     if (best.makespan > middle) bound = middle;
   }
-  if (best.broken > 0) offer(with_bound(best.makespan));  // keeps the pairs that end by then
+  if (best.broken > 0) offer(with_bound(best.makespan));  // may break fewer pairs
   return std::move(best.list);
 }
 

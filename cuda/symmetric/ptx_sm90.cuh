@@ -17,8 +17,8 @@ __device__ inline uint32_t cluster_rank() {
 }
 // Barriers have no .aligned, because a single thread of a warp may come from a divergent branch.
 
-/// Waits for all threads of the cluster. What they wrote to shared memory is then visible to all of
-/// them.
+/// Waits for all threads of the cluster. Their earlier writes to shared memory are then visible to
+/// all of them.
 __device__ inline void cluster_sync() {
   asm volatile(
       "barrier.cluster.arrive.release;\n"
@@ -176,7 +176,7 @@ __device__ inline void stmatrix(void* row, uint32_t w0, uint32_t w1, uint32_t w2
       "r"(w0), "r"(w1), "r"(w2), "r"(w3)
       : "memory");
 }
-/// Does the same as stmatrix, with each matrix transposed.
+/// Like stmatrix, but stores the transpose of each matrix.
 __device__ inline void stmatrix_trans(void* row, uint32_t w0, uint32_t w1, uint32_t w2,
                                       uint32_t w3) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(

@@ -4,12 +4,12 @@
 // 128 x 128 in the mixed list, and 128 x 192 in the list of medium tiles. Warpgroup 0 is the
 // producer: one thread starts TMA copies into a ring of stages, which are 64 deep, in rows of 128
 // bytes with the 128-byte swizzle. Warpgroups 1 and 2 are the consumers. Each multiplies 64 x 256
-// with wgmma and keeps one group of products in flight while it releases the previous stage. Two
-// blocks of a cluster that share a pair's columns each copy half of them into both (multicast).
+// with wgmma and keeps one group of products in flight while it releases the previous stage. The
+// two blocks that compute a pair need the same rows of B; each copies half of them to both blocks.
 //
 // Epilogue: D comes through the ring after the operands. A consumer rounds its sums to half as many
-// registers, and stores them during the products of the next tile (`multiply`): to shared memory,
-// straight (stmatrix) and mirrored (stmatrix.trans), and then to global memory with TMA.
+// registers. During the products of the next tile (`multiply`) it writes them, straight (stmatrix)
+// and mirrored (stmatrix.trans), to shared memory, from where TMA stores them.
 //
 // A stage has 128 rows of A, then 128 to 256 rows of B. If B is A and a tile touches the diagonal,
 // the first 128 rows of B are those of A and are copied once. The stages of D follow. Each has 128
@@ -75,7 +75,7 @@ __device__ inline int first_col(const TileJob& job) {
   return job.col * (kMedium ? kSquare : kCell);
 }
 
-/// Returns whether the first rows of B are those of A, so that shared memory stores them once.
+/// Returns whether A and B begin with the same rows, which shared memory then stores only once.
 template <bool kMedium>
 __device__ inline bool loads_once(const SymmetricProblem& p, const TileJob& job) {
   return p.same && job.row * (kMedium ? 2 : 1) == job.col;

@@ -1,6 +1,6 @@
 // Symmetric products on compute capability 9.0a in small tiles, for few and small matrices, and for
-// narrow matrices of a large depth. The sums and the epilogue are those of sm90.cu, so the results
-// are bitwise identical.
+// narrow matrices of a large depth. The sums and the epilogue are the same as in sm90.cu, so the
+// results are bitwise identical.
 //
 // A thread block computes 64 x 64 or 64 x 128 elements (small_jobs.hpp). One thread of its last
 // warp, the producer, starts TMA copies into a ring of stages. A stage has 64 rows of A and 64 or
@@ -18,7 +18,7 @@
 // 16-byte stores. On the diagonal, elements on and above it come from the straight copy, and
 // elements below it from the mirrored copy.
 //
-// A launch is programmatic as in sm90.cu.
+// Launches are programmatic, as in sm90.cu.
 
 #include <utility>
 

@@ -238,8 +238,8 @@ enum muonrt_qk_kind {
   MUONRT_QK_MLA_KEY_VALUE = 4,
 
   /**
-   * Fused QKV projection, stored group by group. The rows of a group are those of its query heads,
-   * then those of its key head, then those of its value head.
+   * Fused QKV projection, stored group by group. A group contains the rows of its query heads, then
+   * of its key head, then of its value head.
    */
   MUONRT_QK_QKV = 5,
 

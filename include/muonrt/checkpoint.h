@@ -301,11 +301,11 @@ MUONRT_API muonrt_status_t muonrt_optimizer_load(muonrt_optimizer_t* optimizer, 
 /**
  * Gets the notes of the last successful muonrt_optimizer_load().
  *
- * The first line gives the number of parameters that were loaded, with their bytes, the number of
- * those that were computed from master weights, and the number of those that are unchanged because
- * the checkpoint contains neither. With `without_params` this line is omitted. The other lines each
- * name a setting that differs, a momentum or master weight that was converted, or a parameter or
- * kind of state that was initialized or ignored because of `partial`.
+ * The first line gives the number of parameters that were loaded, with their bytes. It also gives
+ * the number of parameters that were computed from master weights, and the number of parameters
+ * that are unchanged because the checkpoint contains neither. With `without_params` this line is
+ * omitted. The other lines each name a setting that differs, a momentum or master weight that was
+ * converted, or a parameter or kind of state that was initialized or ignored because of `partial`.
  *
  * Threads: one at a time per optimizer. Collective: no.
  *

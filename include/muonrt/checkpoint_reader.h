@@ -182,8 +182,8 @@ MUONRT_API void muonrt_checkpoint_tensor_init_sized(muonrt_checkpoint_tensor_t* 
 /**
  * Lists the checkpoints of a folder.
  *
- * Each line of the text is the file name of a manifest, the newest first: manifest.json, then those
- * of older checkpoints that a save has kept (`keep` of muonrt_save_options_t), such as
+ * Each line of the text is the file name of a manifest, the newest first: manifest.json, then the
+ * manifests of older checkpoints that a save has kept (`keep` of muonrt_save_options_t), such as
  * manifest-0000000007-0000000000002000.json (save 7, after step 2000). The text is empty if the
  * folder holds no checkpoint. The call does not read the files.
  *

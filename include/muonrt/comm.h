@@ -159,7 +159,7 @@ MUONRT_API muonrt_status_t muonrt_comm_get_rank(int32_t* rank, const muonrt_comm
 MUONRT_API muonrt_status_t muonrt_comm_get_size(int32_t* size, const muonrt_comm_t* comm);
 
 /**
- * Sets the timeout of the communicator's operations, and that of duplicates that are created later.
+ * Sets the timeout for operations of the communicator, and of duplicates that are created later.
  *
  * An operation that does not complete within this time returns MUONRT_ERROR_TIMEOUT. The default is
  * 600000 ms (ten minutes).

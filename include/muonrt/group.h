@@ -214,8 +214,8 @@ enum muonrt_adam_form {
  * @par Coefficients
  * muonrt_optimizer_create() accepts a list of coefficients, including a custom list, only if
  *   - no step raises a singular value above 4 if it was in (0, 1] before the first step;
- *   - the whole list maps singular values of up to 1 + 2^-7 (in f32 1 + 2^-20) to positive values
- *     of at most 1.5, or of at most 5/4 of the largest result for (0, 1] if that is more.
+ *   - all steps together map singular values of up to 1 + 2^-7 (in f32 1 + 2^-20) to positive
+ *     values of at most max(1.5, 1.25 y), where y is the largest result for values in (0, 1].
  */
 typedef struct muonrt_group {
   /** Size of the struct in bytes; set by the init macro. */
@@ -299,14 +299,14 @@ typedef struct muonrt_group {
   /**
    * Muon: the steps before which the Gram form restarts, counted from 0: ascending, 1 to steps - 1.
    * Must be NULL with MUONRT_FORM_STANDARD. Fixed. Default: NULL, which lets muonrt search for
-   * restarts with which the error is at most that of the standard form in bf16.
+   * restarts with which the error is at most as large as in the standard form in bf16.
    */
   const int32_t* gram_restarts;
 
   /** Number of elements in `gram_restarts`, 0 to 31; 0 if it is NULL. Default: 0. */
   int32_t n_gram_restarts;
 
-  /** Muon: dtype of the iteration; 0 means that of muonrt_tuning_options_t. Fixed. Default: 0. */
+  /** Muon: dtype of the iteration; 0: as in muonrt_tuning_options_t. Fixed. Default: 0. */
   muonrt_dtype_t iteration_dtype;
 
   /** Muon: how rows are scaled before the iteration. Fixed. Default: MUONRT_ROW_SCALING_NONE. */

@@ -46,7 +46,7 @@ typedef struct muonrt_health {
   int64_t replica_param;
 
   /**
-   * Lowest rank whose data differs from that of the rank `replica_reference`; -1 if all are equal.
+   * Lowest rank whose data differs from the data of rank `replica_reference`; -1 if all are equal.
    */
   int32_t replica_rank;
 
@@ -99,8 +99,8 @@ typedef struct muonrt_matrix_health {
 
   /**
    * The larger of 1 - sigma_min and sigma_max - 1. Typical values depend on the coefficients; for
-   * example, those of Keller Jordan give 0.3. If the matrix to be orthogonalized has a singular
-   * value of 0, the deviation is 1.
+   * example, Keller Jordan's coefficients give 0.3. If the matrix to be orthogonalized has a
+   * singular value of 0, the deviation is 1.
    */
   double deviation;
 

@@ -6,11 +6,11 @@
  *   1. A mesh: an array of ranks with one or several dimensions. A rank outside the mesh holds no
  *      elements.
  *   2. Cuts. A cut shards one tensor dimension over one or several mesh dimensions. Describe the
- *      cuts either by placements like those of DTensor, one for each mesh dimension, or by a list
- *      of muonrt_cut_t.
- *   3. Optionally, a last step that distributes what remains after the cuts: it divides it at given
- *      row bounds or into flat ranges of elements, or assigns all of it to one rank; see
- *      muonrt_layout_kind_t.
+ *      cuts either by placements as in DTensor, one for each mesh dimension, or by a list of
+ *      muonrt_cut_t.
+ *   3. Optionally, a last step that distributes the local tensor that remains after the cuts. The
+ *      step divides this tensor at given row bounds or into flat ranges of elements, or assigns it
+ *      to one rank; see muonrt_layout_kind_t.
  *
  * Each mesh dimension may be used once: by a cut, by the last step, or as a dimension over which
  * gradients are partial (MUONRT_PLACEMENT_PARTIAL). The tensor is replicated over the mesh
@@ -136,10 +136,10 @@ typedef struct muonrt_placement {
 /**
  * The order in which several placements cut the same tensor dimension.
  *
- * For the buffers of FSDP2 over TP or EP, use ORDERED. If the split factors are those of DTensor,
- * the two readings give the same shards whenever the sizes divide evenly, and for some other sizes
- * they give different ones. The smallest such case has 7 rows on a mesh "fsdp" = 3, "tp" = 2, with
- * the placements STRIDED_SHARD (split_factor 2) and SHARD of dimension 0: row 6 is on rank 4 with
+ * For the buffers of FSDP2 over TP or EP, use ORDERED. With the split factors of DTensor, the two
+ * readings give the same shards whenever the sizes divide evenly, and different shards for some
+ * other sizes. The smallest such case has 7 rows on a mesh "fsdp" = 3, "tp" = 2, with the
+ * placements STRIDED_SHARD (split_factor 2) and SHARD of dimension 0: row 6 is on rank 4 with
  * LITERAL, and on rank 5 with ORDERED.
  */
 typedef int32_t muonrt_reading_t;
@@ -326,7 +326,7 @@ MUONRT_API void muonrt_layout_init_sized(muonrt_layout_t* layout, uint32_t size)
  *
  * Special cases:
  *   - If a shard is empty, the size of the dimension in which it holds no index is 0, and the other
- *     sizes are those of a shard that is not empty. For example, the shape may be {0, 2048}.
+ *     sizes are the same as in a shard that is not empty. For example, the shape may be {0, 2048}.
  *   - With MUONRT_LAYOUT_FLAT the shape is {elements, 1, ..., 1}.
  *   - If the mesh does not contain `rank`, all sizes are 0.
  *

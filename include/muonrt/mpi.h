@@ -26,7 +26,7 @@ extern "C" {
  * MPI_ERRORS_RETURN. After the call muonrt does not use the original communicator any more, and it
  * never changes the error handler of the original.
  *
- * Threads: those that may call MPI, see below. Collective: over the ranks of the MPI communicator.
+ * Threads: any that may call MPI, see below. Collective: over the ranks of the MPI communicator.
  * Blocking, at most for `timeout_ms`.
  *
  * @par Threads

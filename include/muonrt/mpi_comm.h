@@ -26,7 +26,7 @@ extern "C" {
  *
  * The function calls muonrt_comm_create_mpi_address(), whose comment describes the details.
  *
- * Threads: those that may call MPI. Collective: over the ranks of `mpi_comm`. Blocking.
+ * Threads: any that may call MPI. Collective: over the ranks of `mpi_comm`. Blocking.
  *
  * @param[out] comm        The new communicator; NULL on error. Destroy it with
  *                         muonrt_comm_destroy() before MPI_Finalize.

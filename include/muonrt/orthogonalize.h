@@ -89,7 +89,7 @@ MUONRT_API void muonrt_orthogonalizer_destroy(muonrt_orthogonalizer_t* orthogona
  * to 1. Unlike an update with `scale_rule`, the result is not scaled according to its shape. The
  * result for a matrix of zeros is zero. The results are those that a step would compute from the
  * direction `x` if `transport_dtype` were the dtype of `x`, and are rounded once to the dtype of
- * `out`. The results for an f16 tensor are those for the same values in f32.
+ * `out`. An f16 tensor gives the same results as an f32 tensor with the same values.
  *
  * If an element of `x` is not finite:
  *   - on the host, the call returns MUONRT_SKIPPED and leaves `out` unchanged.

@@ -132,8 +132,8 @@ typedef struct muonrt_part {
  *   - MUONRT_QK_QKV: (heads + 2 kv_heads) x head_dim rows. For each key head they are those of its
  *     query heads, of the key head and of its value head. Queries and keys have the factors above,
  *     and values the factor 1.
- *   - MUONRT_QK_QKV_BLOCKS: as MUONRT_QK_QKV, but with the rows of all query heads first, then
- *     those of all key heads, then those of all value heads.
+ *   - MUONRT_QK_QKV_BLOCKS: as MUONRT_QK_QKV, but with the rows of all query heads first, then of
+ *     all key heads, then of all value heads.
  *
  * With MUONRT_QK_FROM_NAME, muonrt reads the kind and the layer from the name of the parameter, as
  * muonrt_qk_layer_parse() does, so you can use one struct for all parameters of a model. Parameters
@@ -321,9 +321,9 @@ typedef struct muonrt_param {
   int32_t batch_dims, row_dims;
 
   /**
-   * `ndim` strides, in elements. `strides` are those of `data` and `master`, and `grad_strides`
-   * those of `grad`. muonrt rejects strides that are not row-major and contiguous. For a flat range
-   * it reads only the first stride. Default: NULL, which skips the check.
+   * `ndim` strides, in elements. `strides` belongs to `data` and `master`, and `grad_strides` to
+   * `grad`. muonrt rejects strides that are not row-major and contiguous. For a flat range it reads
+   * only the first stride. Default: NULL, which skips the check.
    */
   const int64_t *strides, *grad_strides;
 

@@ -4,7 +4,7 @@
  * without a GPU and without memory for the parameters.
  *
  * Describe the options, groups and parameters as for muonrt_optimizer_create(), but without
- * buffers. The plan is the one that all ranks of such an optimizer would make.
+ * buffers. All ranks of such an optimizer would make the same plan.
  *
  * @code
  * muonrt_plan_t* plan = NULL;
@@ -29,7 +29,7 @@ extern "C" {
 /** A plan without an optimizer. It holds no device memory. */
 typedef struct muonrt_plan muonrt_plan_t;
 
-/** A plan in numbers. With a block period, those of a full step. */
+/** A plan in numbers. With a block period, the numbers describe a full step. */
 typedef struct muonrt_plan_summary {
   /** Size of the struct in bytes; set by muonrt_plan_summary_init(). */
   uint32_t struct_size;
@@ -57,15 +57,15 @@ typedef struct muonrt_plan_summary {
 
   /**
    * Cost of the products of the busiest rank, and a lower bound that no choice of owners can beat.
-   * The cost of a product is its FLOP, or 256 for each element that it reads or writes if that is
-   * more, plus 2^20 for its launch.
+   * The cost of a product is 2^20 for its launch, plus the larger of two numbers: its FLOP, and 256
+   * times the number of elements that it reads or writes.
    */
   double makespan, lower_bound;
 
   /** Bytes that are sent between ranks in a step. */
   int64_t moved_bytes;
 
-  /** Those of them whose exchange can run while matrices are orthogonalized. */
+  /** The part of these bytes whose exchange can run while matrices are orthogonalized. */
   int64_t hidden_bytes;
 
   /** Largest number of ranks to which a rank sends in one exchange. */
@@ -96,8 +96,7 @@ MUONRT_API void muonrt_plan_summary_init_sized(muonrt_plan_summary_t* summary, u
  * One rank in a plan. The kinds of memory do not overlap.
  *
  * With a block period, `message_bytes`, `staged_bytes` and `scratch_bytes` are the sums of full
- * steps and block steps, because an optimizer allocates both; the other fields are those of full
- * steps.
+ * steps and block steps, because an optimizer allocates both; the other fields describe full steps.
  */
 typedef struct muonrt_plan_rank {
   /** Size of the struct in bytes; set by muonrt_plan_rank_init(). */
@@ -124,7 +123,7 @@ typedef struct muonrt_plan_rank {
   /** The parameters, and the gradients in the layout and dtype in which a step reads them. */
   int64_t param_bytes, grad_bytes;
 
-  /** Master weights and remainders, including those of the caller. */
+  /** Master weights and remainders, including master weights that belong to the caller. */
   int64_t master_bytes;
 
   /** Momentum and second moments. */
@@ -162,7 +161,7 @@ MUONRT_API void muonrt_plan_rank_init_sized(muonrt_plan_rank_t* rank, uint32_t s
 /**
  * The time of a full step on a machine, as a model of the device and of the network predicts it.
  *
- * The parts are those of one rank: `products_seconds`, `local_seconds`, `exposed_seconds` and
+ * The parts belong to one rank: `products_seconds`, `local_seconds`, `exposed_seconds` and
  * `launch_seconds` add up to the time at which this rank has finished.
  */
 typedef struct muonrt_plan_time {
@@ -228,10 +227,10 @@ MUONRT_API void muonrt_plan_time_init_sized(muonrt_plan_time_t* time, uint32_t s
 /**
  * Plans an optimizer.
  *
- * The arguments after `world` are those of muonrt_optimizer_create(). `data`, `grad`, `master`,
- * `local_shape`, `strides` and `grad_strides` of the parameters are not read, and neither is
- * `allocator`. MUONRT_DEVICE_CUDA selects the defaults and the memory of a GPU; a GPU is not
- * needed. If `distributed` has `assign`, it is called here.
+ * The arguments after `world` have the same meaning as in muonrt_optimizer_create(). `data`,
+ * `grad`, `master`, `local_shape`, `strides` and `grad_strides` of the parameters are not read, and
+ * neither is `allocator`. MUONRT_DEVICE_CUDA selects the defaults and the memory of a GPU; a GPU is
+ * not needed. If `distributed` has `assign`, it is called here.
  *
  * Threads: any. Collective: no.
  *
@@ -326,14 +325,14 @@ MUONRT_API muonrt_status_t muonrt_plan_get_rank(muonrt_plan_rank_t* info, const 
  * Threads: one at a time per plan. Collective: no.
  *
  * @param[out] time     The numbers. Call muonrt_plan_time_init() on it first.
- * @param[in]  plan     The plan. The device of its options must be that of the machine.
+ * @param[in]  plan     The plan. Its options must select the kind of device that the machine has.
  * @param[in]  machine  The name of a machine, such as "h100", or the JSON text of a profile, such
  *                      as `muonrt bench calibrate` writes.
  *
  * @return MUONRT_OK, or
  *   - MUONRT_ERROR_INVALID_ARGUMENT: a pointer is NULL, `time` is not initialized, the name is
- *     unknown, a field of the profile is missing or out of range, or the plan is that of another
- *     device; the message names it;
+ *     unknown, a field of the profile is missing or out of range, or the plan is for another kind
+ *     of device; the message names the problem;
  *   - MUONRT_ERROR_CORRUPT: the JSON text is invalid;
  *   - MUONRT_ERROR_NOT_SUPPORTED: the caller's functions gather and redistribute, and their time is
  *     unknown;

@@ -135,9 +135,9 @@ MUONRT_API muonrt_status_t muonrt_optimizer_recover(muonrt_optimizer_t* optimize
  * Use it after muonrt_optimizer_recover(): create the optimizer `to` over the surviving ranks and
  * any new ranks, then call this function. It sets the parameters in the buffers of `to`, momentum
  * and moments, master weights, remainders, the number of committed steps, the update counts, the
- * seed and the keys of stochastic rounding. The result is bitwise identical to that of saving a
- * checkpoint of `from`, including parameters, and loading it into `to`. The caller must restore
- * everything else, such as the data loader.
+ * seed and the keys of stochastic rounding. The result is bitwise identical to saving a checkpoint
+ * of `from`, including parameters, and loading it into `to`. The caller must restore everything
+ * else, such as the data loader.
  *
  * A rank of `to` can receive its elements from any rank that passes `from`. Every element must
  * still exist on one of these ranks; if a rank that held it is lost, a replica on another rank is
@@ -147,15 +147,15 @@ MUONRT_API muonrt_status_t muonrt_optimizer_recover(muonrt_optimizer_t* optimize
  * parameter, `to` may use the same buffer as `from` only if this rank holds the same elements in
  * both. Otherwise the buffers must not overlap.
  *
- * In addition to the state itself, a rank needs memory for the list of all shards of `from`, and
- * for about 64 MiB of elements, or 256 KiB for each rank of `to` if this is more.
+ * In addition to the state itself, a rank needs memory for the list of all shards of `from` and for
+ * elements: the larger of about 64 MiB and 256 KiB for each rank of `to`.
  *
  * Threads: one at a time per optimizer. Collective: over the ranks of `to`. Blocking; the timeout
  * of `to` limits every wait.
  *
  * @param[in] to    The new optimizer.
- * @param[in] from  The old optimizer on this rank, in which a step may have failed. It does not
- *                  change. NULL if this rank has none.
+ * @param[in] from  The old optimizer on this rank, in which a step may have failed. It is not
+ *                  changed. NULL if this rank has no old optimizer.
  *
  * @return MUONRT_OK, or an error. The following error is returned only on the rank concerned, and
  * the other ranks wait for this rank until the timeout:

@@ -140,13 +140,13 @@ MUONRT_API void muonrt_tcp_options_init_sized(muonrt_tcp_options_t* options, uin
  * scanner's, is closed without an answer. Data is neither encrypted nor signed, so use a network
  * that you trust. muonrt reads no environment variable. If all addresses of rank 0 are loopback
  * addresses, the ranks listen only at loopback addresses. Otherwise they listen at all addresses of
- * their machine, or only at those of `interface_name`.
+ * their machine, or only at the addresses of `interface_name`.
  *
  * @par End of rank 0
- * Rank 0 forwards errors to the other ranks. Destroy its communicator after those of the other
- * ranks, even if an error has occurred; otherwise, after an error, the other ranks may wait until
- * their timeouts. Destroy it before its process ends: if the process ends first, all operations of
- * the other ranks return MUONRT_ERROR_COMM.
+ * Rank 0 forwards errors to the other ranks. Destroy its communicator last, even if an error has
+ * occurred; otherwise, after an error, the other ranks may wait until their timeouts. Destroy it
+ * before its process ends: if the process ends first, all operations of the other ranks return
+ * MUONRT_ERROR_COMM.
  *
  * @param[out] comm     The new communicator; NULL on error. Destroy it with muonrt_comm_destroy().
  * @param[in]  options  The options of this rank. muonrt keeps no pointer to them.

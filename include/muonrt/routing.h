@@ -73,7 +73,7 @@ MUONRT_API void muonrt_routing_init_sized(muonrt_routing_t* routing, uint32_t si
  * the role of the module that they adapt. The first rule that applies decides:
  *   1. The parameter has fewer than two dimensions, or an AdamW key matches: MUONRT_ROLE_ADAMW,
  *      MUONRT_VIEW_NONE.
- *   2. The name is that of an embedding ("wte", "embed_tokens", "patch_embed.proj", "shared"), an
+ *   2. The name denotes an embedding ("wte", "embed_tokens", "patch_embed.proj", "shared"), an
  *      output head ("lm_head", "classifier", "score", "to_logits", "predictions.decoder"), a norm,
  *      a bias, gain or other vector ("A_log", "relative_attention_bias"), learned tokens, positions
  *      or another table, or a depthwise convolution ("dwconv", "conv1d"): MUONRT_ROLE_ADAMW,
@@ -83,7 +83,7 @@ MUONRT_API void muonrt_routing_init_sized(muonrt_routing_t* routing, uint32_t si
  *      routers of experts.
  *   4. The parameter has three dimensions, and its name contains "expert", "experts" or "moe", or
  *      an expert key matches: MUONRT_ROLE_MUON, MUONRT_VIEW_STACK.
- *   5. The name is that of a convolution, or a `weight` or `kernel` has four or more dimensions:
+ *   5. The name denotes a convolution, or a `weight` or `kernel` has four or more dimensions:
  *      MUONRT_ROLE_MUON, MUONRT_VIEW_FLATTEN.
  *   6. Otherwise the function returns an error. Add an expert key or an AdamW key, or choose the
  *      role and the view of this parameter yourself.

@@ -76,10 +76,10 @@ typedef struct muonrt_step_args {
   const float* found_inf;
 
   /**
-   * Largest attention logit of each query head on this rank, for QK-clip: all heads of the lowest
-   * layer first, then those of the next; -inf for a head that this rank does not compute. The step
-   * uses the maximum over all ranks. If a value is +inf or NaN, the step is skipped. Default: NULL,
-   * which means -inf for every head.
+   * Largest attention logit of each query head on this rank, for QK-clip: first all heads of the
+   * lowest layer, then all heads of the next layer; -inf for a head that this rank does not
+   * compute. The step uses the maximum over all ranks. If a value is +inf or NaN, the step is
+   * skipped. Default: NULL, which means -inf for every head.
    */
   const float* qk_logits;
 
@@ -112,7 +112,7 @@ typedef struct muonrt_step_args {
 /**
  * What a step did.
  *
- * Times are in seconds. The times and `bytes_sent` are those of this rank.
+ * Times are in seconds. The times and `bytes_sent` belong to this rank.
  */
 typedef struct muonrt_step_report {
   /** Size of the struct in bytes; set by muonrt_step_report_init(). */
@@ -134,8 +134,8 @@ typedef struct muonrt_step_report {
   int64_t planned;
 
   /**
-   * Number of orthogonalized matrices whose input was zero, including those of inactive parameters;
-   * 0 if the step was skipped.
+   * Number of orthogonalized matrices whose input was zero, including matrices of inactive
+   * parameters; 0 if the step was skipped.
    */
   int64_t zero_matrices;
 

@@ -99,7 +99,8 @@ MUONRT_API muonrt_status_t muonrt_layout_lift(muonrt_layout_t* lifted, muonrt_me
 /**
  * Makes placements from the usual names of mesh dimensions.
  *
- * A mesh dimension of size 1 replicates. The names of the other mesh dimensions have these effects:
+ * A mesh dimension of size 1 replicates. The effect of any other mesh dimension depends on its
+ * name:
  *   - fsdp, dp_shard, zero, hsdp_shard, shard, dp_shard_cp, efsdp: shards tensor dimension 0;
  *   - tp: shards tensor dimension `tp_dim`, or replicates if `tp_dim` is -1;
  *   - ep: shards tensor dimension 0 if `expert` is 1, otherwise replicates;
@@ -109,10 +110,10 @@ MUONRT_API muonrt_status_t muonrt_layout_lift(muonrt_layout_t* lifted, muonrt_me
  * different parameters, so pass the mesh of a single pipeline stage.
  *
  * @par FSDP2 with TP or EP
- * FSDP2 shards the local tensors that TP and EP have left. If a dimension "tp" or "ep", to the
- * right of an FSDP dimension in the mesh, also shards tensor dimension 0, the placement on the FSDP
- * dimension is MUONRT_PLACEMENT_STRIDED_SHARD. Its `split_factor` is the product of the sizes of
- * these "tp" and "ep" dimensions, as in DTensor.
+ * FSDP2 shards the local tensors that TP and EP have left. Assume that a dimension "tp" or "ep" is
+ * to the right of an FSDP dimension in the mesh, and that both shard tensor dimension 0. Then the
+ * placement on the FSDP dimension is MUONRT_PLACEMENT_STRIDED_SHARD. Its `split_factor` is the
+ * product of the sizes of these "tp" and "ep" dimensions, as in DTensor.
  *   - Example: on "fsdp" = 2, "tp" = 2 with `tp_dim` = 0, the ranks 0 to 3 hold the rows [0, 2),
  *     [4, 6), [2, 4) and [6, 8) of 8.
  *   - Set `reading` of the layout to MUONRT_READING_ORDERED, which describes the buffers of FSDP2.
@@ -140,10 +141,10 @@ MUONRT_API muonrt_status_t muonrt_placements_from_names(muonrt_placement_t* plac
 /**
  * Makes the placements that trainers usually choose for a parameter with this name and shape.
  *
- * The placements are those of muonrt_placements_from_names(), with these differences:
+ * The placements follow the rules of muonrt_placements_from_names(), with these differences:
  *   - "tp" shards the outputs of a weight whose name ends in q_proj, k_proj, v_proj, gate_proj,
  *     up_proj, embed_tokens, lm_head or a similar name, and the inputs of o_proj, down_proj and
- *     similar weights. Other weights, for example those of routers and norms, are replicated.
+ *     similar weights. Other weights, for example of routers and norms, are replicated.
  *   - If a stack has fewer experts than there are ranks to shard them, the FSDP mesh dimensions
  *     shard tensor dimension 1 of the stack instead.
  *   - The ranks of "ddp" hold partial gradients (MUONRT_PLACEMENT_PARTIAL).

@@ -143,8 +143,8 @@ typedef struct muonrt_transport {
 
   /**
    * Creates an independent transport over the same ranks. muonrt provides `*duplicate`, a struct of
-   * `duplicate->struct_size` bytes, in which all fields have their defaults except `rank` and
-   * `size`, which are those of this transport. The function sets the other fields. muonrt then uses
+   * `duplicate->struct_size` bytes, in which `rank` and `size` have the values of this transport,
+   * and all other fields have their defaults. The function sets the other fields. muonrt then uses
    * both transports from different threads at the same time and destroys them in any order.
    * Default: NULL, which means that all duplicates share `state`. muonrt then makes one call at a
    * time for all of them, and every rank must use the communicators that share `state` in the same

@@ -140,8 +140,9 @@ typedef struct muonrt_tuning_options {
 
   /**
    * Maximum number of ranks to which the owner of a matrix sends its update directly, 0 to 2^30. If
-   * more ranks need the update, the owner sends it to a few of them, which forward it to the other
-   * replicas, if that reduces the number of peers. Default: 0, which means 64.
+   * more ranks need the update, and forwarding reduces the number of peers, the owner sends the
+   * update to a few of these ranks, which forward it to the other replicas. Default: 0, which means
+   * 64.
    */
   int32_t max_peers;
 
@@ -156,10 +157,10 @@ typedef struct muonrt_tuning_options {
   int32_t omit_inactive;
 
   /**
-   * Maximum size of a chunk, 0 to 2^60: the bytes, in `transport_dtype`, of the whole matrices that
-   * one owner receives in it. muonrt makes chunks smaller if exchanges can then overlap with matrix
-   * products; the printed plan shows the number of chunks. Default: 0, which means 64 MiB on the
-   * host and 256 MiB on CUDA.
+   * Maximum size of a chunk, 0 to 2^60: the number of bytes of the whole matrices that one owner
+   * receives in the chunk, in `transport_dtype`. muonrt makes chunks smaller if exchanges can then
+   * overlap with matrix products; the printed plan shows the number of chunks. Default: 0, which
+   * means 64 MiB on the host and 256 MiB on CUDA.
    */
   int64_t chunk_bytes;
 
@@ -226,8 +227,8 @@ typedef struct muonrt_debug_options {
   int32_t poison;
 
   /**
-   * 1: compute matrix products with portable loops instead of the GEMM library, which is slow and
-   * may round differently. Default: 0.
+   * 1: compute matrix products with portable loops instead of the GEMM library. The loops are slow
+   * and may round differently. Default: 0.
    */
   int32_t portable_gemm;
 

@@ -24,9 +24,9 @@ struct GroupedProducts {
 
 /// Merges the steps of several iterations, which must not share memory. The order of the steps in
 /// each iteration is kept. Steps with other products run first, until the next step of every
-/// unfinished iteration is a symmetric product. These symmetric products then become one call. The
-/// number of calls with symmetric products is therefore that of the longest iteration, whatever the
-/// forms and lengths of the other iterations are.
+/// unfinished iteration is a symmetric product. These symmetric products then become one call.
+/// Therefore the number of calls with symmetric products depends only on the longest iteration, and
+/// not on the forms and lengths of the others.
 std::vector<GroupedProducts> in_lockstep(std::span<const std::vector<IterationStep>> iterations);
 
 /// Enqueues the calls. Does not allocate memory.

@@ -32,7 +32,7 @@ struct NewtonSchulz {
   CoefficientList gram_list;       // coefficients of the Gram form; the same number of steps
   std::vector<int> gram_restarts;  // Method::restarts for the Gram form
   DType iteration = DType::kF32;   // dtype in which iterates are stored; products accumulate in f32
-  DType gram_iteration = DType::kF32;  // the same for the Gram form
+  DType gram_iteration = DType::kF32;  // dtype of the iterates in the Gram form
   Normalize normalize = Normalize::kPrescaled;
   double normalize_eps = 0;
   RowScaling row_scaling = RowScaling::kNone;
@@ -65,7 +65,8 @@ constexpr double kHalfGramSafety = 1.05;
 /// safety and divides it by kHalfGramSafety, as in Gram Newton-Schulz (Dao-AILab). In half
 /// precision the standard form of CANS has inner safety. A safety or mode that the caller chose is
 /// kept. If the caller chose only the mode, the safety is the default of the list.
-/// Errors: those of make_coefficients(); NOT_SUPPORTED if the caller's restarts leave Q unbounded.
+/// Errors: any error of make_coefficients(); NOT_SUPPORTED if the caller's restarts leave Q
+/// unbounded.
 NewtonSchulz make_newton_schulz(CoefficientFamily family, const CoefficientSettings& settings,
                                 DType iteration, const NewtonSchulzOptions& options = {});
 
@@ -125,12 +126,11 @@ class Orthogonalization {
   std::vector<MatrixBatch> results_;
 };
 
-/// Makes an Orthogonalization and enqueues it once.
-/// @return  its results.
+/// Makes an Orthogonalization, enqueues it once and returns its results.
 std::vector<MatrixBatch> orthogonalize(Ops& ops, Stream& stream,
                                        std::span<const OrthogonalizeArgs> batches,
                                        Findings* findings);
-/// Does the same for one batch.
+/// As above, for one batch.
 MatrixBatch orthogonalize(Ops& ops, Stream& stream, const NewtonSchulz& settings,
                           const Method& method, const MatrixBatch& raw, void* workspace,
                           Findings* findings, Tally* q = nullptr);

@@ -81,12 +81,11 @@ std::vector<Coefficients> polar_express(int steps, double lower_bound, double cu
   for (int t = 0; t < steps; ++t) {
     const Real start = std::max(l, static_cast<Real>(cushion) * u);
     Quintic p = minimax(start, u);
-    // The fit began above l. Scaling centers the image of the whole interval on 1.
+    // The fit is for [start, u]. If start > l, scaling centers the image of [l, u] on 1.
     if (start > l) p = p.times(2 / (p(l) + p(u)));
     if (t + 1 < steps) p = p.stretched(inner_safety);
     out.push_back({static_cast<double>(p.a), static_cast<double>(p.b), static_cast<double>(p.c)});
-    // Uses the polynomial after all changes. Using the polynomial before them would give another
-    // list than the published one.
+    // The published list uses the polynomial after all changes here, not the polynomial of the fit.
     l = p(l);
     u = 2 - l;
   }

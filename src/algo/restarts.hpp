@@ -17,8 +17,9 @@ struct RestartSearch {
   double largest = 1;          // largest singular value
   int points = 4001;           // number of log-spaced points in [1e-10, largest]
   /// The largest accepted error. It is relative to the error of the standard form in bf16 on the
-  /// same spectrum, or to 1 if that is less. The factor is below 1 because predictions are not
-  /// exact. For f32 it is 2^-10, which is half the rounding error of a message in bf16.
+  /// same spectrum, or to 1 if that error is greater than 1. The factor is below 1 because
+  /// predictions are not exact. For f32 it is 2^-10, which is half the rounding error of a message
+  /// in bf16.
   double error = 0.8;
 };
 
@@ -32,11 +33,11 @@ double restart_metric(const CoefficientList& list, const std::vector<int>& resta
                       const RestartSearch& search);
 
 /// Returns the restarts with which the Gram form of `list` runs in `dtype`. They satisfy two
-/// conditions. On every compared spectrum the predicted error (algo/rounding.hpp) is at most
+/// conditions: on every compared spectrum the predicted error (algo/rounding.hpp) is at most
 /// RestartSearch::error times the error of `standard` in bf16, and the condition number of Q is
-/// within its bound. Of the restarts that do, the function returns the fewest, and among equally
-/// many those with the smallest error. If restarts before every step are needed, the Gram form is
-/// identical to the standard form.
+/// within its bound. If several lists of restarts satisfy both, the function returns the shortest
+/// list, and among lists of equal length the one with the smallest error. If restarts before every
+/// step are needed, the Gram form is identical to the standard form.
 ///
 /// @param fewest  the number of rows of the smallest matrices for which errors are compared.
 std::vector<int> find_restarts(const CoefficientList& list, DType dtype,

@@ -26,8 +26,8 @@ struct TwoLevels {
 /// 1.7 times the predicted ones. The exception is an eigenvalue of R that rounding has made
 /// negative and that has grown to order 1; restart_metric() detects it.
 ///
-/// @param restarts  the steps before which X is rebuilt, ascending, from 1 to steps - 1. If all of
-///     these are given, this is the standard form.
+/// @param restarts  the steps before which X is rebuilt, ascending, from 1 to steps - 1. A restart
+///     before every one of these steps gives the standard form.
 double predicted_error(const CoefficientList& list, const std::vector<int>& restarts, DType dtype,
                        const TwoLevels& spectrum);
 

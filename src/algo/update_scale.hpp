@@ -5,8 +5,8 @@
 namespace muonrt {
 
 /// The rule for the factor of the orthogonalized update, which is multiplied with the learning
-/// rate. The values are public. The source is given at each value; the names are those of
-/// torch.optim.Muon and microsoft/dion.
+/// rate. The values are public. The source is given at each value; torch.optim.Muon and
+/// microsoft/dion use the same names.
 enum class ScaleRule : int32_t {
   kMatchRms = 0,  // 0.2 sqrt(max(rows, cols)): the update has AdamW's RMS (Moonlight)
   kOriginal = 1,  // sqrt(max(1, rows / cols)) (Keller Jordan)

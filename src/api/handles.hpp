@@ -80,7 +80,7 @@ struct BorrowedStorage {
   virtual ~BorrowedStorage() = default;
 };
 
-/// Returns the body of a handle. Errors: those of check_handle(), with `argument`.
+/// Returns the body of a handle. Errors: any error of check_handle(), with `argument`.
 template <class T>
 auto& unwrap(T* handle, const char* function, const char* argument = T::kArgument) {
   check_handle(handle ? &handle->head : nullptr, T::kKind, function, argument);
@@ -129,7 +129,7 @@ namespace muonrt::api {
 /// A call that is using a communicator. The communicator is not destroyed until the call has ended.
 class CommCall {
  public:
-  /// Errors: those of check_handle(), with `argument`.
+  /// Errors: any error of check_handle(), with `argument`.
   CommCall(muonrt_comm* comm, const char* function, const char* argument = "comm");
   ~CommCall();
   CommCall(const CommCall&) = delete;
@@ -176,7 +176,7 @@ struct muonrt_optimizer {
 };
 
 namespace muonrt::api {
-/// Returns the optimizer. Errors: those of unwrap(); INVALID_STATE if a step is in flight.
+/// Returns the optimizer. Errors: any error of unwrap(); INVALID_STATE if a step is in flight.
 inline Optimizer& unwrap_idle(muonrt_optimizer* handle, const char* function) {
   Optimizer& optimizer = unwrap(handle, function);
   optimizer.require_idle(function);

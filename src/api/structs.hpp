@@ -10,8 +10,8 @@ namespace muonrt::api {
 // current size or a larger one. From version 1.0 on, the size in version 1.0 is the smallest one
 // that is accepted.
 
-/// Larger than the size in any version. If struct_size is larger than this, it was not initialized,
-/// and the struct must not be read.
+/// A limit above the size of every struct in every version. A larger struct_size was not
+/// initialized, and the struct must not be read.
 constexpr uint32_t kMaxStructBytes = 1u << 16;
 
 /// Returns the struct_size. Errors: INVALID_ARGUMENT if no version has this size.

@@ -11,8 +11,8 @@
 
 namespace muonrt {
 
-/// The values that make up the factor of every gradient in a step. Each pointer is null or points
-/// to an f32 value that the device reads.
+/// The values whose product is the factor of every gradient in a step. Each pointer is null or
+/// points to an f32 value that the device reads.
 struct GradientFactors {
   float host = 1.0f;
   const float* inverse_scale = nullptr;  // inverse of the loss scale

@@ -80,9 +80,9 @@ class Comm {
   /// needs. Called when an optimizer is created, so that no step has to allocate. Sends nothing.
   virtual void prepare_exchange(const Messages&) {}
   virtual void prepare_reduction(int64_t) {}
-  /// Enqueues what connects this rank to the peers of all prepared exchanges, and what the prepared
-  /// reductions need, so that no step waits for connections. Collective; called once, when an
-  /// optimizer is created. All ranks have prepared reductions of the same sizes.
+  /// Enqueues work that connects this rank to the peers of all prepared exchanges and reductions,
+  /// so that no step waits for connections. Collective; called once, when an optimizer is created.
+  /// All ranks have prepared reductions of the same sizes.
   virtual void connect(Stream&) {}
 
   /// Gathers `bytes` bytes of host memory from every rank into `all`, in rank order. Blocks.

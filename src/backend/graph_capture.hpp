@@ -23,7 +23,7 @@ class GraphCapture {
   /// not wait, allocate memory, or use another stream.
   virtual void begin_graph_capture(Stream& stream) = 0;
   virtual std::unique_ptr<DeviceGraph> end_graph_capture(Stream& stream) = 0;
-  /// Ends the capture after an error and discards what was captured.
+  /// Ends the capture after an error and discards the captured work.
   virtual void abort_graph_capture(Stream& stream) noexcept = 0;
   virtual void launch_graph(Stream& stream, const DeviceGraph& graph) = 0;
 };

@@ -15,8 +15,8 @@ namespace muonrt {
 /// which suffices for the squares of all f32 values.
 constexpr int64_t kTallyLimbs = 18;
 
-/// Sums over the elements of a matrix, which must have fewer than 2^31 elements. All of them are
-/// integers, so the values of parts of a matrix may be combined in any order.
+/// Sums over the elements of a matrix, which must have fewer than 2^31 elements. The sums are
+/// integers, so the sums of several parts of a matrix may be combined in any order.
 struct Tally {
   int64_t limbs[kTallyLimbs] = {};  // sum of squares; the unit of limb i is 2^(32 i - 298)
   int64_t nonfinite = 0;            // number of elements that are infinite or NaN
@@ -53,8 +53,8 @@ inline double sum_of_squares(const int64_t* limbs) {
 /// 5% of the true ones. This was measured with up to 2048 rows, for spectra that are flat, are
 /// spread over nine decades, or have only ten values other than zero.
 constexpr int64_t kLanczosSteps = 48;
-/// The number of rows in a block. Sums over rows are computed for each block, and then over the
-/// blocks.
+/// The number of rows in a block. A sum over rows is first computed for each block, and then over
+/// the blocks.
 constexpr int64_t kLanczosRows = 256;
 
 /// The tridiagonal matrix that Lanczos's method computes for X X^T. Only the first min(rows,

@@ -24,7 +24,8 @@ class LocalStream {
   void join_callers(const char* what, int64_t timeout_ms);
 
   /// Calls `work(stream)`, which enqueues work, and waits until this work has ended, even if `work`
-  /// throws. The buffers of the work may then be freed. Errors: those of `work` and of the device.
+  /// throws. The buffers of the work may then be freed. Errors: any error of `work` or of the
+  /// device.
   void run(FunctionRef<void(Stream&)> work);
 
  private:

@@ -81,7 +81,7 @@ MUONRT_HOST_DEVICE inline float neuron_factor(const NormuonState& s, int64_t neu
   return normuon_neuron_factor(moment);
 }
 /// Returns the factor that multiplies all neurons of a matrix, in addition to neuron_factor(). The
-/// arguments are those of normuon_restore().
+/// arguments have the same meaning as in normuon_restore().
 MUONRT_HOST_DEVICE inline float matrix_factor(const NormuonState& s, double squares, double scaled,
                                               int64_t length) {
   if (s.rule != NeuronRule::kNorm) return s.target * normuon_restore(squares, scaled, length);

@@ -60,8 +60,8 @@ struct SequencePosition {
 
 class Ops : public MatrixRules {
  public:
-  /// Allocates what products up to this size need. m, n and k are the dims in C (m x n) = A (m x k)
-  /// op(B).
+  /// Allocates the memory that products of up to this size need. m, n and k are the dims of C (m x
+  /// n) = A (m x k) op(B).
   virtual void reserve(int64_t m, int64_t n, int64_t k, DType dtype) = 0;
 
   virtual void fill(Stream& stream, void* memory, unsigned char value, int64_t bytes) = 0;
@@ -181,8 +181,8 @@ class Ops : public MatrixRules {
                              const ParamView* params, ConstTypedBuffer message,
                              const CommitCondition& condition) = 0;
 
-  /// If the condition passes, updates every active parameter of `list` with AdamW. The `blocks` are
-  /// those of parameters whose rounding needs the index of each element in the whole tensor
+  /// If the condition passes, updates every active parameter of `list` with AdamW. The `blocks`
+  /// belong to parameters whose rounding needs the index of each element in the whole tensor
   /// (kStochastic); their packed_offset and scales are not read.
   virtual void commit_adamw(Stream& stream, std::span<const int32_t> list,
                             std::span<const ShardBlock> blocks, const StepTables& tables,

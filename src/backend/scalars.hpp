@@ -81,8 +81,8 @@ struct AdamScalars {
   float gradient_weight = 0.0f;  // only with Nesterov: (1 - beta1) / (1 - beta1^t)
 };
 
-/// The findings of the ops on this rank in a step. At the start of a step they have the values
-/// below.
+/// The findings of the ops on this rank in a step. The default values are the values at the start
+/// of a step.
 struct Findings {
   int64_t nonfinite = 0;     // 1 if a gradient or direction was not finite
   int64_t first_param = -1;  // lowest index of a parameter with such a value, or -1
@@ -111,9 +111,9 @@ struct Vote {
   int64_t nonfinite = 0;
   int64_t orthogonalized = 0;  // number of matrices
   int64_t zero_matrices = 0;
-  // These three fields represent the 32 bits of Findings::factor. The lower half of `factor` has
-  // its lower 16 bits, and the upper half of `factor` has its upper 16 bits. The other two fields
-  // are the squares of these 16-bit values. The sums do not wrap for up to 65,536 ranks.
+  // These three fields represent the 32 bits of Findings::factor. The lower half of `factor`
+  // contains the lower 16 bits, and the upper half contains the upper 16 bits. The other two fields
+  // are the squares of these two 16-bit values. The sums do not wrap for up to 65,536 ranks.
   int64_t factor = 0, lower_square = 0, upper_square = 0;
   int64_t gradient_replicas = 0, weight_replicas = 0;  // the same as in Findings
 

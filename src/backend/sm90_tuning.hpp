@@ -5,12 +5,12 @@
 
 namespace muonrt {
 
-/// The families of tile sizes for symmetric products on compute capability 9.0.
+/// The choices of tile sizes for symmetric products on compute capability 9.0.
 enum class Tiles {
   kLarge,      // a list of different tile sizes, in a persistent grid
   kMedium,     // 128 x 192, in a persistent grid
   kSmall,      // 64 x 64
-  kSmallWide,  // 64 x 128, and 64 x 64 at the end of a row; 64 x 64 only, if there are slices
+  kSmallWide,  // 64 x 128, and 64 x 64 at the end of a row; with slices only 64 x 64
 };
 
 /// Overrides for launch parameters that normally follow from the shapes. They help to find the part
@@ -23,10 +23,10 @@ struct Sm90Tuning {
   std::optional<bool> pairs = {};
   bool early = true;  // programmatic launches, which begin before the previous kernel ends
   int slices = 0;     // slices of the depth, at least one stage each: 1, 2 or 4; 0: by shape
-  // Stages, at most 3, by which the second consumer warpgroup of a persistent grid begins later, so
-  // that one multiplies while the other rounds. Not measured.
+  // The second consumer warpgroup of a persistent grid begins this number of stages later (at most
+  // 3), so that one multiplies while the other rounds. The effect was not measured.
   int skew = 0;
-  int64_t raster = 0;  // rows of tiles in a band, which is computed column by column; 0: by family
+  int64_t raster = 0;  // rows of tiles in a band; a band is computed column by column; 0: default
 };
 
 }  // namespace muonrt

@@ -6,9 +6,9 @@
 
 namespace muonrt {
 
-/// Owns a file descriptor. A forked child closes its copy at once, and the object is empty there:
-/// the child has none of the threads that use the descriptor, and its copy would keep a connection
-/// open or a file locked after this process has ended.
+/// Owns a file descriptor. A forked child closes its copy at once, and its object is empty. The
+/// child has none of the threads that use the descriptor, and an open copy would keep a connection
+/// open or a file locked after the parent has ended.
 class Descriptor {
  public:
   Descriptor() = default;

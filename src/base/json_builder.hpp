@@ -13,9 +13,9 @@ namespace muonrt {
 
 /// Builds a tree from untrusted JSON without recursion. Stops at the first value that exceeds a
 /// limit and at the first key that occurs twice in an object.
-/// @tparam Tree  provides the type Value, functions that make a value (of, number(uint64_t),
-///     make_object, make_list), is_list and contains, append and insert, which return a reference
-///     to the stored value, and quoted, which formats a key for a message.
+/// @tparam Tree  provides the type Value and these functions: of, number(uint64_t), make_object and
+///     make_list make a value; is_list and contains; append and insert return a reference to the
+///     stored value; quoted formats a key for a message.
 template <class Tree>
 class JsonBuilder : public nlohmann::json_sax<nlohmann::json> {
  public:

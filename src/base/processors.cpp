@@ -45,8 +45,8 @@ void tighten(Quota& least, const char* directory, double quota, double period) n
   least = {processors, ::stat(directory, &about) == 0 ? uint64_t{about.st_ino} : 0};
 }
 
-/// Does the same for control groups of version 2. Their file `cpu.max` contains the quota, or "max"
-/// for no quota, and then the period.
+/// Like tighten(), for control groups of version 2. Their file `cpu.max` contains the quota, or
+/// "max" for no quota, and then the period.
 void tighten_v2(Quota& least, const char* directory) noexcept {
   char path[640], line[512];
   std::snprintf(path, sizeof path, "%s/cpu.max", directory);

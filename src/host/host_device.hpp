@@ -16,7 +16,7 @@ struct HostDeviceOptions {
   Allocator allocator = {};  // the caller's functions, if any
 };
 
-/// Creates the host device. Its memory is that of the process, and its streams are threads. These
+/// Creates the host device. It uses the memory of the process, and its streams are threads. These
 /// threads block signals and use the default floating-point environment.
 /// Errors: INVALID_ARGUMENT if an option is invalid; OUT_OF_MEMORY if a thread cannot be started.
 std::unique_ptr<Device> make_host_device(const HostDeviceOptions& options);

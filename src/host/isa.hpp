@@ -13,7 +13,7 @@
 namespace muonrt::host {
 
 /// The size of a vector, in bytes, in manually vectorized loops. On arm64, g++ keeps vectors that
-/// are longer than those of NEON in memory instead of registers.
+/// are longer than NEON's in memory instead of registers.
 #if defined(__aarch64__)
 inline constexpr int64_t kVectorBytes = 16;
 #else

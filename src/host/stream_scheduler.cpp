@@ -132,7 +132,7 @@ void StreamScheduler::synchronize(const Event& event, Deadline deadline) {
                  "the timeout");
 }
 
-/// Returns false after the deadline.
+/// Returns false if `deadline` passes before the queue has finished `position` items.
 bool StreamScheduler::wait_until_finished(StreamQueue& queue, uint64_t position, Deadline deadline,
                                           Lock& lock) {
   if (queue.finished >= position) return true;
@@ -156,7 +156,7 @@ StreamScheduler::Waiter::~Waiter() {
   Waiter** at = &scheduler.waiters_;
   while (*at != this) at = &(*at)->next;
   *at = next;
-  // For the work that this thread does not run any more.
+  // Another waiting thread must take over the work that this thread would have run.
   for (const auto& each : scheduler.queues_) scheduler.wake(*each);
 }
 

@@ -43,8 +43,8 @@ struct StreamQueue {
 };
 
 /// Orders the work of all streams and events of one host device, and keeps the first error. It has
-/// one mutex. A finished item wakes only the threads that it lets continue: those of streams whose
-/// next item waits for it, and the threads that synchronize with it.
+/// one mutex. A finished item wakes only threads that can now continue: the threads of streams
+/// whose next item waits for it, and the threads that synchronize with it.
 /// Threads: every function may be called from any thread.
 class StreamScheduler : public std::enable_shared_from_this<StreamScheduler> {
  public:

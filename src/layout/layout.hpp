@@ -154,10 +154,10 @@ class Layout {
   };
   Spot locate(int dim, int64_t index) const;
 
-  /// The shard index of a rank combines its coordinates on shard_dims() row-major, and its replica
-  /// index those on replica_dims(). A shard group is one replica: all its shards together hold the
-  /// tensor once. The ranks of a replica group hold the same elements. For a rank outside the mesh
-  /// the indices are -1 and the groups are empty.
+  /// The shard index of a rank combines its coordinates on shard_dims() in row-major order. The
+  /// replica index combines the coordinates on replica_dims() in the same way. A shard group is one
+  /// replica: all its shards together hold the tensor once. The ranks of a replica group hold the
+  /// same elements. For a rank outside the mesh the indices are -1 and the groups are empty.
   int64_t shard_count() const;
   int64_t replicas() const;
   int64_t shard_index(int rank) const;

@@ -33,7 +33,7 @@ MeshUse mesh_use(const Mesh& mesh, int dim);
 
 /// Returns the placements that the usual names of mesh dims imply:
 ///   - kShard cuts tensor dim 0. If a tp or ep dim further right in the mesh also cuts tensor dim
-///     0, the placement is strided, which is how FSDP2 records it.
+///     0, the placement is strided, as in FSDP2.
 ///   - kTensor cuts `tp_dim`, or replicates if `tp_dim` is -1.
 ///   - kExpert cuts dim 0 if `expert` is true, and otherwise replicates.
 /// Errors: the same as mesh_use().

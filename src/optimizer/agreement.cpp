@@ -64,8 +64,8 @@ class RankValues {
   std::vector<T> many_;
 };
 
-/// The first message of a rank. The text of its error follows only if every rank has memory for all
-/// texts.
+/// The first message of a rank. A second message with the text of the rank's error follows only if
+/// every rank has memory for all texts.
 struct ErrorHeader {
   int32_t status;    // 0 means no error
   int32_t has_room;  // 1 if the rank has memory for the texts of all ranks

@@ -26,8 +26,8 @@ std::optional<Error> capture_error(const Function& function) {
 // the status on which the ranks agree. If a rank has no memory for the texts, all ranks return a
 // shorter text. With more ranks, a failed allocation may abort the communicator.
 
-/// If any rank passes an error, returns the same error on every rank: that of the lowest rank that
-/// passes one, with the rank number before its message. Collective. Errors: those of the
+/// If any rank passes an error, returns the same error on every rank: the error of the lowest rank
+/// that passes one, with the rank number before its message. Collective. Errors: any error of the
 /// communicator.
 std::optional<Error> find_common_error(Comm& comm, const std::optional<Error>& own_error);
 /// Like find_common_error(), but throws the error.
@@ -61,7 +61,7 @@ class AgreementTable {
   /// Returns the same MISMATCH error on every rank if the tables differ. The error names the first
   /// entry that differs, two ranks, and their values. Returns nullopt if the tables of all ranks
   /// are equal and complete. Tables may be long, so the ranks only exchange hashes, and then about
-  /// 4 KiB for the entry that differs. Collective. Errors: those of the communicator.
+  /// 4 KiB for the entry that differs. Collective. Errors: any error of the communicator.
   std::optional<Error> find_mismatch(Comm& comm) const;
   /// Like find_mismatch(), but throws the error.
   void require_equal(Comm& comm) const;

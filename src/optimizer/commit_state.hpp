@@ -60,12 +60,13 @@ class CommitState {
   /// Compares the step numbers of all ranks. Call it before a step whose exchanges depend on the
   /// step number. If the numbers differed, the exchanges might not match, and the step would not
   /// even reach its vote. Collective.
-  /// Errors: MISMATCH, with ranks and numbers; those of the communicator, which end the optimizer.
+  /// Errors: MISMATCH, with ranks and numbers; any error of the communicator, which ends the
+  /// optimizer.
   /// @param setting, period the setting because of which the exchanges depend on the step number,
   ///     for the message.
   void agree_on_steps(Comm& comm, const char* setting, int period);
-  /// Returns true if `mine` is equal on all ranks. Collective. Errors: those of the communicator,
-  /// which end the optimizer.
+  /// Returns true if `mine` is equal on all ranks. Collective. Errors: any error of the
+  /// communicator, which ends the optimizer.
   bool agree_on(Comm& comm, int64_t mine);
 
   /// Stores the fingerprint of the step that begins.

@@ -37,12 +37,11 @@ class ConsistencyCheck {
   void schedule_local(int64_t param);
 
   /// Runs the checks that are due. Adds this rank's hashes of replicas to `inputs`, so that the
-  /// vote compares them. Also changes the fingerprint in `inputs` according to what the hashes
-  /// cover, so that the vote detects ranks that check different parameters. Blocks if any check is
-  /// due.
+  /// vote compares them. Also mixes the set of hashed data into the fingerprint in `inputs`, so
+  /// that the vote detects ranks that check different parameters. Blocks if any check is due.
   /// @param params  the views after ParamTables::fill_for_step(); this function sets their
   ///     `rounded_by_caller`.
-  /// Errors: those of FiniteCheck and of the pipeline.
+  /// Errors: any error of FiniteCheck or of the pipeline.
   void run_before_step(Pipeline& pipeline, const OptimizerSettings& settings, ParamView* params,
                        StepInputs& inputs);
   /// The checks that the committed step has run are no longer due. With ReplicaCheck::kEvery, the

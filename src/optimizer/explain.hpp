@@ -14,8 +14,9 @@
 
 namespace muonrt {
 
-/// Stores the source of the non-finite value in the report of a skipped step. Of the sources that
-/// the ranks found, chooses the one that is closest to the cause. Collective. Does not allocate.
+/// Stores the source of the non-finite value in the report of a skipped step. Chooses the source
+/// that is closest to the cause, among the sources that the ranks found. Collective. Does not
+/// allocate.
 /// @param own  the source that this rank found.
 /// @param all  memory for the sources of all ranks.
 void explain_skip(Comm& comm, const NonfiniteSource& own, std::vector<NonfiniteSource>& all,
@@ -41,8 +42,8 @@ AgreementTable make_step_table(const OptimizerSettings& settings, const StepArgs
 
 /// Returns the error of a rejected step, which is the same on every rank. If ranks pass an error,
 /// this is the error of the lowest such rank. Otherwise it is the mismatch between the ranks'
-/// arguments, and if there is none, the error that `find_other` returns. Collective. Errors: those
-/// of the communicator.
+/// arguments, and if there is none, the error that `find_other` returns. Collective. Errors: any
+/// error of the communicator.
 Error explain_rejection(Comm& comm, const std::optional<Error>& own_error,
                         const AgreementTable& step_table,
                         FunctionRef<std::optional<Error>()> find_other);

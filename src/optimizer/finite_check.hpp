@@ -46,15 +46,14 @@ class FiniteCheck {
     Tally weights;
     bool gradient = false;
   };
-  /// Checks those of the parameters [first, end) for which `is_due` returns true.
+  /// Checks the parameters in [first, end) for which `is_due` returns true.
   void check(Pipeline& pipeline, const OptimizerSettings& settings, const ParamView* params,
              FunctionRef<bool(int64_t)> is_due, int64_t first, int64_t end);
 
   Device* device_ = nullptr;
   const State* state_ = nullptr;
-  Buffer tallies_,
-      host_tallies_;          // kTallies for each of kBatch parameters, and their copy on the host
-  std::vector<Found> found_;  // by parameter; empty after forget()
+  Buffer tallies_, host_tallies_;  // kTallies for each of kBatch parameters; the host's copy
+  std::vector<Found> found_;       // by parameter; empty after forget()
 };
 
 }  // namespace muonrt

@@ -68,7 +68,7 @@ class Optimizer {
   /// Completes the step in flight. Collective.
   /// @return  OK or SKIPPED. Errors: the same as muonrt_optimizer_wait().
   Status wait(StepReport& report);
-  /// Completes the step in flight, if there is one. Collective. Errors: those of the step.
+  /// Completes the step in flight, if there is one. Collective. Errors: any error of the step.
   void settle();
   /// Errors: INVALID_STATE, with the name `function`, if a step is in flight.
   void require_idle(const char* function) const;

@@ -191,8 +191,8 @@ void ParamTables::fill_groups(const OptimizerSettings& settings, const StepArgs&
     s.heavy_ball = group.momentum_kind == MomentumKind::kHeavyBall;
     s.nesterov = group.nesterov;
     if (group.momentum_kind == MomentumKind::kEmaCorrected) {
-      // Source: optax.contrib.muon. With Nesterov, the correction of the momentum is that of the
-      // next step.
+      // Source: optax.contrib.muon. With Nesterov momentum, the correction of the next step is used
+      // for the momentum.
       const auto t = static_cast<double>(committed + 1);
       s.gradient_correction = static_cast<float>(1 / (1 - std::pow(double{s.momentum}, t)));
       s.momentum_correction =

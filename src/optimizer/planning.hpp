@@ -17,7 +17,7 @@ class Planning {
   /// @param settings  the fields data, grad, master and local_shape of the parameters are not used.
   /// @param checked   true if the settings come from an existing optimizer, so they are valid and
   ///     contain the owners.
-  /// Errors: those of validate(), assign_owners(), make_newton_schulz() and Plan.
+  /// Errors: any error of validate(), assign_owners(), make_newton_schulz() or Plan.
   Planning(OptimizerSettings settings, int world, bool checked = false);
 
   const OptimizerSettings& settings() const { return settings_; }

@@ -49,7 +49,7 @@ std::vector<NewtonSchulz> make_newton_schulz(const OptimizerSettings& settings) 
 namespace {
 
 /// Returns a part as a separate matrix, with the scale for its shape. `rows` are outputs and `cols`
-/// are inputs. In the result, rows and columns are those of the stored matrix.
+/// are inputs. In the result, rows and columns refer to the stored matrix.
 MatrixPart matrix_part(std::string name, Runs rows, Runs cols, const PartSettings& part,
                        const ParamSettings& p, const GroupSettings& g) {
   const double rate = p.lr_factor * part.lr_factor;

@@ -8,7 +8,7 @@
 
 namespace muonrt {
 
-/// Returns the coefficients and restarts of every group. Those of AdamW groups are empty.
+/// Returns the coefficients and restarts of every group. They are empty for AdamW groups.
 /// Errors: INVALID_ARGUMENT or NOT_SUPPORTED, with the group, if its coefficients have no headroom
 /// or its restarts leave Q unbounded.
 std::vector<NewtonSchulz> make_newton_schulz(const OptimizerSettings& settings);

@@ -73,7 +73,7 @@ class StepPipelines {
   int64_t orthogonalized() const { return orthogonalized_; }
 
   /// Finishes collecting the statistics of the current step and stores them. Collective. Errors:
-  /// those of the device and of the communicator.
+  /// any error of the device or of the communicator.
   /// @param steps  the number of committed steps, including the current step if it was committed.
   void collect_health(const ParamView* params, int64_t steps, bool skipped);
   const HealthReport& health() const { return health_; }

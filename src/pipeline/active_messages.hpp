@@ -25,18 +25,18 @@ int64_t bytes_of_peers(std::span<const Message> messages, int rank) {
   return sum;
 }
 
-/// The messages of a chunk in one direction. A step may send less of them: from the first to the
-/// last active parameter of each message. Both ranks of a message enumerate its parameters in the
-/// same order, so they choose the same bytes.
+/// The messages of a chunk in one direction. A step may send only a part of each message, which
+/// reaches from its first to its last active parameter. Sender and receiver list the parameters of
+/// a message in the same order, so they choose the same bytes.
 class ActiveMessages {
  public:
   ActiveMessages() = default;
   /// @param contents  the parameters of all messages, in any order.
   ActiveMessages(std::vector<Region> regions, std::vector<ParamBytes> contents);
 
-  /// Sets `messages` to those with active parameters. Does not allocate if its capacity is that of
-  /// all messages.
-  /// @param params  null: all messages, whole.
+  /// Replaces `messages` with the messages that contain active parameters. Does not allocate if
+  /// `messages` has capacity for all messages.
+  /// @param params  null: selects all messages completely.
   template <class Message>
   void select(std::vector<Message>& messages, void* buffer, const ParamView* params) const {
     messages.clear();
@@ -55,8 +55,8 @@ class ActiveMessages {
   }
 
  private:
-  /// Calls `use(region, begin, end)` with the bytes that are sent. Nothing: begin == end, which is
-  /// the begin of the message.
+  /// Calls `use(region, begin, end)` with the bytes that are sent. If no bytes are sent, both
+  /// `begin` and `end` are the offset of the message.
   template <class Use>
   void for_each(const ParamView* params, const Use& use) const {
     for (size_t i = 0; i < regions_.size(); ++i) {
@@ -80,7 +80,7 @@ class ActiveMessages {
   }
 
   std::vector<Region> regions_;
-  std::vector<ParamBytes> contents_;               // ascending
+  std::vector<ParamBytes> contents_;               // in ascending order
   std::vector<std::pair<size_t, size_t>> ranges_;  // by region: first of its contents, and number
 };
 

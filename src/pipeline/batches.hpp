@@ -41,9 +41,9 @@ int64_t largest_batch_group_bytes(std::span<const BatchShape> batches,
                                   std::span<const NewtonSchulz> methods, DType transport,
                                   const MatrixRules& rules, bool health);
 
-/// Returns, for each rank, the bytes of scratch memory that it allocates for products. They are
-/// those of the batch group that needs the most. The workspace of a backend's product library is
-/// not included.
+/// Returns, for each rank, the bytes of scratch memory that it allocates for products, which is the
+/// requirement of its largest batch group. The workspace of a backend's product library is not
+/// included.
 /// @param methods  indexed by group.
 /// @param health   true if steps may collect statistics.
 std::vector<int64_t> scratch_bytes(const Plan& plan, std::span<const NewtonSchulz> methods,

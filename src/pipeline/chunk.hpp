@@ -28,7 +28,7 @@ struct MessageBuffers {
   void* directions = nullptr;  // computed from the sums
 };
 
-/// What chunks use in addition to PipelineContext. It is fixed when the optimizer is created.
+/// The objects that chunks use in addition to PipelineContext. Fixed when the optimizer is created.
 struct ChunkConfig {
   const std::vector<NewtonSchulz>* newton_schulz = nullptr;  // by group
   const std::vector<NormuonState>* normuon = nullptr;        // by matrix; null: NorMuon is off

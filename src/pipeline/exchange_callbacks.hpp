@@ -18,8 +18,8 @@ struct ExchangeCallbacks {
   explicit operator bool() const { return gather != nullptr; }
 };
 
-/// The first call of a step that returned an error. The thread that runs the exchanges writes it;
-/// it is read and cleared between steps.
+/// The first call of a step that returned an error. The thread that runs the exchanges writes this
+/// struct. Between steps the struct is read and cleared.
 struct CallbackFailure {
   const char* function = nullptr;  // null: no call failed
   int64_t param = -1;

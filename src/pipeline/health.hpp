@@ -51,7 +51,7 @@ class Health {
   /// Call it after a step that collects statistics. Collective; blocks.
   /// @param views    the views of the parameters in host memory.
   /// @param updated  true if the step was committed.
-  /// Errors: those of the streams and of the communicator.
+  /// Errors: any error of the streams or of the communicator.
   void finish(const ParamView* views, bool updated);
 
   const std::vector<MatrixHealth>& matrices() const { return rows_; }

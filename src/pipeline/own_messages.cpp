@@ -11,10 +11,10 @@ namespace muonrt {
 
 namespace {
 
-/// The place of a rank's message to itself, as byte offsets in the send buffer.
+/// The position of a rank's message to itself, as byte offsets in the send buffer.
 struct OwnMessage {
   int64_t begin, end;  // including its padding
-  int64_t distance;    // what leads from this place to the one in the receive buffer
+  int64_t distance;    // from the message in the send buffer to its place in the receive buffer
 
   /// Returns the new offset of a block that was stored at `offset`.
   int64_t moved(int64_t offset) const {
@@ -23,7 +23,7 @@ struct OwnMessage {
   }
 };
 
-/// Removes the message from both lists, and returns its place, or nullopt if there is none.
+/// Removes the message from both lists. Returns its position, or nullopt if there is none.
 std::optional<OwnMessage> take_own(std::vector<Region>& sends, std::vector<Region>& receives,
                                    int32_t rank, const SendAndReceive& buffers) {
   const int64_t distance =

@@ -10,11 +10,10 @@ struct SendAndReceive {
   const void *send, *receive;
 };
 
-/// Keeps the messages that a rank sends to itself in place: removes them from the lists of
-/// messages, and makes the packs write their blocks directly to the receive buffers, from which the
-/// blocks are unpacked. These messages are therefore neither copied nor stored twice. A message to
-/// a peer that has the same bytes is sent from the receive buffer, too. The messages behind it in
-/// the send buffer move up (`bytes_of` in plan/buffers.hpp).
+/// Removes a rank's messages to itself from the lists. The packs instead write the blocks of these
+/// messages directly to the receive buffers, so that the messages are neither copied nor stored
+/// twice. If a message to a peer has the same bytes, it is also sent from the receive buffer. The
+/// messages after it in the send buffer move up (`bytes_of` in plan/buffers.hpp).
 ///
 /// The packs run on the compute stream, like the unpack that last read a receive buffer, so they do
 /// not overwrite blocks that are still needed. Before a chunk packs its update, it also waits until

@@ -73,12 +73,12 @@ class Pipeline {
   /// must be inactive in the tables. Blocks until the warm-up is complete.
   void warm_up();
   /// Connects the ranks after the warm-up. Collective; blocks, at most for the timeout of the
-  /// communicator. Errors: those of the communicator.
+  /// communicator. Errors: any error of the communicator.
   void connect();
   /// Enqueues a whole step. After a fixed number of launches it blocks until the work on the
   /// caller's stream has ended, because a GPU queues a limited number of launches and a full queue
   /// would block without a timeout. `inputs` and the tables must not change until `wait` returns.
-  /// Errors: those of local passes and exchanges, and those of caller_stream_error.
+  /// Errors: any error of a local pass, of an exchange, or of caller_stream_error().
   void enqueue(const StepInputs& inputs);
   /// The next step starts after the work that is now on the caller's stream.
   /// Errors: the same as Device::wait_caller_stream().
@@ -93,7 +93,7 @@ class Pipeline {
   /// until the enqueued work is complete. Errors: the same as wait().
   void run_between_steps(FunctionRef<void(Stream&)> enqueue_work);
   /// Blocks until all work of the step has ended, whether the step was committed or not.
-  /// Errors: those of the streams, and the error that caller_stream_error() returns.
+  /// Errors: any error of the streams, and the error that caller_stream_error() returns.
   void wait();
   /// Call it after enqueue() has thrown. Waits until the work that was already enqueued no longer
   /// uses the caller's buffers. First waits for the caller's stream, up to its timeout, and then
@@ -125,7 +125,7 @@ class Pipeline {
   /// Returns the difference that converts the times of spans to nanoseconds of the host's clock,
   /// Deadline::Clock. All calls for the same step return the same value. On a GPU the first call
   /// waits for the compute stream. The error is at most half of the shortest of several round trips
-  /// to the GPU. Errors: those of the device.
+  /// to the GPU. Errors: any error of the device.
   int64_t clock_offset() const;
   const Plan& plan() const { return *context_.plan; }
   const std::vector<RankChunk>& rank_chunks() const { return rank_chunks_; }

@@ -47,8 +47,8 @@ struct StepInputs {
   GradientFactors factors;           // this rank's factors
   const float* qk_logits = nullptr;  // this rank's logits of all layers; null if there are none
   bool collect_health = false;       // collect statistics; requires that the pipeline has a Health
-  /// If all ranks have the same inactive parameters, the host's table of parameters. Then the bytes
-  /// of inactive parameters are not exchanged. If null, everything is exchanged.
+  /// The host's table of parameters, if all ranks have the same inactive parameters. The bytes of
+  /// inactive parameters are then not exchanged. If null, everything is exchanged.
   const ParamView* omits_inactive = nullptr;
   int64_t gradient_replicas = 0, weight_replicas = 0;  // initial values in the findings
 };

@@ -1,4 +1,3 @@
-// What a pipeline does before the first step.
 
 #include "backend/graph_capture.hpp"
 #include "backend/local_stream.hpp"

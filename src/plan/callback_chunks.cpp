@@ -26,8 +26,8 @@ int64_t buffer_bytes(const Plan& plan, int64_t numel) {
   return round_up(bytes, kMessageAlignment);
 }
 
-/// Returns the blocks of matrix `id` in the owner's row-major buffer. `index` is the position there
-/// of the stack's matrix that contains it.
+/// Returns the blocks of matrix `id` in the owner's row-major buffer. `index` is the position in
+/// this buffer of the stack's matrix that contains `id`.
 std::vector<Block> whole_blocks(const ExchangeContext& context, int32_t id, int64_t index) {
   const Matrix& m = context.matrix(id);
   const ParamSpec& spec = spec_of(context.plan, m.param);

@@ -198,7 +198,7 @@ void Plan::add_callback_chunks(const ChunkSpec& proto, std::vector<int32_t> ids)
 
 void Plan::add_segment_chunks(const ChunkSpec& proto, const std::vector<int32_t>& params_by_name) {
   const int64_t budget = std::max(kMinSlice, problem_.options.chunk_bytes / 4);  // in elements
-  int64_t taken = budget;  // elements that the owner with the most has in the current chunk
+  int64_t taken = budget;  // elements of the largest owner in the current chunk
   for (const int32_t p : params_by_name) {
     const Layout& layout = problem_.params[static_cast<size_t>(p)].layout;
     const int64_t share = largest_share(layout);

@@ -22,13 +22,15 @@ struct Chunking {
 
 /// Divides the matrices of all owners into chunks, which are numbered for all owners together. An
 /// owner exchanges its largest matrices first, and equal batches are adjacent. In each chunk an
-/// owner has at most `budget` bytes, or one matrix that is larger, and all owners that still have
-/// matrices have about the same cost. There are as few chunks as the owner that needs the most
-/// allows, or `wanted` if that is more and there are enough matrices. No chunk is empty.
+/// owner has at most `budget` bytes, or one matrix that is larger. All owners that still have
+/// matrices have about the same cost in a chunk. The number of chunks is the smallest one with
+/// which every owner meets the budget, or `wanted` if that is larger and there are enough matrices.
+/// No chunk is empty.
 Chunking cut_chunks(const std::vector<ChunkItem>& items, int64_t budget, int32_t wanted = 1);
 
 /// Returns how many bytes of one owner justify another chunk. A chunk costs launches, and one
-/// message for each of the `ranks` that hold a matrix. `least` already pays for up to 64 messages.
+/// message for each of the `ranks` that hold a matrix. `least` already includes the cost of up to
+/// 64 messages.
 inline int64_t least_part(int64_t least, int64_t ranks) {
   return std::max(least, least / 64 * ranks);
 }

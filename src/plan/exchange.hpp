@@ -79,8 +79,8 @@ void add_holder_side(const ExchangeContext& context, const RankMessages& message
 std::map<int32_t, int32_t> add_owned(const ExchangeContext& context,
                                      const std::vector<int32_t>& ids, RankChunk& chunk);
 
-/// Adds the messages that a rank forwards if the return has two levels. Each contains everything
-/// that owners sent to this rank, which is the beginning of its receive buffer.
+/// Adds the messages that a rank forwards if the return has two levels. Each message contains all
+/// data that owners have sent to this rank, which are at the beginning of its receive buffer.
 void add_relay_sends(const Layout& layout, int32_t rank, int32_t block, RankChunk& chunk);
 /// Adds a forwarded message to `regions`. All messages that one rank forwards arrive as a single
 /// region.

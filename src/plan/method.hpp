@@ -36,8 +36,8 @@ std::string method_rule();
 double orthogonalize_flops(const Method& method, int64_t rows, int64_t cols);
 
 /// Returns the cost that is used to balance the owners. It is a sum over the products of a matrix.
-/// For each product it adds the larger of its FLOPs and of 256 for each element that is read or
-/// written, and 2^20 for the launch.
+/// Each product costs 2^20 for the launch, plus the larger of two numbers: its FLOPs, and 256 times
+/// the number of elements that are read or written.
 /// @param ranks  the number of ranks among which the long side of the matrix is divided. Each rank
 ///     computes its part of the products with the long side, and every rank computes all other
 ///     products.

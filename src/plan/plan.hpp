@@ -41,7 +41,7 @@ struct ChunkSpec {
   ChunkKind kind = ChunkKind::kDirections;
   DType gather_dtype = DType::kBF16, return_dtype = DType::kBF16;
   std::vector<int32_t> matrices;  // ids, ascending
-  /// If the kind is kSlices: segments of parameters over the same mesh dims.
+  /// For kSlices, segments of parameters over the same mesh dims; otherwise empty.
   std::vector<Segment> segments;
   /// Size of whole matrices in the gather dtype (sums: f32), or of segments in f32.
   int64_t bytes = 0;

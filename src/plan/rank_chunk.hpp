@@ -62,8 +62,8 @@ enum class ChunkKind : int32_t {
 };
 
 /// A whole matrix, or a slice of an AdamW parameter, whose state this rank stores for all holders.
-/// The elementwise ops treat it as a parameter. Its entry in their table comes after those of all
-/// parameters.
+/// The elementwise ops treat it as a parameter. Its entry in their table comes after the entries of
+/// all parameters.
 struct OwnerState {
   int32_t param;       // index into the optimizer's parameters
   int64_t first;       // index into Plan::matrices(); for a slice, the first local element

@@ -61,7 +61,7 @@ class CheckpointReader {
   /// memory is allocated.
   const Data& data_of(int64_t index);
   /// Reads a whole tensor. Errors: INVALID_ARGUMENT if `to` has the wrong size or the tensor has no
-  /// data; those of data_of() and StateSources::read().
+  /// data; any error of data_of() or StateSources::read().
   void read(int64_t index, std::span<unsigned char> to);
   /// Opens all files again and checks every byte. Errors: the first problem.
   void verify();

@@ -14,10 +14,10 @@ class DeviceCopy {
   /// Makes an object that copies within host memory.
   DeviceCopy() = default;
   /// @param timeout_ms  the maximum time to wait for the caller's work on the default stream.
-  /// Errors: those of LocalStream::join_callers().
+  /// Errors: any error of LocalStream::join_callers().
   DeviceCopy(Device& device, int64_t timeout_ms);
 
-  /// Errors: those of the device.
+  /// Errors: any error of the device.
   void read(void* to, const void* from, int64_t bytes);
   void write(void* to, const void* from, int64_t bytes);
 

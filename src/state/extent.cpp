@@ -10,8 +10,8 @@ bool is_whole(const Runs& runs, int64_t size) {
   return size == 0 || (runs.size() == 1 && runs[0] == Run{0, size});
 }
 
-/// Adds a stretch for those of the elements [element, element + count) that are in the extent.
-/// `local` is the index of the first of them in the product.
+/// Adds a stretch for the elements in [element, element + count) that are in the extent. `local` is
+/// the index of the first of them in the product.
 void add(std::vector<Stretch>& out, const Extent& extent, int64_t element, int64_t local,
          int64_t count) {
   const int64_t low = std::max(local, extent.begin), high = std::min(local + count, extent.end);

@@ -40,8 +40,8 @@ double conversion(const ManifestParam& saved, const ManifestParam& mine) {
                                  : 1.0 - saved.momentum_constant;
 }
 
-/// Returns the saved kind of state from which `kind` is read, or kNone if the checkpoint has
-/// neither it nor another form of it.
+/// Returns the kind of saved state from which `kind` is read. This is `kind`, or its other form if
+/// the checkpoint lacks `kind`, or kNone if the checkpoint lacks both.
 constexpr int32_t kNone = -2;
 int32_t kind_in(const ManifestParam* saved, int32_t kind) {
   for (const int32_t from : {kind, other_form(kind)})
@@ -251,7 +251,7 @@ int64_t elements_of(const ManifestParam& p) {
 
 /// Finds where the values of each parameter are stored in the checkpoint.
 /// @param hashes  the hashes of the saved master weights after rounding. If such a hash differs
-///     from that of the saved parameter, the caller had rounded the weights in another way. The
+///     from the hash of the saved parameter, the caller had rounded the weights in another way. The
 ///     parameter cannot be restored then, so it must be unchanged.
 std::vector<int32_t> param_sources(const Manifest& mine, const Comparison& comparison,
                                    const std::vector<uint64_t>& hashes, bool with_params) {

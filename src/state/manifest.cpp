@@ -263,8 +263,8 @@ Manifest parse_manifest(std::string_view text, const std::string& what) {
     if (key == "format") require_format(json);
   };
   parts.items["groups"] = [&](const JsonValue& item) {
-    // A group with its settings has at least kGroupBytes. An import writes two groups without
-    // settings.
+    // The text of a group with settings has at least kGroupBytes. An import writes two groups
+    // without settings.
     const size_t most = kFewGroups + text.size() / kGroupBytes;
     MUONRT_REQUIRE(out.groups.size() < most, Status::kCorrupt, what, ": it has more than ", most,
                    " groups; load another checkpoint");

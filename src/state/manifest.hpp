@@ -52,7 +52,7 @@ Manifest manifest_of(const Optimizer& optimizer);
 std::string to_text(const Manifest& manifest);
 /// @param what  the name of the manifest for error messages. Errors: CORRUPT.
 Manifest parse_manifest(std::string_view text, const std::string& what);
-/// Errors: IO; those of parse_manifest().
+/// Errors: IO; any error of parse_manifest().
 Manifest read_manifest(const std::string& path);
 
 /// A manifest and its text. The ranks in one process share it.

@@ -41,7 +41,7 @@ class Save {
   /// Writes this rank's file. Uses neither the communicator nor the optimizer.
   void write(const std::vector<StateShard>& shards, DeviceCopy& copy);
   /// Makes this save the newest checkpoint, unless a rank passes an error of its write().
-  /// Collective. Errors: those of any rank's write(), and IO. They are equal on all ranks.
+  /// Collective. Errors: IO, and any error of write() on any rank. All ranks get the same error.
   void publish(const std::optional<Error>& error);
 
  private:

@@ -44,7 +44,8 @@ class StateSources {
   /// extent. `first` is the index of the first element in the extent, and `element` is its index in
   /// the whole tensor.
   /// @param what  the name of the tensor for error messages.
-  /// Errors: CORRUPT if elements are missing or stored twice; IO; those of ShardFile::elements().
+  /// Errors: CORRUPT if elements are missing or stored twice; IO; any error of
+  /// ShardFile::elements().
   using Take =
       std::function<void(int64_t first, int64_t element, std::span<const unsigned char> bytes)>;
   void read(const std::string& param, int32_t kind, const Extent& extent, const std::string& what,

@@ -37,7 +37,7 @@ class MappedFile {
 /// A safetensors file. Threads: may be used from any thread.
 class TensorFile {
  public:
-  /// Errors: those of MappedFile, header_bytes() and parse_tensor_table().
+  /// Errors: any error of MappedFile, header_bytes() or parse_tensor_table().
   explicit TensorFile(std::string path);
 
   const std::string& path() const { return path_; }
@@ -60,7 +60,7 @@ class TensorModel {
   /// @param path  one of the following: a safetensors file; an index, which is a *.json file whose
   ///     "weight_map" contains the file of each tensor; or a folder. In a folder, reads
   ///     model.safetensors.index.json, or, if it does not exist, all *.safetensors files.
-  /// Errors: those of TensorFile; CORRUPT if the index is invalid or does not match its files;
+  /// Errors: any error of TensorFile; CORRUPT if the index is invalid or does not match its files;
   /// INVALID_ARGUMENT if two files contain a tensor with the same name, or a folder contains no
   /// safetensors file.
   explicit TensorModel(std::string path);

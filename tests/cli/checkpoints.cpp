@@ -1,7 +1,7 @@
-// Makes checkpoints of a small model with every kind of state, for `state`.
-// Usage: muonrt_checkpoints FOLDER RANKS STEPS [VOCABULARY [WITH_PARAMS [KEEP [FROM]]]]
-// Saves once after the last step or, if KEEP > 1, after every step. FROM is a checkpoint from which
-// the run continues. It may contain only a part of the state.
+// Makes checkpoints of a small model with every kind of state, for tests of `state`. Usage:
+// muonrt_checkpoints FOLDER RANKS STEPS [VOCABULARY [WITH_PARAMS [KEEP [FROM]]]]. Saves a
+// checkpoint after the last step, or after every step if KEEP > 1. The run continues from the
+// checkpoint FROM, which may contain only a part of the state.
 
 #include <atomic>
 #include <cstdio>

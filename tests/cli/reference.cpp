@@ -1,11 +1,11 @@
 // The float64 reference for `muonrt step`, which uses tools/reference. It interprets opt.json
-// itself, so that a test detects a key that the command misreads. Usage: muonrt_reference < INPUT >
-// OUTPUT, both JSON. INPUT has `config`, `tensors` (for each name `shape` and `values`) and `grads`
-// (for each step the values by name). OUTPUT has the values after all steps. `config` has the keys
-// of opt.json, of which some have another form: `parts` is a list of {rows, cols, lr_factor,
-// normuon_axis}, where rows and cols are lists of indices; `momentum` is a number, or a list with
-// one for each step; `row_factors` has a factor for each row in each step, which multiplies the row
-// after the step.
+// itself, so that a test detects keys that the command misreads. Usage: muonrt_reference < INPUT >
+// OUTPUT, both in JSON. INPUT has `config`, `tensors` (`shape` and `values` for each name) and
+// `grads` (for each step, the values for each name). OUTPUT contains the values after all steps.
+// `config` has the keys of opt.json, of which some have another form. `parts` is a list of {rows,
+// cols, lr_factor, normuon_axis}, in which rows and cols are lists of indices. `momentum` is a
+// number, or a list with one number for each step. `row_factors` contains, for each step, the
+// factors by which the rows are multiplied after the step.
 
 #include "reference/reference.hpp"
 
@@ -72,7 +72,8 @@ void take_list(const Json& words, reference::Muon& how) {
   }
 }
 
-/// Returns the learning rate of a step. `lr` is one rate for all steps, or a list.
+/// Returns the learning rate of a step. `lr` is either one rate for all steps, or a list with one
+/// rate for each step.
 double rate_of(const Json& words, int64_t step) {
   const Json& lr = words.at("lr");
   return (lr.is_array() ? lr.at(static_cast<size_t>(step)) : lr).get<double>() *

@@ -1,5 +1,5 @@
-// Runs `verify` without the rest of the command, which takes a minute to compile. The build with a
-// sanitizer and emulated processors use it.
+// Runs `verify` without the other commands, because compiling all of them takes a minute. Builds
+// with a sanitizer and tests on emulated processors use this program.
 
 #include <CLI/CLI.hpp>
 #include <cstdio>

@@ -1,5 +1,4 @@
-// Tests that need an emulated GPU: work that is held back, failures, and counts of the work that
-// has run.
+// Tests that need an emulated GPU: delayed work, failures, and counts of the work that has run.
 
 #include <bit>
 #include <catch2/catch.hpp>
@@ -78,7 +77,7 @@ TEST_CASE("emulated cuda: the error of a kernel is latched and reported", "[emul
   CHECK_NOTHROW(machine.finish());
 }
 
-/// Returns parts of a gradient for one thread block. They have the largest mantissas (more than a
+/// Returns parts of a gradient for one thread block: the largest mantissas (more of them than a
 /// lane can add before it must flush its sum), magnitudes that change from part to part, every
 /// exponent, infinities and NaN, or zeros.
 std::vector<float> gradient_of_sizes() {
@@ -127,7 +126,7 @@ TEST_CASE("emulated cuda: the sum of squares of one thread block is exact for al
 TEST_CASE("emulated cuda: tallies of magnitudes near the end of a limb are exact", "[emulated]") {
   std::mt19937 random(4);
   constexpr int64_t kRows = 70, kCols = 200;
-  // These are the first or the last exponents of a limb.
+  // These exponents are the first or last ones of a limb.
   for (const uint32_t exponent : {0u, 17u, 113u, 241u}) {
     CAPTURE(exponent);
     std::vector<float> x(kRows * kCols);

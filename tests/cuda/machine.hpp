@@ -8,20 +8,20 @@ namespace cuda_test {
 
 using namespace machines;
 
-/// Creates a device with muonrt's own symmetric products. On an emulated device, all other products
-/// are naive.
-/// @param reserved_sms  The number of SMs that persistent grids leave free.
-/// @param tuning  Tuning for kSm90.
+/// Creates a device with muonrt's symmetric products. On an emulated device, all other products are
+/// naive.
+/// @param reserved_sms  number of SMs that persistent grids leave free.
+/// @param tuning        tuning for kSm90.
 std::unique_ptr<muonrt::Device> make_device(muonrt::SymmetricProvider symmetric,
                                             int reserved_sms = 0,
                                             const muonrt::Sm90Tuning& tuning = {});
 using machines::make_device;
 bool is_emulated();
-/// Reports that a case is skipped on this machine. A run in which no case asserts anything is
-/// reported as skipped.
+/// Reports that a case is skipped on this machine. If no case of a run makes an assertion, the run
+/// is reported as skipped.
 void leave_out(const char* why);
-/// Returns the number of runtime calls so far that wait, allocate or create an object. Returns 0 on
-/// a GPU, which does not count them.
+/// Returns the number of runtime calls so far that wait, allocate memory or create an object. A GPU
+/// does not count them, so it returns 0.
 int64_t slow_calls();
 
 }  // namespace cuda_test

@@ -11,12 +11,12 @@ int cases = 0, without_assertions = 0;
 
 struct CountsCases : Catch::TestEventListenerBase {
   using TestEventListenerBase::TestEventListenerBase;
-  /// Prints the name first, so that it is known if the case hangs or ends the process.
+  /// Prints the name first, so that it is visible if the case hangs or ends the process.
   void testCaseStarting(const Catch::TestCaseInfo& info) override {
     ++cases;
     std::cerr << "case: " << info.name << std::endl;
   }
-  /// A case without assertions was skipped, or all its loops were empty.
+  /// A case without assertions was skipped, or all its loops had no iterations.
   void testCaseEnded(const Catch::TestCaseStats& stats) override {
     without_assertions += stats.totals.assertions.total() == 0;
   }

@@ -1,5 +1,5 @@
-// Tests the reader of PTX and its check of the order of accesses to shared memory. It uses small
-// texts whose results follow from the manual (PTX ISA 9.0, section 9.7).
+// Tests the interpreter of PTX and its check of the order of accesses to shared memory. The
+// expected results of the short texts follow from the manual (PTX ISA 9.0, section 9.7).
 
 #include <array>
 #include <bit>
@@ -38,8 +38,7 @@ void run_threads(unsigned threads, size_t shared_bytes, const std::function<void
   emulator::run_cluster(thread, {{uint3{}}, dim3(1), dim3(threads), shared_bytes});
 }
 
-/// Runs the module's last function on each thread. The argument of the function is the address of
-/// `memory`.
+/// Runs the module's last function on each thread. Its argument is the address of `memory`.
 void run_kernel(const std::string& text, unsigned threads, void* memory, size_t shared_bytes = 0) {
   const Functions functions = translated(text);
   const emulator::ptx::Function& f = *functions.back();
@@ -55,7 +54,7 @@ void run_kernel(const std::string& text, unsigned threads, void* memory, size_t 
   });
 }
 
-/// Returns the value of %r1 of one thread at the end.
+/// Returns the value of %r1 of one thread after `body`.
 uint32_t word_of(const std::string& body) {
   uint32_t word = 0;
   run_kernel(kernel(body + "\tst.u32 \t[%rd0], %r1;\n"), 1, &word);
@@ -64,7 +63,7 @@ uint32_t word_of(const std::string& body) {
 bool predicate_of(const std::string& body) {
   return word_of(body + "\tselp.u32 \t%r1, 1, 0, %p1;\n") != 0;
 }
-/// Returns the value of %rd1 of one thread at the end.
+/// Returns the value of %rd1 of one thread after `body`.
 uint64_t long_of(const std::string& body) {
   uint64_t word = 0;
   run_kernel(kernel(body + "\tst.u64 \t[%rd0], %rd1;\n"), 1, &word);
@@ -135,12 +134,12 @@ TEST_CASE("ptx: floats are rounded one operation at a time, and NaN is unordered
   CHECK(predicate_of(nan + "setp.neu.f32 %p1, %f1, %f2;"));
   CHECK(predicate_of(nan + "setp.leu.f32 %p1, %f1, %f2;"));
   CHECK_FALSE(predicate_of(nan + "setp.num.f32 %p1, %f1, %f2;"));
-  // (1 + 2^-23)^2 - (1 + 2^-22) is 2^-46, unless the product is rounded first.
+  // (1 + 2^-23)^2 - (1 + 2^-22) is 2^-46 if the product is not rounded before the subtraction.
   const std::string square = "mov.f32 %f2, 0f3F800001; mov.f32 %f3, 0fBF800002; ";
   CHECK(float_of(square + "fma.rn.f32 %f1, %f2, %f2, %f3;") == 0x1p-46f);
   CHECK(float_of(square + "mul.rn.f32 %f1, %f2, %f2; add.rn.f32 %f1, %f1, %f3;") == 0.0f);
   CHECK(float_of("mov.f32 %f1, 0f00000001; add.rn.f32 %f1, %f1, %f1;") == 0x1p-148f);
-  CHECK(std::isnan(float_of("add.rn.f32 %f1, %f5, %f5;")));  // this register has no value yet
+  CHECK(std::isnan(float_of("add.rn.f32 %f1, %f5, %f5;")));  // the register has never been written
   CHECK(float_of("cvt.rn.f32.u16 %f1, 65535;") == 65535.0f);
   CHECK(float_of("mov.u16 %rs1, 0x3555; cvt.f32.f16 %f1, %rs1;") == 0x1.554p-2f);
 }
@@ -203,7 +202,7 @@ TEST_CASE("ptx: unordered accesses of threads to a word are found in any schedul
                     Contains("unordered with another"));
   CHECK_NOTHROW(run("mov.u32 %r1, 0; atom.shared.add.u32 %r2, [%r1], 1;"));
   // Both warps execute an atomic operation, and then one thread reads. The read must be ordered
-  // after both operations, not only after that of its own warp.
+  // after both operations, not only after the operation of its own warp.
   const std::string both = "mov.u32 %r1, 0; atom.shared.add.u32 %r2, [%r1], 1;\n";
   const std::string of_last =
       "mov.u32 %r4, %tid.x; setp.eq.s32 %p1, %r4, 63;\n"

@@ -1,5 +1,5 @@
-// Fuzzes manifests and shard files of checkpoints whose checksums are right. Either they are
-// consistent, or parsing throws an error.
+// Fuzzes manifests and shard files of checkpoints with correct checksums. A file must be
+// consistent, or parsing must throw an error.
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -22,7 +22,7 @@ void try_manifest(const std::string& rest) {
   const std::string sum = digits_of(crc32c(rest.data(), rest.size()), 8);
   const std::string text = cat("{\"crc32c\": \"", sum, "\",\n", rest);
   const std::string again = to_text(parse_manifest(text, "manifest"));
-  // Writing a manifest that was accepted gives the same text again.
+  // If an accepted manifest is written, parsed and written again, both texts must be equal.
   require(to_text(parse_manifest(again, "manifest")) == again);
 }
 
@@ -72,7 +72,7 @@ void try_shards(const std::string& header, size_t data) {
                    require(first >= 0 && first == element && element < numel && !bytes.empty());
                    for (const unsigned char byte : bytes) taken += byte == 0;
                  });
-    // Each element must have been read exactly once, as a zero.
+    // Each element must have been read exactly once, and must be zero.
     require(taken >= numel / 2 && taken <= static_cast<int64_t>(data));
   }
 }

@@ -1,6 +1,5 @@
-// A simple fuzzer for compilers without libFuzzer. It makes inputs from seeds by pseudorandom
-// edits, which are the same in every run.
-// Usage: NAME RUNS SEED_FOLDER
+// A simple fuzzer for compilers without libFuzzer. It derives inputs from seeds by pseudorandom
+// edits, which are the same in every run. Usage: NAME RUNS SEED_FOLDER.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>

@@ -1,4 +1,5 @@
-// Profiles of machines: any bytes give rates above 0 for products of every size, or an error.
+// Fuzzes profiles of machines: any bytes must give rates above 0 for products of every size, or an
+// error.
 #include <cmath>
 #include <cstdlib>
 

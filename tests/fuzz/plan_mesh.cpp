@@ -1,5 +1,5 @@
-// Meshes of `muonrt plan`, the first two lines of the input: any bytes give ranks with placements,
-// or an error.
+// Fuzzes meshes of `muonrt plan`, which are the first two lines of the input: any bytes must give
+// ranks with placements, or an error.
 #include <cstdlib>
 #include <stdexcept>
 #include <string>
@@ -9,8 +9,8 @@
 
 namespace {
 
-/// The placements of a tensor; those of a mesh that has been accepted cannot be refused without the
-/// name of a dimension.
+/// Computes the placements of a tensor. If the mesh was accepted, an error must contain the name of
+/// a dimension.
 void place(const muonrt::tool::PlanMeshes& meshes, const muonrt::tool::ModelTensor& tensor) {
   const auto placements = meshes.placements(tensor);
   if (static_cast<int>(placements.size()) != meshes.of(tensor).dims()) std::abort();

@@ -1,4 +1,5 @@
-// config.json of Hugging Face: any bytes give tensors of valid sizes, or an error.
+// Fuzzes config.json files of Hugging Face: any bytes must give tensors of valid sizes, or an
+// error.
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <stdexcept>

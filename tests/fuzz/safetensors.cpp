@@ -12,7 +12,7 @@ int LLVMFuzzerTestOneInput(const unsigned char* data, size_t size) {
     const auto table = muonrt::parse_tensor_table(header, data[0], "file");
     int64_t bytes = 0;
     for (const auto& entry : table.entries) bytes += entry.bytes();
-    // The tensors of an accepted header cover all data bytes.
+    // The tensors of an accepted header must cover all data bytes.
     if (bytes != data[0]) __builtin_trap();
   } catch (const muonrt::Error&) {
   }

@@ -36,8 +36,7 @@ std::string unless_contains(const std::string& text, const std::string& part) {
   return cat("'", text, "' does not contain '", part, "'");
 }
 
-/// Returns the problems of a new transport, on which an earlier failed transport must have no
-/// effect.
+/// Returns the problems of a new transport. A failed earlier transport must not affect the new one.
 std::string problems_of_fresh_start() {
   const auto t = connect();
   std::string problems;
@@ -191,8 +190,8 @@ TEST_CASE("mpi faults: buffers may be reused after a timeout in the middle of lo
         auto out = std::make_unique<std::vector<char>>(static_cast<size_t>(bytes), 'o');
         auto in = std::make_unique<std::vector<char>>(static_cast<size_t>(2 * bytes), 'i');
         const int peer = 1 - rank();
-        // Ranks 0 and 1 also expect a message that rank 2 never sends. If there is no rank 2, rank
-        // 1 takes its place and sends nothing.
+        // Ranks 0 and 1 also expect a message that rank 2 never sends. With two ranks, rank 1 takes
+        // the place of rank 2 and sends nothing.
         std::vector<ReceiveFrom> receives{{peer, in->data(), bytes}};
         if (size() > 2) receives.push_back({2, in->data() + bytes, bytes});
         const SendTo send{peer, out->data(), bytes};

@@ -19,9 +19,9 @@ int size();
 /// Returns the thread level that MPI provides.
 int thread_level();
 
-/// Returns the problems of all ranks as the same text on each rank, or "" if there are none.
-/// Collective. Compare the text with "" in a REQUIRE, so that the test case fails on all ranks or
-/// on none.
+/// Returns the problems of all ranks as one text, which is the same on each rank, or "" if there
+/// are none. Collective. Compare the text with "" in a REQUIRE, so that the test case fails on all
+/// ranks or on none.
 std::string on_all(const std::string& problem);
 
 /// Returns the status and the message of the error that `body` throws, or "" if it throws none.
@@ -34,7 +34,7 @@ void barrier();
 std::unique_ptr<muonrt::Transport> connect(int64_t timeout_ms = 30'000,
                                            int64_t fragment_bytes = int64_t{256} << 20);
 
-/// Returns the error that creating a transport before MPI_Init gave.
+/// Returns the error of an attempt to create a transport before MPI_Init.
 const std::string& before_init();
 
 }  // namespace mpi_test

@@ -16,8 +16,8 @@
 
 namespace {
 bool quiet = false;
-/// Stops the job if the ranks are not in the same test case. Prints a failure at once, because a
-/// job that hangs afterwards would not print the output that was kept.
+/// Stops the job if the ranks are not in the same test case. Prints a failure immediately, because
+/// if the job hangs later, the stored output is not printed.
 class Agreement : public Catch::TestEventListenerBase {
  public:
   using TestEventListenerBase::TestEventListenerBase;

@@ -12,9 +12,9 @@ namespace {
 
 constexpr DType kDTypes[] = {DType::kF32, DType::kBF16};
 
-/// The op that commits: kHalves calls the ops for momentum and for the update one after the other.
-/// kUpdate uses views without momentum, and kMomentum views without weights. kAdamW commits every
-/// second parameter as a whole and the others block by block.
+/// Selects the op that commits. kHalves calls the op for the momentum and then the op for the
+/// update. kUpdate uses views without momentum, and kMomentum views without weights. kAdamW commits
+/// every second parameter as a whole, and the others block by block.
 enum class Verb { kMuon, kHalves, kUpdate, kMomentum, kAdamW, kValues };
 constexpr Verb kVerbs[] = {Verb::kMuon,     Verb::kHalves, Verb::kUpdate,
                            Verb::kMomentum, Verb::kAdamW,  Verb::kValues};
@@ -70,7 +70,7 @@ Results committed(Machine& machine, const Fixture& fixture, Verb verb, DType wir
   return out;
 }
 
-/// Returns the array `which` of a parameter from the results of `committed`.
+/// Returns one array of a parameter from the results of `committed`.
 enum Array { kParam, kGrad, kMaster, kMomentum, kRemainder, kVariance, kArrays };
 const Bytes& array(const Results& results, size_t param, Array which) {
   return results[param * kArrays + which];
@@ -137,7 +137,8 @@ TEST_CASE("commit: Muon's momentum and weights are within four roundings of floa
   CHECK(wrong == 0);
 }
 
-TEST_CASE("commit: AdamW's moments and weights are float64's, eps outside the root", "[ops]") {
+TEST_CASE("commit: AdamW's moments and weights agree with float64, with eps outside the root",
+          "[ops]") {
   Fixture fixture = make_fixture(7);
   for (AdamScalars& s : fixture.adam) s.eps = 1e-3f;
   const Results got = of_reference([&](Machine& machine) {
@@ -170,8 +171,8 @@ TEST_CASE("commit: AdamW's moments and weights are float64's, eps outside the ro
   CHECK(wrong == 0);
 }
 
-TEST_CASE("commit: momentum and AdamW's weights are the packed ones", "[ops]") {
-  // Without Nesterov, the direction in f32 is the new momentum.
+TEST_CASE("commit: momentum and AdamW's weights equal the values in messages", "[ops]") {
+  // Without Nesterov momentum, the direction in f32 is equal to the new momentum.
   Fixture fixture = make_small_fixture(6);
   for (MuonScalars& s : fixture.groups) s.nesterov = 0;
   for (const Verb verb : {Verb::kMomentum, Verb::kAdamW}) {

@@ -21,8 +21,9 @@ struct Written {
   bool finite;  // whether the stored value is finite
 };
 
-/// Returns values around the largest finite value of each stored form. bf16 rounds to infinity from
-/// the middle between its largest value and 2^128 on; stochastic rounding does not.
+/// Returns values around the largest finite value of each stored form. Rounding to the nearest bf16
+/// gives infinity from the middle between the largest bf16 value and 2^128 on. Stochastic rounding
+/// does not.
 std::vector<Written> ends() {
   const float largest = std::numeric_limits<float>::max();
   const float half = 0x1.ffp127f, below = std::nextafter(half, 0.0f);
@@ -55,7 +56,7 @@ int64_t noted(Machine& machine, Verb verb, const Written& w, int64_t n, int64_t 
   std::vector<float> grad = zeros, values = zeros;
   AdamScalars adam;
   MuonScalars muon;
-  if (is_adamw(verb)) {  // the update has size 1 and the opposite sign of the gradient
+  if (is_adamw(verb)) {  // the update is 1 in size, with the opposite sign of the gradient
     adam.beta1 = adam.beta2 = adam.eps = 0.0f;
     adam.rate = std::fabs(w.value);
     grad[static_cast<size_t>(at)] = std::signbit(w.value) ? 1.0f : -1.0f;

@@ -6,8 +6,8 @@ using namespace muonrt;
 
 namespace {
 
-/// Cuts a parameter into blocks at the given rows and columns. In the message, a gap precedes each
-/// block.
+/// Cuts a parameter into blocks at the given rows and columns. In the message, there is a gap
+/// before each block.
 void add_blocks(Fixture& fixture, int32_t param, const std::vector<int64_t>& rows,
                 const std::vector<int64_t>& cols, int64_t gap) {
   const int64_t ld = fixture.params[static_cast<size_t>(param)].cols;
@@ -90,8 +90,8 @@ Fixture make_fixture(uint64_t seed) {
                     {8, 32, f, f, false, true, 0, 0, 1},
                     {10, 12, f, h, false, true, 1},
                     {10, 12, h, f, true, true, 2},
-                    // The rows are contiguous, but their length is not a multiple of the vector
-                    // length, so a vector spans two rows.
+                    // The rows are contiguous, but a vector may span two rows, because their length
+                    // is not a multiple of the vector length.
                     {10, 12, h, f, false, true, 1},
                     {10, 12, h, h, false, true, 2},
                     {10, 12, h, f, true, true, 3}};

@@ -4,8 +4,8 @@
 
 #include "ops/subjects.hpp"
 
-// Test data for ops: parameters of all dtypes and alignments, cut into blocks. They are equal on
-// every machine.
+// Test data for ops: parameters of all dtypes and alignments, cut into blocks. The data are the
+// same on every machine.
 namespace ops_test {
 
 struct FixtureParam {
@@ -36,15 +36,15 @@ struct Fixture {
   }
 };
 
-/// Returns parameters that are cut into nothing, bands of rows, bands of columns, or blocks. They
-/// have all four pairs of dtypes, exist with and without master weights, and are aligned and
-/// unaligned. Parameter 4 is inactive and has no gradient.
+/// Returns parameters that are not cut, or cut into bands of rows, bands of columns, or blocks.
+/// They cover all four pairs of dtypes, with and without master weights, aligned and unaligned.
+/// Parameter 4 is inactive and has no gradient.
 Fixture make_fixture(uint64_t seed);
-/// Returns a fixture like that of make_fixture() that also has all forms of bf16 weights, bf16
-/// momentum, and rows with factors.
+/// Returns the fixture of make_fixture() with additional parameters: all forms of bf16 weights,
+/// bf16 momentum, and rows with factors.
 Fixture make_fixture_of_forms(uint64_t seed);
-/// Returns three parameters of 5 x 7. The last one comes first in the message. Column 0 of the
-/// second one is not in the message.
+/// Returns three parameters of 5 x 7. In the message, the last parameter comes first, and column 0
+/// of the second parameter is missing.
 Fixture make_small_fixture(uint64_t seed);
 /// Replaces bf16 momentum with f32, which AdamW needs.
 void use_f32_momentum(Fixture& fixture);
@@ -65,8 +65,8 @@ struct OnMachine {
   OnMachine(Machine& machine, const Fixture& fixture);
   /// Returns the bytes of every buffer that a commit may write, parameter by parameter.
   std::vector<Bytes> state();
-  /// Removes the momentum from the views, as on a rank that leaves it to an owner.
-  /// leave_out_weights() removes the weights instead, as on that owner.
+  /// Removes the momentum from the views, as on a rank whose momentum an owner stores.
+  /// leave_out_weights() removes the weights, as on that owner.
   void leave_out_momentum();
   void leave_out_weights();
 

@@ -18,7 +18,7 @@ namespace {
 constexpr float kLeastNormal = std::numeric_limits<float>::min();  // 2^-126, in f32 and in bf16
 constexpr int64_t kFingerprint = 5;
 
-/// A matrix of two blocks that is part of a wider tensor, so its rows are not contiguous there.
+/// A matrix of two blocks. It is part of a wider tensor, so its rows are not contiguous there.
 class Param {
  public:
   static constexpr int64_t kRows = 3, kCols = 37, kApart = 5, kN = kRows * kCols;
@@ -195,7 +195,7 @@ void small_gradients_move(backends::Backend& backend) {
         }
         param.commit_momentum();
         for (int64_t i = 0; i < Param::kN; ++i) {
-          // In bf16, each step may be off by one representable value.
+          // In bf16, the result of each step may be off by one representable value.
           const float off =
               dtype == DType::kF32 ? 0.0f : 4 * std::max(0x1p-133f, std::fabs(m) / 128);
           REQUIRE(std::fabs(param.momentum(i) - m) <= off);
@@ -244,9 +244,9 @@ void moments_come_to_rest(backends::Backend& backend) {
   }
 }
 
-/// Checks that the stored value is the f32 value, rounded with random bits. These depend on the
-/// seed, the step, the parameter's key and the index in the tensor, and they differ from the bits
-/// with which weights are rounded.
+/// Checks that the stored value is the f32 value, rounded with random bits. The bits depend on the
+/// seed, the step, the parameter's key and the index in the tensor. They differ from the bits with
+/// which weights are rounded.
 void momentum_is_rounded_by_place(backends::Backend& backend) {
   for_each_kind(backend, [&](Param& param, DType dtype) {
     if (dtype == DType::kF32) return;
@@ -276,11 +276,11 @@ void momentum_is_rounded_by_place(backends::Backend& backend) {
   });
 }
 
-/// Checks the mean of momentum that starts at 1, the limit for gradients of 1, and then gets
+/// Checks the mean of a momentum that starts at 1, the limit for gradients of 1, and then receives
 /// gradients of -1. The exact value after k steps is 2 mu^k - 1. A rounding error is less than 2^-8
-/// (the distance of adjacent bf16 values below 1), has mean zero and a variance of at most a
-/// quarter of 2^-16, and decays by mu. So the mean over n elements has a standard deviation below
-/// 2^-9 / sqrt((1 - mu^2) n).
+/// (the distance between adjacent bf16 values below 1), has mean zero and a variance of at most a
+/// quarter of 2^-16, and decays by mu. The mean over n elements therefore has a standard deviation
+/// below 2^-9 / sqrt((1 - mu^2) n).
 void turning_momentum_has_no_bias(backends::Backend& backend) {
   for (const float mu : {0.99f, 0.998f}) {
     INFO(backend.name << ", momentum " << mu);

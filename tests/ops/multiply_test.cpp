@@ -20,8 +20,8 @@ double at(const Bytes& bytes, const MatrixBatch& m, int64_t matrix, int64_t row,
   return static_cast<double>(value_in(bytes, m.dtype, matrix * m.stride + row * m.ld + col));
 }
 
-/// The operands of a product on a machine, with the leading dimension that its backend prefers. A
-/// product whose result is symmetric is A A^T, and its D is symmetric. Memory that the op must not
+/// The operands of a product on a machine, with the leading dimension that its backend prefers. If
+/// the result is symmetric, the product is A A^T and D is symmetric. Memory that the op must not
 /// read is NaN: the padding, A and B if alpha is 0, and D if beta is 0.
 struct Operands {
   Operands(Machine& machine, const Case& c, DType dtype, DType result) : machine_(machine), c_(c) {
@@ -71,9 +71,10 @@ struct Operands {
     return machine_.get(static_cast<const unsigned char*>(p.c.data), std::ssize(in_c));
   }
 
-  /// Returns the number of wrong elements. An element is wrong if its error exceeds the rounding of
-  /// the sum and one final rounding (if alpha is 0, only the final one). Padding is wrong if it has
-  /// changed, and an element of a symmetric result is wrong if it differs from its mirror image.
+  /// Returns the number of wrong elements. An element is wrong if its error exceeds the rounding
+  /// error of the sum and of one final rounding (if alpha is 0, only of the final rounding). An
+  /// element in the padding is wrong if it has changed, and an element of a symmetric result is
+  /// wrong if it differs from its mirror image.
   int64_t wrong(const Bytes& got) const {
     int64_t count = 0;
     for (int64_t i = 0; i < c_.count; ++i) {

@@ -46,9 +46,10 @@ inline double smallest_half(DType dtype) {
   return dtype == DType::kF32 ? 0x1p-150 : dtype == DType::kBF16 ? 0x1p-134 : 0x1p-25;
 }
 
-/// Returns the number of elements whose distance to the float64 result is too large. It may be half
-/// the rounding of the sum of squares (at most 21 roundings), and one rounding each for the root,
-/// the product with safety, the division, and the conversion to `to`.
+/// Returns the number of elements that differ too much from the float64 result. The allowed
+/// difference is half the rounding error of the sum of squares (at most 21 roundings), and one
+/// rounding each for the root, the product with the safety factor, the division, and the conversion
+/// to `to`.
 inline int64_t wrong_elements(const Case& c, DType from, DType to, const Bytes& in,
                               const Bytes& out, const Normalization& how) {
   int64_t wrong = 0;
@@ -76,9 +77,9 @@ inline int64_t wrong_elements(const Case& c, DType from, DType to, const Bytes& 
   return wrong;
 }
 
-/// Checks for every pair of dtypes that the results of all backends are right and bitwise identical
-/// to those of the host, if the input is `make(dtype)`. Returns the number of zero matrices that
-/// were found.
+/// Checks for every pair of dtypes that the results of all backends for the input `make(dtype)` are
+/// right and bitwise identical to those of the host. Returns the number of zero matrices that were
+/// found.
 template <class Make>
 void check(const Case& c, const Make& make) {
   const Normalization ways[] = {{1.02f}, {1.0f, 1e-7f}, {1.0f, 0.0f, 1e-7f}};

@@ -7,7 +7,7 @@
 #include "ops/normalize_cases.hpp"
 
 // Tests `normalize` with values whose squares are scaled before they are added, and with values
-// around the bounds of that range.
+// close to the bounds of that range.
 
 using namespace muonrt;
 using namespace ops_test;
@@ -40,8 +40,8 @@ void fill(Bytes& bytes, DType dtype, int64_t first, int64_t n, float least, floa
   set_value(bytes, dtype, first + n - 1, -least);
 }
 
-/// Returns ranges of magnitudes on both sides of each bound of sums_unscaled(), some of them far
-/// away from it.
+/// Returns ranges of magnitudes on both sides of each bound of sums_unscaled(). Some of them are
+/// far from the bound.
 std::vector<std::pair<float, float>> ranges(DType dtype) {
   const auto under = [&](float x) { return below(dtype, x); };
   return {{0x1p-63f, 1.5f},           {under(0x1p-63f), 1.5f},

@@ -43,7 +43,7 @@ float squares_of_row(const float* x, int64_t n) {
   return pairwise(blocks, 0, blocks.size());
 }
 
-/// Returns the norm of a matrix whose largest entry is in [1, 2), adding the squares in the order
+/// Returns the norm of a matrix whose largest entry is in [1, 2). Adds the squares in the order
 /// that all backends use.
 float norm_by_tree(const std::vector<float>& x, int64_t rows, int64_t cols) {
   const int64_t of_band = (rows + 127) / 128;
@@ -62,7 +62,7 @@ float norm_by_tree(const std::vector<float>& x, int64_t rows, int64_t cols) {
 TEST_CASE("normalize: divides by the norm, rounded once, with the same bits on every backend",
           "[ops][tsan]") {
   // The cases have bands of one row and of many rows, and a batch. One round of the sum covers
-  // several rows, one row, or a part of a row. Some bands and rows are longer than a round.
+  // several rows, one row, or part of a row. Some bands and rows are longer than a round.
   for (const Case& c :
        {Case{1, 1}, Case{1, 37}, Case{7, 7, 3, 9}, Case{64, 1024}, Case{65, 1025}, Case{129, 33, 2},
         Case{200, 1031, 1, 5}, Case{300, 3000}, Case{700, 40}, Case{64, 64, 1, 0, 1e-40f},
@@ -115,7 +115,8 @@ TEST_CASE("normalize: the norm's bits are those of 256 chains in blocks of 2048,
 
 TEST_CASE("normalize: scaling the input by a power of two changes no bit of the output", "[ops]") {
   const Case c{31, 333};
-  // The magnitudes are between 2^-23 and 1, so they stay normal when scaled by 2^-103 to 2^127.
+  // The magnitudes are between 2^-23 and 1, so they stay normal numbers when they are scaled by
+  // 2^-103 to 2^127.
   const auto scaled = [&](int k) {
     Bytes content = content_of(c, DType::kF32);
     for (int64_t i = 0; i < c.elements(); ++i) {

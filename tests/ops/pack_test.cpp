@@ -4,8 +4,8 @@
 
 #include "ops/fixture.hpp"
 
-// Tests the ops that pack messages with directions, partial gradients or AdamW's values, and the op
-// that adds up partial gradients.
+// Tests the ops that pack directions, partial gradients or AdamW's values into messages, and the op
+// that adds partial gradients.
 
 using namespace muonrt;
 using namespace ops_test;
@@ -99,7 +99,7 @@ TEST_CASE("pack: a direction is within five roundings of float64", "[ops]") {
 TEST_CASE("pack: a value that is not finite is noted with its parameter, wherever it is", "[ops]") {
   struct Poisoned {
     Verb verb;
-    bool momentum;  // otherwise the value is in the gradient
+    bool momentum;  // true: the value is in the momentum; false: in the gradient
     float value;
   };
   const float nan = std::nanf("");

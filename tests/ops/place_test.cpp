@@ -12,9 +12,9 @@ namespace {
 
 /// A whole matrix that is cut into four parts at (cut_row, cut_col).
 struct Shape {
-  int64_t rows, cols, pad;  // pad: elements between two stored rows
+  int64_t rows, cols, pad;  // pad: number of elements between two stored rows
   int64_t cut_row, cut_col;
-  int64_t gap;  // elements before each part in the message
+  int64_t gap;  // number of elements before each part in the message
 };
 
 struct Placing {
@@ -86,7 +86,7 @@ Content contents(const Placing& p, DType stored, DType transport) {
 /// The direction and the dtypes of a pack or unpack.
 struct Move {
   DType stored, transport;
-  bool unpack;         // otherwise pack
+  bool unpack;         // true: unpack; false: pack
   int64_t offset = 0;  // offset in memory, in elements
 };
 
@@ -218,7 +218,7 @@ TEST_CASE("pack matrices: a value that is not finite is noted at every position 
     };
     CHECK(noted_everywhere(tall, large, move) == 0);
     CHECK(noted_everywhere(wide, large, move) == 0);
-    // The value is in each row and each column once, including the first and the last.
+    // The value occurs once in each row and each column, including the first and the last ones.
     for (int64_t i = 0; i < kSide; i += kSanitized ? 9 : 1)
       CHECK(noted_everywhere(tall, poisoned(i, kSide + (i * 5) % kSide), move) == 1);
     for (int64_t i = 0; i < kSide; i += kSanitized ? 21 : 3)

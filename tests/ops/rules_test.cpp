@@ -113,19 +113,20 @@ TEST_CASE("normuon: moments, factors and matrices have the same bits on every ba
       for (const char* const kinds : {"r", "c", "i", "r-cir"})
         check_normed({rows, cols, ld, dtype, kinds});
   }
-  // These cases have more neurons than a thread block processes at a time, or more matrices than
-  // one launch.
+  // The cases have more neurons than a thread block processes at a time, or more matrices than a
+  // launch processes.
   check_normed({2100, 8, 8, DType::kBF16, "r"});
   check_normed({4, 2100, 2104, DType::kBF16, "c"});
   check_normed({3, 16, 16, DType::kBF16, std::string(130, 'r')});
 }
 
-TEST_CASE("normuon: matrices and moments are float64's, up to the roundings of f32 sums", "[ops]") {
+TEST_CASE("normuon: matrices and moments agree with float64 up to the roundings of f32 sums",
+          "[ops]") {
   const NormedCase c{33, 300, 303, DType::kF32, "r-cir"};
   const Results got = of_host([&](Machine& machine) { return normed(machine, c); });
   const int64_t stride = c.rows * c.ld;
   const Bytes content = values(5, c.dtype, std::ssize(c.kinds) * stride);
-  // Each matrix that has moments adds three arrays: factors, staged moments and committed moments.
+  // Each matrix with moments has three more arrays: factors, staged moments and committed moments.
   size_t array = 1;
   for (int64_t k = 0; k < std::ssize(c.kinds); ++k) {
     const char kind = c.kinds[static_cast<size_t>(k)];
@@ -200,7 +201,7 @@ TEST_CASE("clipping: the exact sum of squares and the factor in every table", "[
       const Results expected = of_host(run);
       CHECK(value_of<Findings>(expected[3]).nonfinite == found_inf);
       const double factor = static_cast<double>(value_of<float>(expected[0]));
-      // The multiplier of 3 applies to clipped gradients, but the norm does not include it.
+      // The multiplier of 3 applies to clipped gradients, but is not part of the norm.
       CHECK(value_of<double>(expected[2]) == Approx(limit > 0 ? 0.125 * norm : 0.0));
       CHECK(factor == Approx(3 * (limit > 0 ? limit / norm : 0.125)));
       check_everywhere(expected, run);

@@ -19,7 +19,7 @@ namespace {
 Matrix expected(NeuronRule rule, double target, Matrix x) {
   const double norm = reference::frobenius(x);
   if (rule == NeuronRule::kNorm) return reference::scale(target / std::fmax(norm, 1e-6), x);
-  double nonzero = 0;  // number of nonzero rows, among which the norm is divided
+  double nonzero = 0;  // number of nonzero rows, which share the norm equally
   std::vector<double> norms;
   for (int64_t i = 0; i < x.rows; ++i) {
     double squares = 0;

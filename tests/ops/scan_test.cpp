@@ -24,7 +24,7 @@ Findings scanned(Machine& machine, const std::vector<ParamView>& views,
 
 TEST_CASE("scan: finds values that are not finite in a list of many parameters of all sizes",
           "[ops]") {
-  // There are more parameters than a thread block has threads; some are empty, and some are longer
+  // There are more parameters than a thread block has threads. Some are empty, and some are longer
   // than the part that a block scans at a time.
   constexpr int64_t kCount = 600, kLongest = 21000;
   for (const Subject& subject : subjects()) {
@@ -56,7 +56,7 @@ TEST_CASE("scan: finds values that are not finite in a list of many parameters o
     };
     CHECK(poisoned({}).nonfinite == 0);
     CHECK(poisoned({{350, 20349}}).nonfinite == 0);
-    // In the list, parameters 592 and 584 come first in the second and in the third group of 256.
+    // In the list, parameters 592 and 584 are the first ones of the second and third group of 256.
     for (const auto& [param, element] : {std::pair<int64_t, int64_t>(0, 0),
                                          {100, 20099},
                                          {550, 8192},
@@ -146,8 +146,8 @@ TEST_CASE("check_masters: a weight must be its master weight rounded to nearest,
     INFO(subject.name);
     Machine machine(subject.make());
     const auto check = [&](const Case& c, DType dtype, int64_t at, int64_t numel) {
-      // Every parameter has the pair at one element. Only 1 and 3 are active and have master
-      // weights, and 3 comes first in the list.
+      // Every parameter has the pair at one element. Only parameters 1 and 3 are active and have
+      // master weights, and parameter 3 comes first in the list.
       Bytes weights(static_cast<size_t>(numel * size_of(dtype)));
       std::vector<uint32_t> masters(static_cast<size_t>(numel));
       const uint32_t bits = dtype == DType::kF32 ? c.weight : c.weight >> 16;

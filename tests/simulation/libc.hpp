@@ -6,13 +6,15 @@
 
 namespace simulation {
 
-/// True on a fiber of a world: the functions of the system are then those of the simulation.
+/// Returns true on a fiber of a world. There the functions of the system are those of the
+/// simulation.
 inline bool inside() { return Scheduler::current() != nullptr; }
 
-/// The function of the C library that a definition of this program replaces.
+/// The function of the C library that a definition in this program replaces.
 #define SIMULATION_REAL(name) (reinterpret_cast<decltype(&name)>(dlsym(RTLD_NEXT, #name)))
 
-/// Enters a function of the system: the process may be killed, or another fiber may run.
+/// Call this at the beginning of every function of the system. It may kill the process or run
+/// another fiber.
 inline Scheduler& enter_system() {
   Scheduler& s = Scheduler::get();
   s.step();

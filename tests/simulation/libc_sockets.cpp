@@ -1,4 +1,5 @@
-// Sockets of the C library, for descriptors of a simulated process; others are passed on.
+// Replaces the socket functions of the C library for descriptors of a simulated process. Calls with
+// other descriptors are passed to the C library.
 
 #include <arpa/inet.h>
 #include <ifaddrs.h>
@@ -183,7 +184,7 @@ int ioctl(int fd, unsigned long request, ...) noexcept {
   return 0;
 }
 
-/// Two interfaces: lo, and eth0 with the address of the process.
+/// A process has two interfaces: lo, and eth0 with the address of the process.
 int getifaddrs(ifaddrs** list) noexcept {
   if (!inside() || !Network::current()) return SIMULATION_REAL(getifaddrs)(list);
   struct Both {

@@ -1,5 +1,5 @@
-// Threads, locks and clocks of the C library. The linker takes these definitions for the whole
-// program, libstdc++ included, so the code under test needs no changes.
+// Replaces the functions of the C library for threads, locks and clocks. The linker uses these
+// definitions in the whole program, including libstdc++, so the code under test needs no changes.
 
 #include <pthread.h>
 #include <sched.h>
@@ -24,7 +24,7 @@ int64_t to_ns(const timespec& t) {
 int wait_on(pthread_cond_t* condition, pthread_mutex_t* mutex, int64_t until) {
   Scheduler& s = Scheduler::get();
   s.step();
-  // A wait may end without a reason.
+  // Simulates spurious wake-ups.
   if (s.random().one_in(64)) until = std::min(until, s.now() + s.random().any_size(kMillisecond));
   const int64_t asked = until;
   s.unlock(mutex);

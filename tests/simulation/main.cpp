@@ -1,4 +1,5 @@
-// Runs seeded worlds: ranks over threads or over TCP, in a simulated system. See README.md.
+// Runs worlds, in which ranks communicate over threads or over TCP in a simulated system. A seed
+// determines each world. See README.md.
 
 #include <sys/mman.h>
 #include <sys/time.h>
@@ -20,9 +21,10 @@ using namespace simulation;
 
 namespace {
 
-constexpr uint64_t kWorldsOfProcess = 250;  // what killed processes leave is freed with the process
-constexpr uint64_t kRepeated = 16;          // one world in this many runs twice
-constexpr time_t kSecondsOfWorld = 60;      // of the processor
+// An OS process runs 250 worlds. Its end frees the memory of killed simulated processes.
+constexpr uint64_t kWorldsOfProcess = 250;
+constexpr uint64_t kRepeated = 16;      // one of this many worlds runs twice
+constexpr time_t kSecondsOfWorld = 60;  // of processor time
 
 struct Options {
   uint64_t first = 0, last = 1000;
@@ -30,7 +32,7 @@ struct Options {
   int64_t most_problems = 1;
 };
 
-/// What a process that runs worlds tells its parent.
+/// The memory that a process that runs worlds shares with its parent.
 struct Shared {
   uint64_t seed;
   int64_t steps;
@@ -44,7 +46,7 @@ void report(const char* transport, uint64_t seed, const std::string& problem) {
   std::fflush(stdout);
 }
 
-/// Runs worlds until one has a problem.
+/// Runs worlds until one of them has a problem.
 void run_worlds(Shared& shared, uint64_t last, bool tcp) {
   for (; shared.seed < last; ++shared.seed) {
     const itimerval limit{{}, {kSecondsOfWorld, 0}};
@@ -60,7 +62,7 @@ void run_worlds(Shared& shared, uint64_t last, bool tcp) {
   }
 }
 
-/// Returns the number of problems.
+/// Runs all worlds and returns the number of problems.
 int64_t run_all(const Options& options, bool tcp) {
   const char* const transport = tcp ? "tcp" : "threads";
   auto* const shared = static_cast<Shared*>(
@@ -131,7 +133,7 @@ Options parse(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   const Options options = parse(argc, argv);
-  const test_support::Folder folder;  // of worlds whose ranks find each other in a folder
+  const test_support::Folder folder;  // for worlds whose ranks use a folder for their rendezvous
   if (chdir(folder.path().c_str()) != 0) return 2;
   int64_t problems = 0;
   for (const bool tcp : {false, true}) {

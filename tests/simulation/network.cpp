@@ -42,7 +42,8 @@ Endpoint* Network::find(int fd) {
   return found == endpoints_.end() ? nullptr : found->second.get();
 }
 
-/// The endpoint of the calling process; null with EBADF.
+/// Returns an endpoint of the calling process. If `fd` is not one, sets errno to EBADF and returns
+/// null.
 Endpoint* Network::checked(int fd) {
   Endpoint* const e = find(fd);
   if (e && e->process == scheduler_.process()) return e;
@@ -141,7 +142,7 @@ void Network::refuse(int fd, int error, int64_t delay) {
   });
 }
 
-/// The first packet of a connection arrives.
+/// Handles the arrival of the first packet of a connection.
 void Network::try_to_connect(int fd, Address to, int64_t give_up) {
   Endpoint* const client = find(fd);
   if (!client || client->state != Endpoint::State::kConnecting) return;
@@ -205,7 +206,7 @@ void Network::transmit(Endpoint& from, Endpoint::Segment segment) {
   scheduler_.at(to->last_arrival, [this, fd = to->fd] { segment_arrives(fd); });
 }
 
-/// The next segment arrives. Each segment has one such event.
+/// Handles the arrival of the next segment. There is one such event for each segment.
 void Network::segment_arrives(int fd) {
   Endpoint* const e = find(fd);
   if (!e || e->wire.empty()) return;
@@ -224,10 +225,10 @@ void Network::segment_arrives(int fd) {
   e->received += segment.bytes;
   e->end_received |= segment.end;
   changed(*e);
-  if (Endpoint* const peer = find(e->peer)) changed(*peer);  // SIOCOUTQ
+  if (Endpoint* const peer = find(e->peer)) changed(*peer);  // the peer's SIOCOUTQ changes
 }
 
-/// Sends a reset to `fd`. It may arrive before data that was sent earlier.
+/// Sends a reset to `fd`. The reset may arrive before data that was sent earlier.
 void Network::send_reset(int fd, int from_process) {
   const Endpoint* const e = find(fd);
   if (!e) return;
@@ -264,7 +265,7 @@ ssize_t Network::send(int fd, const void* data, size_t bytes, int flags) {
       return fail_with(e->state == Endpoint::State::kConnecting ? EAGAIN : ENOTCONN);
     auto n = std::min(static_cast<int64_t>(bytes), room(*e));
     if (n > 0) {
-      // The system takes a small message whole if there is room for it.
+      // Like the real system, accepts a small message completely if there is room for it.
       const bool small = n <= Weather::kLeastWindow && n == static_cast<int64_t>(bytes);
       if (weather_.short_transfers && !small && scheduler_.random().one_in(3))
         n = 1 + scheduler_.random().below(n);
@@ -295,7 +296,7 @@ ssize_t Network::receive(int fd, void* data, size_t bytes, int flags) {
       std::memcpy(data, e->received.data(), n);
       if (flags & MSG_PEEK) return static_cast<ssize_t>(n);
       e->received.erase(0, n);
-      // The sender learns later that there is room.
+      // The sender learns after a delay that there is room.
       const int there = e->peer >= 0 && find(e->peer) ? find(e->peer)->process : e->process;
       scheduler_.after(latency(e->process, there), [this, fd, n] {
         Endpoint* const reader = find(fd);
@@ -331,7 +332,7 @@ void Network::close_endpoint(Endpoint& e) {
     if (Endpoint* const one = find(waiting)) close_endpoint(*one);
   }
   if (e.state == Endpoint::State::kConnected) {
-    // The system resets a connection whose data was not read.
+    // Like the real system, resets a connection that is closed before all data has been read.
     if (e.resets || !e.received.empty())
       send_reset(e.peer, e.process);
     else if (!e.end_sent)

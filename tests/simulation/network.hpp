@@ -16,39 +16,39 @@
 namespace simulation {
 
 struct Address {
-  uint32_t host = 0;  // in the order of the host; 0: any
+  uint32_t host = 0;  // in host byte order; 0: any
   uint16_t port = 0;
   bool operator==(const Address&) const = default;
 };
 
-/// What a file descriptor of a simulated process refers to.
+/// The object that a file descriptor of a simulated process refers to.
 struct Endpoint {
   enum class State { kNew, kListening, kConnecting, kConnected, kClosed };
   int fd = 0, process = 0;
   State state = State::kNew;
-  bool blocks = false, counts = false;  // counts: an eventfd
+  bool blocks = false, counts = false;  // `counts`: the endpoint is an eventfd
   uint64_t counter = 0;
   Address local, remote;
-  int peer = -1;        // its descriptor; the peer may be closed
+  int peer = -1;        // descriptor of the peer, which may be closed
   int error = 0;        // SO_ERROR
-  bool resets = false;  // SO_LINGER of 0 seconds
+  bool resets = false;  // SO_LINGER with 0 seconds is set
   std::string received;
   bool end_received = false, end_sent = false, reads_ended = false;
   std::deque<int> backlog;  // accepted connections
   size_t most_backlog = 0;
-  // What is in transit to this end.
+  // The segments in transit to this endpoint.
   struct Segment {
     std::string bytes;
     bool end = false;
   };
   std::deque<Segment> wire;
   int64_t last_arrival = 0;
-  int64_t window_used = 0;  // bytes that the peer may not send again yet
-  int64_t in_transit = 0;   // bytes
+  int64_t window_used = 0;  // bytes that the peer may not yet replace with new ones
+  int64_t in_transit = 0;   // in bytes
 };
 
-/// The sockets of all processes and the network between them. The functions return -1 and set errno
-/// like those of the system.
+/// The sockets of all processes and the network between them. On errors, the functions return -1
+/// and set errno like those of the system.
 class Network {
  public:
   static constexpr int kFirstFd = 1 << 20;
@@ -81,11 +81,11 @@ class Network {
   void isolate(int process, int64_t until) { isolated_[static_cast<size_t>(process)] = until; }
   void flip_one(int process) { flips_[static_cast<size_t>(process)] = true; }
 
-  /// Descriptors of a process that are open.
+  /// Returns the number of open descriptors of a process.
   int open_of(int process) const;
-  /// Addresses at which a process listens.
+  /// Returns the addresses on which a process listens.
   std::vector<Address> listening() const;
-  /// The first segments of this world, which an unauthenticated process may have recorded.
+  /// Returns the first segments of this world. An unauthenticated process may have recorded them.
   const std::vector<std::string>& heard() const { return heard_; }
 
  private:
@@ -109,8 +109,8 @@ class Network {
   Scheduler& scheduler_;
   const Weather weather_;
   std::map<int, std::unique_ptr<Endpoint>> endpoints_;
-  std::vector<int64_t> isolated_;  // by process: the time when its network works again
-  std::vector<bool> flips_;        // by process: flips a bit of the next segment
+  std::vector<int64_t> isolated_;  // for each process, the time when its network works again
+  std::vector<bool> flips_;        // for each process, whether a bit of the next segment is flipped
   std::vector<std::string> heard_;
   int next_fd_ = kFirstFd;
   uint16_t next_port_ = 40'000;

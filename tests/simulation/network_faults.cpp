@@ -1,4 +1,4 @@
-// Faults that a world plans: processes that end, and connections that are reset.
+// Faults that a plan contains: processes end, and connections are reset.
 #include <algorithm>
 
 #include "simulation/network.hpp"

@@ -48,7 +48,8 @@ Plan::Plan(uint64_t world, bool over_tcp) : seed(world), tcp(over_tcp) {
 void Plan::draw_lanes(Random& random) {
   made_at_ = {{}};
   const int count = random.one_in(3) ? 2 : 1;
-  // Which lane uses a communicator. The second lane begins with a duplicate of the first.
+  // The lanes that use each communicator. The second lane begins with a duplicate of the first
+  // communicator.
   std::vector<std::vector<int>> users(2);
   users[0] = {0};
   lanes.resize(static_cast<size_t>(count));
@@ -110,12 +111,13 @@ bool Plan::has_network_fault() const {
   });
 }
 
-/// True if an error of the communicator that the fault ends can reach `comm`.
+/// Returns whether the error of the communicator that the fault ends can reach `comm`.
 bool Plan::is_affected(int comm, const Fault& fault) const {
   const int ended = lanes[static_cast<size_t>(fault.lane)][static_cast<size_t>(fault.step)].comm;
   for (int at = comm; at >= 0; at = made_at_[static_cast<size_t>(at)].parent) {
     if (at == ended) return true;
-    // The creation of `at` fails on some ranks if its original ends before all have left it.
+    // The creation of `at` fails on some ranks if its original ends before all ranks have left the
+    // creation.
     const Place& place = made_at_[static_cast<size_t>(at)];
     if (fault.kind == Fault::Kind::kAbortAll) continue;
     if (place.parent < 0 || place.lane != fault.lane) continue;
@@ -131,13 +133,13 @@ std::set<Status> Plan::allowed(int comm) const {
   std::set<Status> out;
   if (is_short()) out.insert(Status::kTimeout);
   for (const Fault& f : faults) {
-    // A rank that ends for another reason waits one second until its peers have its error.
+    // A rank that ends for another reason waits up to one second until its peers have its error.
     if (tcp && f.kind == Fault::Kind::kPartition && f.delay > kSecond && faults.size() > 1)
       out.insert(Status::kComm);
     if (f.kind == Fault::Kind::kPause || f.kind == Fault::Kind::kPartition) continue;
     if (f.kind == Fault::Kind::kLeave || about_network(f.kind)) {
       out.insert(Status::kComm);
-      // After rank 0 has left, a rank learns only from its own connections what happens.
+      // After rank 0 has left, a rank receives errors only over its own connections.
       const bool unknown =
           tcp && (f.kind == Fault::Kind::kLeave ? f.rank == 0 : !lingers || leaves(0));
       if (f.kind == Fault::Kind::kMachineDies || unknown || f.step < 0)
@@ -145,7 +147,7 @@ std::set<Status> Plan::allowed(int comm) const {
       continue;
     }
     if (!is_affected(comm, f)) continue;
-    // Rank 0 may end before it forwards the error.
+    // Rank 0 may end before it has forwarded the error.
     if (tcp && !lingers) out.insert(Status::kComm);
     if (f.kind == Fault::Kind::kAbort || f.kind == Fault::Kind::kAbortAll) out.insert(f.status);
     if (f.kind == Fault::Kind::kBadArgument) out.insert(Status::kInvalidArgument);

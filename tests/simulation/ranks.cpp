@@ -17,10 +17,10 @@ using muonrt::Transport;
 namespace {
 
 constexpr unsigned char kPoison = 0xff;
-/// How long after its timeout an operation may end: it waits for the scheduler.
+/// An operation may end this long after its timeout, because it waits for the scheduler.
 constexpr int64_t kGrace = 100 * kMillisecond;
 
-/// Fills memory with the data that rank `from` sends to `to` in a step.
+/// Fills memory with the data that rank `from` sends to rank `to` in a step.
 void fill(void* memory, int64_t bytes, const Step& s, int from, int to) {
   Random random(s.seed ^ (static_cast<uint64_t>(from * 64 + to + 1) << 40));
   auto* out = static_cast<unsigned char*>(memory);
@@ -54,8 +54,9 @@ RankRun::Buffer& RankRun::fresh(std::vector<Buffer>& used, int64_t bytes, const 
   return used.back();
 }
 
-/// No thread may read or write a buffer after its operation: what is sent late is wrong, and what
-/// is written late is found at the end.
+/// Fills the buffers of an operation that has returned with a pattern, because no thread may use
+/// them any more. If a thread sends from a buffer too late, the peer receives wrong data. If a
+/// thread writes too late, check_buffers() finds the change.
 void RankRun::keep(std::vector<Buffer>& used) {
   for (Buffer& b : used) {
     b.pattern = static_cast<unsigned char>(0xa0 + rank_);
@@ -97,7 +98,7 @@ void RankRun::run(const std::function<std::unique_ptr<Transport>()>& connect) {
   run_lane(0, leaves);
   if (!leaves) s.log("done");
   if (plan_.lingers) s.sleep_until(s.now() + 1000 * kSecond);
-  // In any order.
+  // The communicators are destroyed in random order.
   std::vector<size_t> order(comms_.size());
   for (size_t i = 0; i < order.size(); ++i) order[i] = i;
   for (size_t i = order.size(); i > 1; --i)
@@ -124,7 +125,7 @@ void RankRun::run_lane(int lane, bool& leaves) {
   if (other.joinable()) other.join();
 }
 
-/// Returns true if the rank leaves.
+/// Applies the faults of this rank at a step. Returns true if the rank leaves.
 bool RankRun::meet_faults(int lane, int step, std::vector<std::thread>& aborts) {
   Scheduler& s = Scheduler::get();
   bool leaves = false;
@@ -157,7 +158,7 @@ void RankRun::run_step(int lane, int number) {
   Scheduler& s = Scheduler::get();
   const Step& step = plan_.lanes[static_cast<size_t>(lane)][static_cast<size_t>(number)];
   Comm& comm = comms_[static_cast<size_t>(step.comm)];
-  if (!comm.transport) return;  // it was not created here
+  if (!comm.transport) return;  // this rank has not created it
   const std::string where = cat("lane ", lane, " step ", number, " (", muonrt::name_of(step.kind),
                                 " on communicator ", step.comm, ")");
   const Fault* fault = nullptr;

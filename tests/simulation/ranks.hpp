@@ -16,15 +16,15 @@ namespace simulation {
 /// One rank of a world. It runs the plan on a transport and checks the result of each operation.
 class RankRun {
  public:
-  /// What a fault of the network does; called when the rank reaches it.
+  /// Called when the rank reaches a fault of the network.
   using Strike = std::function<void(const Fault&)>;
 
   RankRun(const Plan& plan, int rank, Strike strike)
       : plan_(plan), rank_(rank), strike_(std::move(strike)) {}
 
-  /// Connects and runs all steps. Returns when the rank has destroyed its communicators.
+  /// Connects and runs all steps. Returns after the rank has destroyed its communicators.
   void run(const std::function<std::unique_ptr<muonrt::Transport>()>& connect);
-  /// Checks that nothing has used the buffers after their operation. Call it at the end of the
+  /// Checks that no thread has used the buffers after their operation. Call it at the end of the
   /// world.
   void check_buffers() const;
 
@@ -33,7 +33,7 @@ class RankRun {
     std::unique_ptr<muonrt::Transport> transport;
     std::optional<muonrt::Error> first;
   };
-  /// Memory of an operation, filled with a pattern once the operation has returned.
+  /// The memory of an operation. It is filled with a pattern when the operation has returned.
   struct Buffer {
     std::vector<unsigned char> memory;
     std::string what;

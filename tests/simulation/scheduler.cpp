@@ -14,7 +14,7 @@ namespace simulation {
 namespace {
 
 constexpr size_t kStackBytes = 256 << 10, kGuardBytes = 4096;
-constexpr int64_t kMaxSteps = 20'000'000;  // of one world
+constexpr int64_t kMaxSteps = 20'000'000;  // limit for one world
 constexpr int64_t kLongest = 100'000 * kSecond;
 
 std::vector<void*>& free_stacks() {
@@ -42,7 +42,7 @@ Scheduler* Scheduler::current_ = nullptr;
 Scheduler::Scheduler(uint64_t seed, bool prints)
     : random_(seed), prints_(prints), preemption_(int64_t{1} << random_.below(8)) {}
 
-// The stack of a killed fiber is not used again, because objects on it may be in lists.
+// The stack of a killed fiber is not reused, because lists may contain objects on it.
 Scheduler::~Scheduler() {
   for (const auto& f : fibers_) {
     if (f->state == Fiber::State::kEnded && f->stack) free_stacks().push_back(f->stack);
@@ -151,7 +151,7 @@ void Scheduler::wake_at_time() {
   }
 }
 
-/// Returns the fiber that runs next; null if the world ends.
+/// Returns the fiber that runs next, or null if the world ends.
 Fiber* Scheduler::next() {
   while (true) {
     while (!events_.empty() && events_.begin()->first <= now_) {
@@ -249,7 +249,8 @@ void Scheduler::kill(int process) {
   const auto its = [&](const Fiber* f) { return f->process == process; };
   std::erase_if(ready_, its);
   std::erase_if(waiting_, its);
-  // What it has locked is consistent, because it was in a function of the system.
+  // The killed process was inside a function of the system, so the objects that it has locked are
+  // consistent.
   std::erase_if(owners_, [&](const auto& owner) { return its(owner.second); });
   std::vector<const void*> free;
   for (const Fiber* f : waiting_) {

@@ -14,7 +14,7 @@
 
 namespace simulation {
 
-// Times are nanoseconds of the virtual clock.
+// Times are in nanoseconds of the virtual clock.
 constexpr int64_t kNever = INT64_MAX;
 constexpr int64_t kMicrosecond = 1000, kMillisecond = 1'000'000, kSecond = 1'000'000'000;
 
@@ -28,11 +28,11 @@ class Random {
     z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
     return z ^ (z >> 31);
   }
-  /// A number from 0 to n - 1.
+  /// Returns a number from 0 to n - 1.
   int64_t below(int64_t n) { return static_cast<int64_t>(next() % static_cast<uint64_t>(n)); }
   int64_t between(int64_t least, int64_t most) { return least + below(most - least + 1); }
   bool one_in(int64_t n) { return below(n) == 0; }
-  /// A number from 0 to `most`, of a random magnitude.
+  /// Returns a number from 0 to `most`, of a random order of magnitude.
   int64_t any_size(int64_t most) {
     const int64_t n =
         below(int64_t{2} << below(63 - __builtin_clzll(static_cast<uint64_t>(most)) + 1));
@@ -52,20 +52,20 @@ struct Fiber {
   enum class State { kReady, kWaiting, kEnded };
   int number = 0, process = 0;
   State state = State::kReady;
-  const void* key = nullptr;  // what it waits for
+  const void* key = nullptr;  // the object that it waits for
   int64_t until = kNever;
   bool woken = false;
-  bool locks = false;  // it waits for a mutex
+  bool locks = false;  // waits for a mutex
   void* (*body)(void*) = nullptr;
   void* argument = nullptr;
   ucontext_t context{};
   void* stack = nullptr;
   int saved_errno = 0;
-  void* exceptions[2] = {};  // the exceptions that it is handling
+  void* exceptions[2] = {};  // the exceptions that the fiber is handling
 };
 
-/// Runs all threads of a world as fibers of one OS thread, one at a time. The seed decides which
-/// one runs next. If all of them wait, the clock advances to the next event.
+/// Runs all threads of a world as fibers of one OS thread, one at a time. The seed determines which
+/// fiber runs next. If all fibers are waiting, the clock advances to the next event.
 class Scheduler {
  public:
   Scheduler(uint64_t seed, bool prints);
@@ -73,15 +73,15 @@ class Scheduler {
   Scheduler(const Scheduler&) = delete;
   Scheduler& operator=(const Scheduler&) = delete;
 
-  /// The scheduler of the running fiber; null outside a world.
+  /// Returns the scheduler of the running fiber, or null outside a world.
   static Scheduler* current() { return current_; }
-  /// The same; valid only inside a world.
+  /// Returns the scheduler of the running fiber; valid only inside a world.
   static Scheduler& get() { return *current_; }
 
-  /// Runs `main` as the first fiber of process `process`, until every fiber has ended. Returns the
-  /// problem; "" if there is none.
+  /// Runs `main` as the first fiber of process `process`, until every fiber has ended. Returns a
+  /// description of the problem, or "" if there is none.
   std::string run(int process, const std::function<void()>& main);
-  /// Ends the world with this problem, unless it has one.
+  /// Ends the world with this problem. Only the first problem is kept.
   void fail(const std::string& problem);
 
   int64_t now() const { return now_; }
@@ -92,10 +92,11 @@ class Scheduler {
 
   int spawn(int process, void* (*body)(void*), void* argument);
   void join(int fiber);
-  /// Lets other fibers run: always, or with the probability of this world.
+  /// `yield` always lets other fibers run, `preempt` with the probability of this world.
   void yield();
   void preempt();
-  /// Waits until `wake` with this key, or `until`. Returns false if the time has come.
+  /// Waits until `wake` is called with this key, or until the time `until`. Returns false if that
+  /// time has come.
   bool wait(const void* key, int64_t until = kNever);
   void wake(const void* key, bool all = true);
   void sleep_until(int64_t time) { wait(nullptr, time); }
@@ -106,16 +107,17 @@ class Scheduler {
   bool try_lock(const void* mutex);
   void unlock(const void* mutex);
 
-  /// Ends all fibers of a process without running their destructors. Returns if the running fiber
-  /// is none of them.
+  /// Ends all fibers of a process without running their destructors. Returns only if the running
+  /// fiber belongs to another process.
   void kill(int process);
-  /// Kills the process in its `steps`-th call of a function of the system from now on.
+  /// Calls `event` in the `steps`-th call of a function of the system by the process, counted from
+  /// now.
   void at_step(int process, int64_t steps, std::function<void()> event);
   /// Counts a call of a function of the system.
   void step();
   int fibers_of(int process) const;
 
-  /// Adds an event to the log and to its hash.
+  /// Adds an event to the log and to the hash of the log.
   template <class... Parts>
   void log(const Parts&... parts) {
     add_line(muonrt::cat(parts...));
@@ -134,7 +136,7 @@ class Scheduler {
   static Scheduler* current_;
   Random random_;
   const bool prints_;
-  const int64_t preemption_;  // one in this many calls
+  const int64_t preemption_;  // preempts in one of this many calls
   int64_t now_ = 1000 * kSecond;
   int64_t steps_ = 0;
   uint64_t hash_ = 0;
@@ -145,8 +147,8 @@ class Scheduler {
   bool in_event_ = false;
   ucontext_t outside_{};
   std::multimap<int64_t, std::function<void()>> events_;
-  std::unordered_map<const void*, Fiber*> owners_;  // of locked mutexes
-  std::map<int, int64_t> steps_of_;                 // by process
+  std::unordered_map<const void*, Fiber*> owners_;  // owners of locked mutexes
+  std::map<int, int64_t> steps_of_;                 // for each process
   std::map<std::pair<int, int64_t>, std::function<void()>> at_steps_;
 };
 

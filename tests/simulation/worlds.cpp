@@ -36,8 +36,8 @@ void run_threads(const Plan& plan) {
   for (const auto& rank : ranks) rank->check_buffers();
 }
 
-/// What a process without the secret sends: bytes that it has made up or heard, or a claim of a
-/// rank with a wrong proof.
+/// Returns bytes that a process without the secret sends: random bytes, recorded bytes, or a claim
+/// of a rank with a wrong proof.
 std::string made_up(Network& network, int to, int size) {
   Random& random = Scheduler::get().random();
   if (!network.heard().empty() && random.one_in(3)) return random.one_of(network.heard());
@@ -52,7 +52,8 @@ std::string made_up(Network& network, int to, int size) {
   return bytes;
 }
 
-/// A process that does not know the secret. It receives nothing but greetings.
+/// Simulates a process that does not know the secret. It must not receive anything except
+/// greetings.
 void disturb(Network& network, int size) {
   Scheduler& s = Scheduler::get();
   for (int64_t tries = s.random().between(1, 4); tries > 0; --tries) {
@@ -117,7 +118,7 @@ void run_rank(const Plan& plan, Network& network, RankRun& rank, int number) {
 
 void run_tcp(const Plan& plan, Network& network) {
   Scheduler& s = Scheduler::get();
-  // Not destroyed where a killed rank leaves its communicators.
+  // Killed ranks do not destroy their communicators, so these objects are not destroyed either.
   std::vector<std::unique_ptr<RankRun>> ranks;
   std::vector<bool> killed(static_cast<size_t>(plan.size));
   std::vector<int> fibers;
@@ -162,7 +163,7 @@ Result run_world(uint64_t seed, bool tcp, bool prints) {
   if (prints) std::printf("%s\n", plan.text().c_str());
   Scheduler scheduler(seed ^ 0x5ced, prints);
   Result out;
-  if (plan.in_folder)  // files of killed ranks
+  if (plan.in_folder)  // killed ranks leave files
     for (const auto& file : std::filesystem::directory_iterator(".")) remove(file.path());
   if (tcp) {
     Network network(scheduler, plan.weather, plan.size + 1 + plan.weather.unauthenticated);

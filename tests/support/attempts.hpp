@@ -7,14 +7,14 @@
 
 #include "support/world.hpp"
 
-/// Ranks that run the same script, step by step, and continue after a step has failed.
+/// Ranks that run the same script step by step, and continue after a step has failed.
 namespace world {
 
-/// How a step ended on a rank.
+/// The result of a step on one rank.
 struct Ended {
   muonrt::Status status = muonrt::Status::kOk;
-  std::string message;    // of the error, if there is one
-  bool unchanged = true;  // parameters and state have the bytes that they had before
+  std::string message;    // error message; empty if there is no error
+  bool unchanged = true;  // whether parameters and state are bitwise unchanged
   muonrt::StepReport report;
 
   bool says(const std::string& part) const { return message.find(part) != std::string::npos; }
@@ -33,7 +33,7 @@ inline Ended attempt_only(Rank& rank, int64_t step) {
   out.unchanged = before == rank.tensors();
   return out;
 }
-/// Fills the gradients of `step`, and does the same.
+/// Fills the gradients of `step`, then calls attempt_only().
 inline Ended attempt(Rank& rank, int64_t step) {
   rank.fill_gradients(step);
   return attempt_only(rank, step);

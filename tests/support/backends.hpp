@@ -10,13 +10,13 @@
 
 namespace backends {
 
-/// Ops of one backend and a stream to enqueue them on.
+/// The ops of one backend, and a stream for them.
 struct Backend {
   std::string name;
-  bool slow = false;  // portable loops, which are slow: keep the matrices small
+  bool slow = false;  // uses portable loops, so keep the matrices small
   muonrt::Ops* ops = nullptr;
   muonrt::Stream* stream = nullptr;
-  /// Waits until all enqueued work has run; throws its first error.
+  /// Waits until all enqueued work has ended, and throws its first error.
   std::function<void()> wait;
   std::shared_ptr<void> keeper;
   /// Memory that the ops and the test can access, aligned to 256 bytes.

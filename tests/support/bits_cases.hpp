@@ -6,8 +6,8 @@
 
 #include "support/world.hpp"
 
-/// Cases for the promise that results are bitwise identical on any mesh: parameters, meshes,
-/// placements, settings.
+/// Cases that test whether results are bitwise identical on any mesh: parameters, meshes,
+/// placements and settings.
 namespace bits {
 
 using muonrt::Placement;
@@ -57,7 +57,7 @@ inline std::vector<MeshCase> meshes() {
           {4, {2, 2}, {}},
           {4, {2, 2}, {3, 1, 0, 2}},
           {5, {5}, {}},
-          {5, {2, 2}, {4, 0, 2, 3}},  // rank 1 holds nothing
+          {5, {2, 2}, {4, 0, 2, 3}},  // rank 1 holds no elements
           {8, {8}, {}},
           {8, {2, 2, 2}, {}},  // 2 TP x 2 replicate x 2 shard
           {8, {4, 2}, {7, 6, 5, 4, 3, 2, 1, 0}},
@@ -83,7 +83,7 @@ inline std::vector<Placement> placements(int scheme, size_t index, size_t dims,
     switch (scheme) {
       case 0:
         out[d] = shard(0);
-        break;  // all on rows
+        break;  // all dimensions shard rows
       case 1:
         out[d] = d == 0 && dims > 1 ? r : shard(0);
         break;  // HSDP
@@ -96,7 +96,7 @@ inline std::vector<Placement> placements(int scheme, size_t index, size_t dims,
       case 4:
         out[d] = r;
         break;  // replicated
-      default:  // anything
+      default:  // random placements
         out[d] = random() % 3 == 0 ? r : shard(random() % 2 ? columns : 0);
         if (random() % 4 == 0)
           out[d] = {PlacementKind::kStridedShard, columns, static_cast<int64_t>(1 + random() % 3)};
@@ -108,12 +108,12 @@ inline std::vector<Placement> placements(int scheme, size_t index, size_t dims,
 struct Factors {
   size_t mesh = 0;
   int scheme = 0, window = 3, chunk = 0, commit = 0, threads = 1;
-  int variant = 0;  // of orthogonalization
+  int variant = 0;  // number of a way to orthogonalize
 };
 
 constexpr int kVariants = 7, kScaledLines = 6;
 
-/// Selects a way to orthogonalize other than the default.
+/// Selects one of several ways to orthogonalize.
 inline void set_variant(muonrt::GroupSettings& g, int variant) {
   using Family = muonrt::CoefficientFamily;
   const auto take = [&](Family family, muonrt::FormChoice form, muonrt::DType dtype) {
@@ -162,7 +162,7 @@ inline world::Case make(const Factors& f, bool half, int steps) {
   c.rank_array = m.ranks;
   c.params = params(half);
   for (size_t i = 0; i < c.params.size(); ++i) {
-    // The matrix stores its rows as columns; NorMuon scales the rows to the same norm.
+    // The matrix stores its rows as columns. NorMuon scales the rows to the same norm.
     if (f.variant == kScaledLines && c.params[i].name == "tall") c.params[i].transposed = true;
     c.params[i].placements = placements(f.scheme, i, m.mesh.size(), c.params[i].shape, m.mesh);
   }

@@ -102,7 +102,7 @@ inline muonrt_status_t duplicate(void* state, muonrt_transport_t* out, int64_t t
   });
 }
 
-/// A table with all functions.
+/// Returns a table with all functions.
 inline muonrt_transport_t table_over(std::unique_ptr<Transport> inner,
                                      std::atomic<int>& destroyed) {
   muonrt_transport_t table;

@@ -41,15 +41,15 @@ class Board {
     };
   }
 
-  /// The given call (gathers and redistributions counted together, from 0) of a rank returns
-  /// `code`.
+  /// Makes one call of a rank return `code`. `call` counts gathers and redistributions together,
+  /// from 0.
   void fail(int rank, int64_t call, int code) {
     fail_rank_ = rank;
     fail_call_ = call;
     fail_code_ = code;
   }
 
-  int64_t calls() const { return calls_; }  // summed over ranks
+  int64_t calls() const { return calls_; }  // of all ranks
 
   struct Call {
     bool gathers;
@@ -110,7 +110,7 @@ class Board {
         });
       }
     } else if (full) {
-      return 99;  // promised to be null
+      return 99;  // the pointer must be null
     }
     b.meet_.arrive_and_wait();
     return b.count(mine, {true, param, owner});

@@ -10,14 +10,14 @@
 #include "support/numerics/noise.hpp"
 #include "support/numerics/reference_ops.hpp"
 
-// Runs ops on any device over memory of that device, so that the results of two devices can be
-// compared byte by byte.
+// Runs ops on any device, in memory of that device, so that tests can compare the results of two
+// devices byte for byte.
 namespace machines {
 
 using test_support::bits_at;
 using test_support::value_at;
 
-/// The host backend.
+/// Creates a host device.
 std::unique_ptr<muonrt::Device> make_host(int threads = 1, bool portable_gemm = false);
 /// Creates a host device with the elementwise ops of numerics/reference_ops.hpp.
 std::unique_ptr<muonrt::Device> make_reference();
@@ -30,7 +30,7 @@ bool without_vendor();
 /// Returns whether MUONRT_TEST_LEAVE_OUT names this kernel.
 bool is_left_out(const char* kernel);
 
-/// A device with one stream, and memory that is released with it.
+/// A device with one stream, and memory that is freed together with the device.
 class Machine {
  public:
   explicit Machine(std::unique_ptr<muonrt::Device> made)
@@ -46,7 +46,8 @@ class Machine {
     if (const auto error = device->error()) throw muonrt::Error(*error);
   }
 
-  /// Allocates device memory, `offset` bytes after a multiple of 256, and copies the values to it.
+  /// Allocates device memory that begins `offset` bytes after a multiple of 256, and copies the
+  /// values to it.
   template <class T>
   T* put(const std::vector<T>& values, int64_t offset = 0) {
     const auto bytes = static_cast<int64_t>(values.size() * sizeof(T));
@@ -94,13 +95,14 @@ inline int64_t difference(const Bytes& a, const Bytes& b) {
   const auto [at, other] = std::mismatch(a.begin(), a.end(), b.begin(), b.end());
   return at == a.end() && other == b.end() ? -1 : at - a.begin();
 }
-/// Returns the index of the first array that differs, or -1 if all are equal.
+/// Returns the index of the first array that differs, or -1 if all arrays are equal.
 inline int64_t difference(const std::vector<Bytes>& a, const std::vector<Bytes>& b) {
   const auto [at, other] = std::mismatch(a.begin(), a.end(), b.begin(), b.end());
   return at == a.end() && other == b.end() ? -1 : at - a.begin();
 }
 
-/// Sets element i of an array of `dtype`. `values` computes the value.
+/// Sets element i of an array of `dtype` to `x`. `values` returns an array of pseudorandom
+/// elements.
 inline void set_value(Bytes& bytes, muonrt::DType dtype, int64_t i, float x) {
   reference_ops::store(bytes.data(), dtype, i, x);
 }

@@ -5,9 +5,9 @@
 
 namespace muonrt {
 
-/// Returns the memory of a rank: the sum over its chunks, its elements and its matrices, and the
-/// buffers that the pipeline allocates. measure_traffic() computes the same for all ranks in one
-/// pass.
+/// Returns the memory of a rank. It consists of a sum over the chunks, elements and matrices of the
+/// rank, and of the buffers that the pipeline allocates. measure_traffic() computes the same
+/// numbers for all ranks in one pass.
 inline MemoryPlan memory_of(const Plan& plan, int rank) {
   const std::vector<ParamSpec>& params = plan.problem().params;
   RankBuffers buffers(plan.problem().options);

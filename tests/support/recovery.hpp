@@ -10,8 +10,8 @@
 namespace recovery {
 
 struct Ended {
-  world::Ended step;                   // of the step that failed, before recover
-  std::optional<muonrt::Error> error;  // of recover
+  world::Ended step;                   // the failed step, before recover
+  std::optional<muonrt::Error> error;  // the error of recover
   muonrt::Recovery settled;
   std::vector<std::pair<int32_t, int32_t>> clipped;  // hashes after the last committed step
 };
@@ -21,10 +21,10 @@ struct Result {
   world::Tensors tensors;  // of all ranks, after recover
 };
 
-/// Runs `c`. In its last step, the rank `speaker` receives all votes, commits, and aborts the
-/// communicator, so that the ranks in `cut_off` never receive its vote. Then all ranks connect
-/// again, in another order.
-/// @param reductions  number of reductions in a step; the vote is the last one.
+/// Runs `c`. In the last step, the rank `speaker` receives all votes, commits, and aborts the
+/// communicator. The ranks in `cut_off` never receive its vote. Then all ranks connect again in
+/// another order.
+/// @param reductions  number of reductions in a step, the last of which is the vote.
 inline Result run(const world::Case& c, int speaker, const std::vector<int>& cut_off,
                   int64_t reductions = 1,
                   const world::MakeDevice& make_device = world::host_device) {

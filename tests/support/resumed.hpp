@@ -38,8 +38,8 @@ inline void give(world::Rank& rank, const world::Case& c, int number, const worl
   }
 }
 
-/// Loads the checkpoint in another world and runs steps `first` to end - 1.
-/// @param given  the parameters before the load.
+/// Loads the checkpoint in another world, and runs the steps from `first` to end - 1.
+/// @param given  the values of the parameters before the load.
 inline world::Outcome load(const world::Case& c, int64_t first, int64_t end,
                            const std::string& folder, const LoadSettings& how = {},
                            const world::Tensors* given = nullptr) {
@@ -52,8 +52,8 @@ inline world::Outcome load(const world::Case& c, int64_t first, int64_t end,
   return out;
 }
 
-/// Returns the result of `c` after `c.steps` steps, of which all but the first `k` run in the world
-/// `elsewhere`.
+/// Returns the result of `c` after `c.steps` steps. The first `k` steps run in the world of `c`,
+/// and the others in the world `elsewhere`.
 inline world::Outcome moved(const world::Case& c, const world::Case& elsewhere, int64_t k) {
   const test_support::Folder folder;
   save(c, k, folder.path() + "/state");

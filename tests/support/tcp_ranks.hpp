@@ -10,7 +10,7 @@
 // Ranks over TCP in one process.
 namespace transport_test {
 
-/// Connects `size` ranks by a rendezvous, and returns the connections of each.
+/// Connects `size` ranks with a rendezvous, and returns the connections of each rank.
 inline std::vector<muonrt::TcpConnections> tcp_connections(int size) {
   std::vector<muonrt::TcpConnections> out(static_cast<size_t>(size));
   std::promise<std::string> listening;

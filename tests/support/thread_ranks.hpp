@@ -12,9 +12,8 @@
 // Ranks that are threads of the test.
 namespace transport_test {
 
-/// Runs `body(rank)` on one thread for each of `size` ranks. Returns the error of each rank; an
-/// exception of another class becomes INTERNAL. `body` must not use Catch2 assertions, which work
-/// in one thread only.
+/// Runs `body(rank)` on `size` threads. Returns the error of each rank; other exceptions become the
+/// status INTERNAL. `body` must not use Catch2 assertions, which work only in one thread.
 inline std::vector<std::optional<muonrt::Error>> on_ranks(int size,
                                                           const std::function<void(int)>& body) {
   std::vector<std::optional<muonrt::Error>> errors(static_cast<size_t>(size));
@@ -35,7 +34,7 @@ inline std::vector<std::optional<muonrt::Error>> on_ranks(int size,
   return errors;
 }
 
-/// Does the same with a thread group: `body` gets the transport of its rank, whose timeout is
+/// As on_ranks, with a thread group: `body` receives the transport of its rank, whose timeout is
 /// `timeout_ms`.
 inline std::vector<std::optional<muonrt::Error>> on_group(
     muonrt::ThreadGroup& group, int64_t timeout_ms,
@@ -58,7 +57,7 @@ inline bool is_error(const std::optional<muonrt::Error>& error, muonrt::Status s
   return error && error->status() == status && error->message().find(text) != std::string::npos;
 }
 
-/// Joins all errors and problems to one text, which is empty if there are none.
+/// Joins all errors and problems into one text, which is empty if there are none.
 inline std::string text_of(const std::vector<std::optional<muonrt::Error>>& errors) {
   std::string out;
   for (size_t rank = 0; rank < errors.size(); ++rank) {

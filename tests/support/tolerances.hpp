@@ -67,24 +67,25 @@ inline double gram_f32(double gain) { return 4 * newton_schulz_f32(gain); }
 /// sqrt(m).
 inline double newton_schulz_bf16(int64_t m) { return 0.3 / std::sqrt(static_cast<double>(m)); }
 
-/// Two results in half precision of the same list that round every iterate at the same places, and
-/// add up in other orders: few roundings differ, by one unit in the last place. f16 has three more
-/// bits. Worst seen in the standard form: a seventh of the distance to float64 that is allowed in
-/// bf16, a sixth in f16. In the Gram form they pass through the condition number of Q: worst seen
-/// 0.37 and 0.43 of it (near square, Polar Express).
+/// Returns the tolerance between two results in half precision. Both use the same list and round
+/// every iterate at the same places, but add terms in different orders. Few roundings then differ,
+/// by one unit in the last place. f16 has three more bits. In the standard form, the largest
+/// distance that was seen is 1/7 of the allowed distance to float64 in bf16, and 1/6 in f16. In the
+/// Gram form the condition number of Q amplifies the differences; the largest ones are 0.37 and
+/// 0.43 (near square, Polar Express).
 inline double order_of_sums(DType dtype, bool gram, int64_t m) {
   const double to_float64 = newton_schulz_bf16(m) / (dtype == DType::kF16 ? 8 : 1);
   return gram ? to_float64 : to_float64 / 4;
 }
 
-/// The tolerance of u_i^T X v_j for a bf16 result with m = 128, also in null directions, over the
+/// The tolerance of u_i^T X v_j for a bf16 result with m = 128, including null directions, over the
 /// eight spectra of newton_schulz_cases.hpp. Emulations reach 2.3e-2 in the standard form and
-/// 4.5e-2 in the Gram form. Polar Express, whose slope at zero is twice that of Keller Jordan's
-/// list, and entries off the diagonal need half as much again.
+/// 4.5e-2 in the Gram form. Two cases need tolerances that are 1.5 times as large: entries off the
+/// diagonal, and Polar Express, whose slope at zero is twice the slope of Keller Jordan's list.
 constexpr double kSpectralBf16 = 6e-2, kSpectralGramBf16 = 9e-2;
 
-/// The same for f16 storage, which has three more bits in the standard form. In the Gram form
-/// emulations reach 2.8e-2, and the tolerance is twice that.
+/// The same tolerances for f16. In the standard form, f16 has three more bits than bf16. In the
+/// Gram form emulations reach 2.8e-2, and the tolerance is twice that.
 constexpr double kSpectralF16 = kSpectralBf16 / 8, kSpectralGramF16 = 5.6e-2;
 
 /// Returns the tolerance of u_i^T X v_j for a result in `dtype` and a list of any length, with m =
@@ -97,13 +98,13 @@ inline double spectral(DType dtype, bool gram, double gain) {
   return longer * (gram ? kSpectralGramBf16 : kSpectralBf16);
 }
 
-/// Returns the tolerance on the diagonal, |u_i^T X v_i - p(s_i)|, by which results in half
-/// precision are accepted for m = 128 and for m >= 512. It is about twice the error of emulations
-/// of the published forms. In f16, where it is derived from Keller Jordan's list, lists with twice
-/// the slope get half as much again. It applies to matrices with at least four times as many
-/// columns as rows. With fewer columns the errors in null directions are larger: with twice as
-/// many, Polar Express exceeded 4e-2 in bf16 for 2 of 15 seeds (4.6e-2); with four times as many,
-/// it stayed below 2.9e-2.
+/// Returns the tolerance for |u_i^T X v_i - p(s_i)|, with which results in half precision are
+/// accepted for m = 128 and for m >= 512. It is about twice the error of emulations of the
+/// published forms. In f16 it is derived from Keller Jordan's list, and is 1.5 times as large for
+/// lists with twice the slope. It applies to matrices with at least four times as many columns as
+/// rows. With fewer columns the errors in null directions are larger: with twice as many, Polar
+/// Express exceeded 4e-2 in bf16 for 2 of 15 seeds (4.6e-2); with four times as many, it stayed
+/// below 2.9e-2.
 inline double acceptance(DType dtype, bool gram, double gain, int64_t m = 128) {
   if (dtype == DType::kF32) return spectral(dtype, gram, gain);
   const double longer = std::fmax(1.0, gain / 1000);

@@ -21,8 +21,8 @@ struct Pattern {
   int64_t (*bytes)(int from, int to, int size);
 };
 
-/// Returns the patterns: dense, sparse, empty, one-sided, to oneself only, triangular, and with odd
-/// sizes.
+/// Returns the patterns: dense, sparse, empty, one-sided, messages to the rank itself, triangular,
+/// and odd sizes.
 const std::vector<Pattern>& patterns();
 
 /// Runs one exchange with `pattern`. Returns the problems on this rank, or "" if every byte is
@@ -31,15 +31,15 @@ const std::vector<Pattern>& patterns();
 std::string check_exchange(muonrt::Transport& transport, const Pattern& pattern, uint64_t seed,
                            int64_t exchange);
 
-/// Does the same for an allgather of `bytes` from each rank.
+/// As check_exchange, for an allgather of `bytes` from each rank.
 std::string check_allgather(muonrt::Transport& transport, int64_t bytes, uint64_t seed);
 
-/// Does the same for both reductions of n values, which include NaN, infinities, both zeros and
-/// sums that wrap around.
+/// As check_exchange, for both reductions of n values. The values include NaN, infinities, both
+/// zeros, and integers whose sum wraps around.
 std::string check_reductions(muonrt::Transport& transport, int64_t n, uint64_t seed);
 
-/// Runs `count` exchanges between pairs of ranks that are drawn from the seed. Only ranks with a
-/// message take part in an exchange.
+/// As check_exchange, for `count` exchanges between random pairs of ranks, which the seed
+/// determines. Only ranks with a message take part in an exchange.
 std::string check_sparse_sequence(muonrt::Transport& transport, int64_t count, uint64_t seed);
 
 }  // namespace transport_test

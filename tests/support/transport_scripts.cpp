@@ -49,8 +49,8 @@ std::string collectives(Transport& t) {
   return problems;
 }
 
-/// Checks that a duplicate is a separate channel. It is used at the same time as its parent if the
-/// transport permits threads.
+/// Checks that a duplicate is a separate channel. If the transport permits threads, the duplicate
+/// and its parent are used at the same time.
 std::string duplicates(Transport& parent) {
   const auto first = parent.duplicate();
   const auto second = first->duplicate();
@@ -114,13 +114,14 @@ std::string abort_by_a_rank(Transport& t) {
   const auto error = error_of_waiting_for(t, (t.rank() + 1) % t.size());
   std::string problems = unlike(error, Status::kDevice, {"the device fell off"});
   if (t.rank() != 0) problems += unlike(error, Status::kDevice, {"rank 0 reported: "});
-  // The first error counts: all later operations return it.
+  // All later operations return the first error.
   t.abort(Status::kIo, "another one");
   return problems +
          unlike(error_of_waiting_for(t, 0), Status::kDevice, {error ? error->message() : ""});
 }
 
-/// The last rank does not enter the collective in which the others wait; another thread aborts.
+/// The last rank does not enter the collective in which the other ranks wait, and another thread
+/// aborts it.
 std::string abort_by_another_thread(Transport& t) {
   if (t.rank() == t.size() - 1) return "";
   std::thread foreign;
@@ -185,8 +186,8 @@ std::string other_size(Transport& t, int64_t sent, int64_t expected) {
   std::vector<char> in(static_cast<size_t>(std::max(sent, expected)) + 64, 'g');
   std::optional<Error> error;
   if (t.rank() == 0) {
-    // The receiver reports the error, because the sender also waits for a message that is never
-    // sent.
+    // The receiver reports the error. The sender would wait forever, because it also waits for a
+    // message that is never sent.
     const SendTo send{1, out.data(), sent};
     const ReceiveFrom never{1, in.data(), 1};
     error = error_from([&] { t.exchange({&send, 1}, {&never, 1}); });

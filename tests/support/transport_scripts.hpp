@@ -19,7 +19,7 @@ struct Script {
 
 const std::vector<Script>& scripts();
 
-/// Runs a script, and reports an unexpected exception as a problem.
+/// Runs a script. If it throws an unexpected exception, returns a description of it as a problem.
 std::string problem_of(const Script& script, muonrt::Transport& transport);
 
 }  // namespace transport_test

@@ -52,7 +52,8 @@ float value(int64_t param, int64_t element, int64_t step) {
 
 float partial_grad_value(int64_t param, int64_t element, int64_t step, int64_t partial_grad,
                          DType dtype) {
-  // Terms of different magnitudes that use all bits: the order of the sum affects the result.
+  // The terms have different magnitudes and use all bits, so the order of the sum affects the
+  // result.
   const float x = 0.3f * static_cast<float>(partial_grad % 3 + 1) *
                   value(param + 7919 * (partial_grad + 1), element, step);
   return dtype == DType::kF32 ? x : to_f32(to_bf16(x));
@@ -186,7 +187,7 @@ void Rank::add_owner_state(int64_t param, Tensors& full) {
   const Plan& plan = optimizer_->plan();
   const Param& p = case_->params[static_cast<size_t>(param)];
   const bool adamw = p.role == Role::kAdamW;
-  std::map<int64_t, int64_t> owner_state;  // by first: elements
+  std::map<int64_t, int64_t> owner_state;  // number of elements, by the first element
   for (const RankChunk& chunk : plan.rank_chunks(rank_)) {
     for (const OwnerState& k : chunk.owner_state) {
       if (k.param == param) owner_state[k.first] = k.numel;
@@ -350,7 +351,7 @@ void on_ranks(int ranks, const std::function<void(Comm&)>& work, ThreadFaults fa
     });
   }
   for (std::thread& t : threads) t.join();
-  // A failed check ends its rank. The other ranks then end with an Error, which must not hide it.
+  // A failed check ends its rank, and then the others fail, too. The test must report the check.
   std::exception_ptr first;
   for (const auto& e : errors) {
     if (!e) continue;

@@ -20,7 +20,7 @@ struct Param {
   std::vector<int64_t> shape;
   muonrt::Role role = muonrt::Role::kMuon;
   muonrt::DType dtype = muonrt::DType::kF32, grad_dtype = muonrt::DType::kF32;
-  // one for each mesh dimension; replicated in those that are missing
+  // one for each mesh dimension; missing ones mean replicated
   std::vector<muonrt::Placement> placements;
   muonrt::Reading reading = muonrt::Reading::kLiteral;
   /// If set, creates the layout, and `placements` is not used.
@@ -86,7 +86,7 @@ muonrt::Layout viewed(const Param& param, const muonrt::Layout& layout);
 /// Returns the layout of the parameter before viewed().
 muonrt::Layout layout_of(const Param& param, const std::shared_ptr<const muonrt::Mesh>& mesh);
 
-/// Returns the layout of its gradient before viewed().
+/// Returns the layout of the parameter's gradient before viewed().
 muonrt::Layout grad_layout_of(const Param& param, const std::shared_ptr<const muonrt::Mesh>& mesh);
 
 /// Calls `visit(index in the whole tensor, index in the shard)` for each element that `rank` holds.
@@ -116,7 +116,7 @@ std::unique_ptr<muonrt::Device> host_device(const muonrt::OptimizerSettings& set
 class Mirror {
  public:
   virtual ~Mirror() = default;
-  // returns null if `bytes` is 0; the memory lives as long as the mirror
+  // Returns memory that is freed together with the mirror, or null if `bytes` is 0.
   virtual void* make(int64_t bytes) = 0;
   virtual void put(void* to, const void* from, int64_t bytes) = 0;
   virtual void get(void* to, const void* from, int64_t bytes) = 0;
@@ -144,7 +144,7 @@ class Rank {
   /// Copies the shards of this rank into whole tensors. Returns false if another replica has copied
   /// an element with another value before. `seen` must be empty in the first call.
   bool add_to(Tensors& full, std::vector<std::vector<bool>>& seen);
-  /// `full` with the shards of this rank copied into it.
+  /// Returns `full` after copying the shards of this rank into it.
   Tensors tensors(Tensors full = {}) {
     std::vector<std::vector<bool>> seen;
     add_to(full, seen);
@@ -159,7 +159,7 @@ class Rank {
   const muonrt::Layout& grad_layout(int64_t param) const {
     return grad_layouts_[static_cast<size_t>(param)];
   }
-  /// Whether owners hold the state.
+  /// Returns whether owners hold the state.
   bool keeps(int64_t param) const {
     return !grad_layout(param).partial_dims().empty() || !(grad_layout(param) == layout(param));
   }
@@ -189,7 +189,7 @@ Tensors tensors_after(const Case& of, const std::function<void(Rank&, muonrt::Co
                       const MakeDevice& make_device = host_device,
                       muonrt::ThreadFaults faults = {});
 
-/// The same after the steps of the case.
+/// The result after the steps of the case.
 struct Outcome {
   Tensors tensors;
   std::vector<muonrt::StepReport> reports;  // of rank 0, by step
@@ -197,7 +197,7 @@ struct Outcome {
 Outcome run(const Case& of, const MakeDevice& make_device = host_device,
             muonrt::ThreadFaults faults = {});
 
-/// Groups 0 (Muon) and 1 (AdamW) with their defaults.
+/// Returns groups 0 (Muon) and 1 (AdamW) with their defaults.
 std::vector<muonrt::GroupSettings> default_groups();
 
 }  // namespace world

@@ -47,8 +47,9 @@ TEST_CASE("train curve: table and picture hold every point, and nothing where no
 TEST_CASE("timeline: boxes lie where the spans of a trace say", "[unit][train]") {
   using muonrt::tool::Timeline;
   const std::string args = "\"args\":{\"step\":3,\"chunk\":1";
-  // The trace has two ranks and 8 ms from the first to the last span, so a millisecond is 90 pixels
-  // wide. Only the last step is drawn, and step 2 is not the last one.
+  // The trace has two ranks. There are 8 ms between the begin of the first span and the end of the
+  // last one, so a millisecond is 90 pixels wide. Only the last step is drawn, and step 2 is not
+  // the last one.
   const std::string trace =
       "[{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":0,\"args\":{\"name\":\"rank 0\"}},"
       "{\"ph\":\"X\",\"name\":\"vote\",\"pid\":0,\"tid\":1,\"ts\":10,\"dur\":5,\"args\":{\"step\":"
@@ -97,7 +98,7 @@ TEST_CASE("timeline: boxes lie where the spans of a trace say", "[unit][train]")
 TEST_CASE("trace: barriers bound the offset of a clock, and a shared clock has none",
           "[unit][train]") {
   // The clock of the other rank is 5000 us ahead, and this rank passes each barrier up to 20 us
-  // later.
+  // later than the other rank.
   ClockReadings root, rank;
   for (size_t i = 0; i < ClockReadings::kBarriers; ++i) {
     const double at = 1000.0 * static_cast<double>(i), late = 20.0 - 2.0 * static_cast<double>(i);

@@ -32,8 +32,8 @@ Direction random_direction(size_t size, std::mt19937& random) {
 }
 
 /// Returns the derivative of the reference's loss along `direction` in parameter p, by central
-/// differences. The loss is about 1e3, and rounding changes it by about 2e-13 of that. Divided by 2
-/// h, this is an error of 1e-8. The cubic term h^2 f''' / 6 is smaller.
+/// differences. The loss is about 1e3, and rounding changes it by a relative error of about 2e-13.
+/// After the division by 2 h, the error is 1e-8. The cubic term h^2 f''' / 6 is smaller.
 double derivative(const Config& config, Tensors<double>& params, size_t p,
                   const Direction& direction, const std::vector<uint8_t>& tokens) {
   constexpr double kStep = 1e-5;
@@ -77,8 +77,8 @@ TEST_CASE("train gradients: every parameter's gradient has the derivatives of th
       // The rounding errors of about 30 operations of 6e-8 each accumulate in a gradient.
       const double tolerance = 1e-5 * size + 1e-7;
       CHECK(size > 0.0);
-      // The direction of the gradient itself shows an error of its length, and a random direction
-      // shows any other error.
+      // The derivative along the gradient shows whether the gradient has the right length. The
+      // derivative in a random direction shows other errors.
       const double own = derivative(config, exact, p, unit(gradient), tokens);
       CHECK(std::fabs(size - own) < tolerance);
       CHECK(std::fabs(1.0001 * size - own) > tolerance);

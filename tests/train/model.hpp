@@ -34,8 +34,9 @@ struct Tensors {
   std::vector<std::vector<T>> values;
 };
 
-/// Returns parameters with which every part of the model matters. Matrices preserve the size of the
-/// vectors that they multiply, so attention is far from uniform, and gains differ from 1.
+/// Returns parameters for which every part of the model affects the result. Matrices preserve the
+/// norm of the vectors that they multiply, so attention is far from uniform, and gains differ from
+/// 1.
 inline Tensors<float> lively_params(const Config& config, unsigned seed) {
   Tensors<float> params(config);
   const auto specs = param_specs(config);
@@ -60,8 +61,8 @@ inline Tensors<double> widened(const Config& config, const Tensors<float>& from)
   return to;
 }
 
-/// Returns `sequences` windows of context + 1 bytes. There are only a few different bytes, so that
-/// some repeat.
+/// Returns `sequences` windows of context + 1 bytes. They contain only a few different bytes, so
+/// that some bytes repeat.
 inline std::vector<uint8_t> some_tokens(const Config& config, int64_t sequences, unsigned seed) {
   std::mt19937 random(seed);
   const auto kinds = static_cast<unsigned>(std::min<int64_t>(config.vocab, 40));

@@ -48,7 +48,7 @@ TEST_CASE("train model: the parameters are those of the formula, in their order"
     CHECK(spec.shape == row.shape);
     CHECK(spec.role == row.role);
   }
-  // There are 12 d^2 + 2 d parameters in each layer, and those of two vocabulary tables, the
+  // Each layer has 12 d^2 + 2 d parameters. In addition there are two vocabulary tables, the
   // positions and the last norm.
   CHECK(total_elements(param_specs(preset("small"))) ==
         4 * (12 * 128 * 128 + 2 * 128) + 2 * 256 * 128 + 64 * 128 + 128);
@@ -111,8 +111,8 @@ TEST_CASE("train init: deviations are as documented, and seeds and parameters di
                       : name == "head"               ? 0.02
                                                      : 0.02 * std::sqrt(768.0 / width);
     if (name == "wo" || name == "w_down") expected /= std::sqrt(8.0);
-    // The standard errors are 1 / sqrt(count) and about 0.6 / sqrt(count). The bounds are five of
-    // them.
+    // The standard errors are 1 / sqrt(count) and about 0.6 / sqrt(count). The bounds are five
+    // standard errors.
     CHECK(std::fabs(sum / count) < 5.0 * expected / std::sqrt(count));
     CHECK(std::sqrt(squares / count) == Approx(expected).epsilon(5.0 / std::sqrt(count)));
     CHECK(values != other.values[p]);

@@ -53,7 +53,7 @@ TEST_CASE("train optimizers: QK-clip holds the attention logits, bitwise identic
   CHECK(held.max_logits[0] > 1.0f);
   CHECK(free.clipped_heads == 0);
   CHECK(held.clipped_heads > 0);
-  // A logit may exceed the threshold only by what one step and another batch can add to it.
+  // One step and another batch may increase a logit above the threshold, but only slightly.
   CHECK(*std::max_element(held.max_logits.begin() + 1, held.max_logits.end()) < 1.5f);
   CHECK(*std::max_element(free.max_logits.begin(), free.max_logits.end()) > 1.6f);
   CHECK(held.curve.points.front().val_loss - held.val_loss > 0.15);
@@ -103,8 +103,8 @@ TEST_CASE("train optimizers: a file is an optimizer; unsupported keys are reject
   CHECK_NOTHROW(TrainOptimizer(
       written(rules(R"("lr_schedule": {"kind": "linear", "total_steps": 5, "min_factor": 0.1})")),
       model, 0, 6));
-  // Parameters without a role get one by their names, so embeddings, the head and gains belong to
-  // AdamW.
+  // The names of parameters without a role determine their roles, so embeddings, the head and gains
+  // get AdamW.
   const TrainOptimizer named(written(R"({"rules": [{"name": "*", "lr": 0.01}]})"), model, 0, 6);
   REQUIRE(named.groups(0).size() == 2);
   for (int64_t i = 0; i < std::ssize(param_specs(model)); ++i) {

@@ -14,8 +14,8 @@ using namespace muonrt::train;
 
 namespace {
 
-/// Returns the text that `count` steps of 0.1 s each, after step `first`, write to a terminal or a
-/// log file.
+/// Returns the text that `count` steps of 0.1 s each write to a terminal or a log file. The steps
+/// follow step `first`.
 std::string written(bool terminal, int64_t first, int64_t later_steps, int64_t count = 100) {
   std::FILE* const file = std::tmpfile();
   REQUIRE(file != nullptr);
@@ -43,8 +43,8 @@ TEST_CASE("train progress: a log file gets whole lines, seldom, and the last ste
         "muon  step 1/100  loss 30.500  val 31.250  0:00:10 left  20480 tokens/s\n"
         "muon  step 51/100  loss 3.250  val 31.250  0:00:05 left  20480 tokens/s\n"
         "muon  step 100/100  loss 3.250  val 31.250  0:00:00 left  20480 tokens/s\n");
-  // The speed is that of the steps of this run, and the time left is that of this run and all later
-  // ones.
+  // The speed is computed from the steps of this run. The remaining time includes this run and all
+  // later runs.
   CHECK(written(false, 90, 200, 10) ==
         "muon  step 91/100  loss 30.500  val 31.250  0:00:21 left  20480 tokens/s\n"
         "muon  step 100/100  loss 3.250  val 31.250  0:00:20 left  20480 tokens/s\n");
@@ -96,7 +96,7 @@ TEST_CASE("table: columns that do not fit follow below, after the first one agai
   CHECK(table.text(37) ==
         "rank  sent bytes  received    state\n"
         "   0      123456         7  1234567\n");
-  // The head of a number continues on the next line first.
+  // The header of a column with numbers is the first one to continue on the next line.
   CHECK(table.text(31) ==
         "rank    sent  received    state\n"
         "       bytes\n"
@@ -154,7 +154,7 @@ TEST_CASE("status line: a terminal gets no more columns than it has", "[unit][tr
   std::FILE* const file = std::tmpfile();
   REQUIRE(file != nullptr);
   muonrt::tool::StatusLine line(file, {true, 6});
-  line.show("\xe5\xb1\x82\xe5\xb1\x82\xe5\xb1\x82");  // three times two columns
+  line.show("\xe5\xb1\x82\xe5\xb1\x82\xe5\xb1\x82");  // three characters of two columns each
   line.show("a");
   line.clear();
   std::string out;

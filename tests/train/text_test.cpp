@@ -12,7 +12,7 @@ using namespace muonrt::train;
 
 namespace {
 
-// Returns a text in which position i holds bits of i, so that the content of a window shows its
+// Returns a text whose bytes encode their position, so that the contents of a window show its
 // position.
 Text numbered(int64_t size) {
   Text text{"numbers", {}};

@@ -175,7 +175,7 @@ int ranks_elsewhere(int size) {
     if (ranks) out = std::atoi(ranks);
     if (ranks && out == size) return 0;
   }
-  // With PMIx only the job's manager states how many ranks there are.
+  // With PMIx only the variables of the job manager contain the number of ranks.
   const auto other = other_launcher();
   if (out == 0 && other && other->size() != size) out = other->size();
   return out;

@@ -39,7 +39,7 @@ class ShardWriter {
 
   /// Writes the data of the next tensor. Errors: IO with the name of the file.
   void add(const void* data, int64_t bytes);
-  /// Completes all files and writes them to disk. Errors: those of `add`.
+  /// Completes all files and writes them to disk. Errors: any error of `add`.
   void finish();
 
   struct Written {

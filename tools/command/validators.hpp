@@ -74,7 +74,8 @@ inline CLI::Validator in_64_bits() {
           ""};
 }
 
-/// Converts a size with a unit to bytes: 4096, 1e9, 64KiB, 5GB. K, M, ... mean KiB, MiB, ...
+/// Converts a size with a unit, such as 4096, 1e9, 64KiB or 5GB, to bytes. K, M, ... mean KiB, MiB,
+/// ...
 inline CLI::Validator size_with_unit() {
   return {[](std::string& text) {
             size_t length = 0;

@@ -29,7 +29,8 @@ constexpr int64_t kMaxTensors = 1 << 20;  // 15 times the number in the largest 
 void add_tensor(ModelShapes& to, ModelShape tensor);
 
 /// Replaces the tensors "...experts.0.x", "...experts.1.x" and so on with one stack "...experts.x",
-/// if they are matrices of the same shape and no number is missing. Adds a note with their number.
+/// if they are matrices of the same shape and no number is missing. Adds a note with the number of
+/// experts.
 void stack_experts(ModelShapes& model);
 
 }  // namespace muonrt::tool

@@ -32,10 +32,10 @@ void drop_replaced_layout(ParamConfig& config, const Value& rule) {
   }
 }
 
-/// Removes settings that a rule inherits from the defaults but that do not apply to it. These are a
-/// list of rates if the rule has its own lr, and the reverse; settings of Muon in a rule for AdamW;
-/// batch_dims if the view is not a stack; and gram_restarts if the form is standard. Settings that
-/// the rule itself has are kept and rejected later.
+/// Removes settings that a rule inherits from the defaults but that do not apply to it. They are:
+/// lr_schedule if it is a list of rates and the rule has its own lr; settings of Muon in a rule for
+/// AdamW; batch_dims if the view is not a stack; and gram_restarts if the form is standard.
+/// Settings that the rule itself has are kept and rejected later.
 void drop_inherited(ParamConfig& config, const Value& rule) {
   const auto own = [&](const char* key) { return rule.json.contains(key); };
   if (config.has_rates() && !own("lr_schedule") && own("lr")) config.lr_schedule.reset();

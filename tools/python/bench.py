@@ -7,7 +7,7 @@ gloo ranks that hold rows, each rank gathers the momentum of every matrix, ortho
 and applies its rows, as muon_reference.py of microsoft/dion does. All iterate in float32, as muonrt does on
 the host, and have the same gradients. The table has the medians of steps that are run in turn.
 difference: RMS of the difference of the updates, divided by the RMS of the update, for the worst parameter
-after two steps. The exit code is 1 if it is more than rounding.
+after two steps. The exit code is 1 if the difference exceeds rounding errors.
 """
 
 import argparse

@@ -3,13 +3,14 @@
   python tools/python/gpu_references.py [--products SHAPES] [--ns SHAPES] [--steps LIST[;LIST...]] [--json]
 
 Shapes are rows x columns [x how many], short side first; one list of --steps may also have vectors for AdamW,
-or is gpt2-124m. Operands are bf16, parameters f32, all with normal values. The references of products are
-torch.bmm, a symmetric kernel in Triton, and the symmetric product of QuACK; those of Newton-Schulz the standard
-form of PyTorch and gram-newton-schulz; and those of steps torch.optim.Muon with AdamW, and the same formulas with
-batched products and foreach passes, both without and with a CUDA graph. What is not installed is left out.
-They run in turns. A product, or the update of a step, is wrong if it differs from PyTorch's by more than rounding;
-a result of Newton-Schulz if it is not finite.
---device cpu runs what needs no GPU on small shapes, as a test of this script.
+or is gpt2-124m. Operands are bf16 and parameters are f32; all have normally distributed values. The references are:
+  products       torch.bmm, a symmetric kernel in Triton, and the symmetric product of QuACK
+  Newton-Schulz  the standard form of PyTorch, and gram-newton-schulz
+  steps          torch.optim.Muon with AdamW, and the same formulas with batched products and foreach passes,
+                 both without and with a CUDA graph
+References that are not installed are left out. The others run in turns. A product or the update of a step is wrong
+if it differs from PyTorch's by more than rounding errors. A result of Newton-Schulz is wrong if it is not finite.
+--device cpu runs the references that need no GPU on small shapes, as a test of this script.
 """
 
 import argparse

@@ -16,7 +16,7 @@ constexpr double kName = 32;  // distance in the legend from its left edge to th
 constexpr double kCharacter = 7.3;
 constexpr double kTitleCharacter = 10, kLabelCharacter = 6.2;
 constexpr int kTicks = 6;
-// The colours of the attributes, for viewers without styles, and the colours on a dark background.
+// Replaces colours on a dark background. Viewers without styles use the colours of the attributes.
 constexpr const char* kDarkColours =
     "<style>@media (prefers-color-scheme: dark) {svg {fill: #d6dde6} [fill=\"white\"] {fill: "
     "#0d1117} "
@@ -80,7 +80,7 @@ class Plot {
     size_t longest = 0;
     for (const std::string& label : chart.y.labels) longest = std::max(longest, label.size());
     left_ += kCharacter * static_cast<double>(longest);
-    if (longest > 0) left_ -= 40;  // numbers need no room
+    if (longest > 0) left_ -= 40;  // the margin is wide enough for numbers
   }
 
   double right() const { return left_ + chart_.width; }

@@ -38,7 +38,8 @@ std::string text_of(const json& value, int indent = -1) {
   return value.dump(indent, ' ', false, json::error_handler_t::replace);
 }
 
-/// Returns a value that represents a file by the hash of its content. Its name is not compared.
+/// Returns a value that represents a file by the hash of its content. The file's name does not
+/// matter.
 json content(const std::string& name, uint64_t hash) {
   char digits[17];
   std::snprintf(digits, sizeof digits, "%016llx", static_cast<unsigned long long>(hash));
@@ -62,8 +63,8 @@ json facts_of(const SavedRun& run) {
           {"warmup", o.warmup},    {"final-lr", o.final_lr}};
 }
 
-/// Returns whether a run with the value `here` of an option can continue a run with the value
-/// `there`. The new run may have more steps.
+/// Returns whether a run whose option has the value `here` can continue a run whose option had the
+/// value `there`. The new run may have more steps.
 bool same(const std::string& option, const json& here, const json& there) {
   if (option == "steps") return there.is_number_integer() && there <= here;
   if (!here.is_object()) return here == there;

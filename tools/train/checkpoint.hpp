@@ -10,8 +10,8 @@
 
 namespace muonrt::train {
 
-/// The lock of a folder, which is released when this object is destroyed. If empty, there is no
-/// lock.
+/// The lock of a folder. It is released when this object is destroyed. If the pointer is null,
+/// there is no lock.
 using FolderLock = std::unique_ptr<std::FILE, int (*)(std::FILE*)>;
 
 /// The run whose checkpoint is in a folder of `--save`. The folder holds a checkpoint of the
@@ -27,12 +27,12 @@ struct SavedRun {
   /// Creates the folder `options.save` with its train.json. If the run resumes from this folder,
   /// changes only the number of steps in train.json. Rank 0 calls this before the first checkpoint.
   /// Throws std::runtime_error if the folder holds a checkpoint of another run and
-  /// `options.overwrite` is not set, or if another run has the lock.
+  /// `options.overwrite` is not set, or if another run has locked the folder.
   /// @return  the lock of the folder, which the run must keep, so that the weights and train.json
   ///     belong to the same run; empty if the file system does not support locks.
   FolderLock begin_saving() const;
   /// Throws std::runtime_error on every rank unless `options.resume` holds a checkpoint of the same
-  /// run, whose number of steps may be smaller. The message names each option that differs.
+  /// run. This run may have more steps. The message names each option that differs.
   /// @return  a note for the user, or "".
   std::string require_resumable() const;
 };

@@ -20,8 +20,8 @@ struct Config {
   int64_t d_mlp() const { return mlp_ratio * d_model; }
 };
 
-/// Returns a named configuration: `tiny` (for tests), `small` (the default) or `medium`. For any
-/// other name, throws std::runtime_error that lists these names.
+/// Returns a named configuration: `tiny` (for tests), `small` (the default) or `medium`. Throws
+/// std::runtime_error for any other name, with a message that lists these names.
 Config preset(const std::string& name);
 
 /// The role of a parameter: Muon updates hidden matrices, and AdamW updates all other parameters.
@@ -36,8 +36,8 @@ struct ParamSpec {
   int64_t elements() const;
 };
 
-/// Returns all parameters in the order in which every function of the model takes them: wte, wpe;
-/// for each layer h<i>: norm1, wq, wk, wv, wo, norm2, w_up, w_down; norm, head.
+/// Returns all parameters, in the order that every function of the model uses: wte, wpe; for each
+/// layer h<i>: norm1, wq, wk, wv, wo, norm2, w_up, w_down; norm, head.
 std::vector<ParamSpec> param_specs(const Config& config);
 
 /// The indices of the parameters in that order.

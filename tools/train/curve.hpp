@@ -33,9 +33,8 @@ struct Curve {
 /// line for each point. A field is empty if nothing was measured.
 std::string curves_csv(const std::vector<Curve>& curves);
 
-/// Draws the validation losses as strong lines and the training losses as faint ones, with a colour
-/// for each optimizer. The steep curves in the first tenth of the steps may leave the picture at
-/// the top.
+/// Draws the validation losses as strong lines and the training losses as faint lines, with one
+/// color for each optimizer. Losses in the first tenth of the steps may be cut off at the top.
 std::string curves_svg(const std::vector<Curve>& curves, const std::string& title,
                        const std::string& subtitle);
 

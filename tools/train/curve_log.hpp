@@ -18,8 +18,8 @@ class CurveLog {
   CurveLog(std::string folder, std::string title, std::string subtitle);
 
   /// Begins the curve of a run. If `first_step` > 0, continues the curve in loss.csv and drops its
-  /// later steps. Throws std::runtime_error if loss.csv then has another optimizer or cannot be
-  /// read.
+  /// later steps. Throws std::runtime_error if loss.csv must be continued but contains another
+  /// optimizer or cannot be read.
   void begin(const std::string& optimizer, int64_t first_step);
   /// Adds the values after a step. If the last point has the same step, adds only the values that
   /// were not known yet.

@@ -8,9 +8,9 @@
 
 namespace muonrt::train {
 
-/// The mesh of a run. The names of the mesh dimensions are those of muonrt/strategies.h and
-/// determine the placements of the parameters. tp shards dimension 1 of matrices and replicates
-/// vectors. On every mesh each rank computes its own share of the batch.
+/// The mesh of a run. The names of its dimensions are defined in muonrt/strategies.h and determine
+/// the placements of the parameters. tp shards dimension 1 of matrices and replicates vectors. On
+/// every mesh, each rank computes a different share of the batch.
 class TrainMesh {
  public:
   /// @param text  for example "dp=2,fsdp=2". If empty, the mesh is fsdp over all ranks, with dp=2

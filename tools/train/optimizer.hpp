@@ -13,12 +13,12 @@ namespace muonrt::train {
 /// @param name  a name from tools/optimizers, or a path, which contains a '/' or ends with .json.
 std::string optimizer_text(const std::string& name);
 
-/// One optimizer of `--optimizer` for one model. It is an opt.json whose rules are matched with the
-/// names of the model's parameters. The mesh determines the layouts, so a file with layouts is
-/// rejected.
+/// One of the optimizers of `--optimizer`, for one model. It is defined by an opt.json, whose rules
+/// are matched with the names of the model's parameters. The mesh of the run determines the
+/// layouts, so a file that contains layouts is rejected.
 class TrainOptimizer {
  public:
-  /// Throws std::runtime_error that names the rule and the key.
+  /// Throws std::runtime_error with a message that names the rule and the key.
   /// @param name     as for optimizer_text.
   /// @param qk_clip  threshold for the query and key matrices, which overrides the rules; 0 keeps
   ///     the thresholds of the rules.

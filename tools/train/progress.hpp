@@ -14,14 +14,14 @@ namespace muonrt::train {
 class Progress {
  public:
   struct Run {
-    std::string label;            // "muon"
-    int64_t first_step = 0;       // number of steps that were done before the run was resumed
+    std::string label;            // for example "muon"
+    int64_t first_step = 0;       // number of steps before the run was resumed
     int64_t steps = 0;            // number of the last step
     int64_t later_steps = 0;      // steps of the following runs, for the remaining time
     int64_t tokens_per_step = 0;  // tokens of all ranks together
   };
   Progress(std::FILE* out, tool::Screen screen, Run run);
-  /// Shows the last step in a line that is not overwritten.
+  /// Shows the last step. The line is not overwritten.
   ~Progress();
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;

@@ -239,7 +239,7 @@ muonrt_step_report_t Trainer::step_optimizer(int64_t step) {
   return report;
 }
 
-/// Loads the optimizer. Nothing else was saved, because batches follow from seed and step.
+/// Loads the optimizer. No other state was saved, because batches follow from seed and step.
 void Trainer::load() {
   // The groups of the saved step are set first, so that a note on a setting appears only if the
   // file has changed.
@@ -298,7 +298,7 @@ std::unique_ptr<Progress> Trainer::progress(std::FILE* out) const {
                     options_.batch * config_.context});
 }
 
-/// Runs one step. Saves a checkpoint and validates if either is due. Adds to `times`.
+/// Runs one step. Saves a checkpoint and validates if they are due. Adds to `times`.
 CurvePoint Trainer::advance(int64_t step, RunResult& result, Times& times,
                             tool::HealthLog& health) {
   muonrt_step_report_t report;
@@ -323,8 +323,8 @@ CurvePoint Trainer::advance(int64_t step, RunResult& result, Times& times,
     trace_.add(comm_, *optimizer_);
   CurvePoint point{result.steps, result.train_loss, std::nan(""),
                    result.steps * options_.batch * config_.context, now() - times.start};
-  // The point is logged before the save, so that a run that continues from it has this step in its
-  // curve.
+  // The point is logged before the checkpoint is saved. A run that continues from the checkpoint
+  // then has this step in its curve.
   if (log_) log_->add(point);
   if (!options_.save.empty() && (last || result.steps % options_.save_every == 0)) {
     save(result.steps);

@@ -19,7 +19,7 @@ namespace muonrt::train {
 struct RunPlan {
   std::string optimizer;  // one of Options::optimizers
   uint64_t seed = 1;
-  // peak rate of the group of TrainOptimizer::lr; other groups keep their ratio to it
+  // peak rate of the group of TrainOptimizer::lr; the rates of other groups keep their ratio to it
   double lr = 0.0;
   int64_t later_steps = 0;  // steps of the following runs, for the remaining time
 };
@@ -32,12 +32,12 @@ struct RunResult {
   double tokens_per_second = 0.0;                                // 0 if no step remained
   double optimizer_ms = 0.0;                                     // mean over the steps
   double exposed_ms = 0.0;
-  int64_t first_step = 0;  // number of steps before this run, from a checkpoint
-  int64_t steps = 0;       // number of all steps, including the earlier ones
+  int64_t first_step = 0;  // number of steps before this run, from the checkpoint
+  int64_t steps = 0;       // number of all steps, including steps before this run
   /// For each step of this run: the largest input of an attention softmax over the whole batch,
   /// with the weights before the step.
   std::vector<float> max_logits;
-  int64_t clipped_heads = 0;      // heads that QK-clip scaled, summed over these steps
+  int64_t clipped_heads = 0;      // heads that QK-clip scaled, summed over the steps of this run
   int64_t saved_param_bytes = 0;  // size of the parameters in the last checkpoint
   bool interrupted = false;
   std::string warning;      // warning about a first step that moved a matrix far

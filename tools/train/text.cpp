@@ -16,7 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Debian's Bible reader prints all verses, one verse per line. `-f` turns off line wrapping and
+// Debian's Bible reader prints all verses, one on each line. `-f` turns off line wrapping and
 // paging.
 constexpr const char* kBibleCommand = "bible -f 'gen1:1-rev22:21' 2>/dev/null </dev/null";
 constexpr size_t kBibleLeast = 4'000'000;  // version 4.38 prints 4,404,412 bytes

@@ -32,8 +32,8 @@ class ErrorChannel {
   /// this function.
   void throw_if_failed();
 
-  /// Does the same before an operation. With it, a late rank receives a published error before it
-  /// receives the messages that arrived together with the error.
+  /// Like throw_if_failed(), but for use before an operation: a late rank then receives a published
+  /// error before the messages that arrived together with the error.
   /// @param messages  an estimate of how many messages may have arrived.
   void throw_if_failed_before(int64_t messages);
 

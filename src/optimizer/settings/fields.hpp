@@ -9,11 +9,11 @@
 namespace muonrt {
 
 // The settings of a group and of an optimizer that are numbers, enums or bools, with one row for
-// each setting. From these rows other code generates the reading of settings and their defaults
-// (src/api), validation, the comparison between ranks, changes between steps, `muonrt info
-// defaults`, the keys of opt.json with their manual, and Python's keyword arguments. tools/opt_json
-// and tools/python compile this header without linking the library's internals, so everything in it
-// must be inline.
+// each setting. Other code derives the following from these rows: the defaults, the conversion of
+// the C structs (src/api), range checks, the comparison between ranks, changes between steps,
+// `muonrt info defaults`, the keys of opt.json with their manual, and Python's keyword arguments.
+// tools/opt_json and tools/python compile this header without linking the library's internals, so
+// everything in it must be inline.
 
 /// The name of a value of an enum, and that value in the C headers.
 struct Word {
@@ -172,8 +172,9 @@ void visit_group_fields(Visit&& visit) {
   visit(Field{MUONRT_FIELD(normuon_axis), Choice{kNormuonAxes}, kFixed | kMuonOnly | kNoKey});
 }
 
-/// Does the same for the options of an optimizer, which cannot change. In C they are fields of
-/// muonrt_optimizer_options_t and of its `tuning` and `debug`. `device` is read separately.
+/// Like visit_group_fields(), for the options of an optimizer, which cannot change. In C they are
+/// fields of muonrt_optimizer_options_t and of its `tuning` and `debug`. `device` is read
+/// separately.
 template <class Visit>
 void visit_option_fields(Visit&& visit) {
   const NumberOrNone rate = {"the time of a step would not be finite", "the device's own"};

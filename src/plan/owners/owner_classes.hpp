@@ -39,9 +39,9 @@ struct Shares {
 void rebalance(const OwnerProblem& problem, const OwnerClasses& classes, int64_t lower_bound,
                Shares& shares);
 
-/// Returns a lower bound on the makespan. It considers the mean, the largest item and bin packing,
-/// for all usable ranks together and for each distinct set of ranks with the items that only these
-/// ranks may own.
+/// Returns a lower bound on the makespan, from the mean, the largest item and bin packing. It is
+/// computed for all usable ranks together, and for each distinct set of ranks with the items that
+/// only these ranks may own.
 /// @param reached  the makespan of an existing assignment.
 int64_t owner_lower_bound(const OwnerProblem& problem, const OwnerClasses& classes,
                           int64_t reached);

@@ -12,7 +12,7 @@ namespace muonrt {
 namespace {
 
 constexpr size_t kListWidth = 20;
-constexpr double kNotable = 1.01;  // ratio of costs from which a difference is reported
+constexpr double kNotable = 1.01;  // smallest ratio of costs that is reported
 
 using Align = TextTable::Align;
 

@@ -13,7 +13,8 @@ namespace muonrt {
 struct RankRange {
   int32_t first, count;
   int64_t numel;  // number of elements of each message
-  /// Hash of the first message, equal if it has the same shards of the same matrices.
+  /// Hash of the first message. Messages with the same shards of the same matrices have equal
+  /// hashes.
   uint64_t content;
 };
 

@@ -68,7 +68,8 @@ PlanReport report_on(const Plan& plan, std::span<const int64_t> scratch = {},
 /// "slices".
 const char* content_name(const ChunkSpec& chunk);
 
-/// Returns the layout of a parameter as text, and also that of its gradient if it is separate.
+/// Returns the layout of a parameter as text, and also the layout of its gradient if it is
+/// separate.
 std::string layout_text(const ParamSpec& spec);
 
 /// Returns "direct", or the number of replicas in a block, as text.

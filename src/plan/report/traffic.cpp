@@ -177,7 +177,8 @@ class Measurement {
     peers_[static_cast<size_t>(first + count)].add(each, -1);
   }
 
-  /// Adds a message of `bytes` from each of these ranks to `owner`, whose own is not stored twice.
+  /// Adds a message of `bytes` from each of these ranks to `owner`. A message of the owner to
+  /// itself is stored only once.
   void gather(int32_t first, int32_t count, size_t owner, int64_t bytes) {
     const auto self = static_cast<int32_t>(owner);
     const bool own = first <= self && self < first + count;
@@ -190,7 +191,7 @@ class Measurement {
   }
 
   /// Adds a message of a return to each of these ranks. If the return has two levels, the ranks
-  /// forward this message together with those of all other owners.
+  /// forward this message together with the messages of all other owners.
   void give_back(size_t owner, int32_t first, int32_t count, int64_t bytes) {
     const auto self = static_cast<int32_t>(owner);
     const bool own = first <= self && self < first + count;
@@ -209,9 +210,9 @@ class Measurement {
     out_.ranks[rank].peers = std::max(out_.ranks[rank].peers, others);
   }
 
-  /// Adds the second level of a return. Each rank forwards what it received from owners to the
-  /// ranks in its block that hold the same shard. The forwarded messages are contiguous; only the
-  /// end of the last one is not aligned.
+  /// Adds the second level of a return. Each rank forwards the data that it has received from
+  /// owners to the ranks in its block that hold the same shard. The forwarded messages are
+  /// contiguous; only the end of the last one is not aligned.
   void add_relay() {
     const Layout& layout = front_layout(plan_, *chunk_);
     const std::vector<int> full = layout.full_replica_dims();

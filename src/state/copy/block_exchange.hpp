@@ -17,8 +17,8 @@ class BlockExchange {
   explicit BlockExchange(Optimizer& optimizer);
 
   /// Sends `blocks[r]` to rank r, and returns the blocks that all ranks have sent to this one,
-  /// whose sizes must be `receive_bytes`. Collective. Errors: those of the communicator, which the
-  /// error ends.
+  /// whose sizes must be `receive_bytes`. Collective. Errors: any error of the communicator, which
+  /// then cannot be used again.
   Blocks run(const Blocks& blocks, const std::vector<int64_t>& receive_bytes);
 
  private:

@@ -1,5 +1,5 @@
-// Tests steps through the C ABI in a program that uses its own streams, some of which are being
-// captured.
+// Tests steps through the C ABI in a program that uses its own streams. The program captures some
+// of them.
 
 #include <algorithm>
 #include <catch2/catch.hpp>
@@ -38,7 +38,7 @@ class CallersStream {
   Kind kind_;
 };
 
-/// Writes the gradient that the optimizer's vector needs, after work that takes a while.
+/// Writes the gradient of the optimizer's vector, after other work that takes some time.
 class Writer {
  public:
   explicit Writer(AbiRig& rig)
@@ -74,7 +74,7 @@ constexpr cudaStreamCaptureMode kModes[] = {
 TEST_CASE("caller's stream: a step waits for gradients that the stream still has to write",
           "[cuda]") {
   // Each pair is {the stream that writes, the stream that is passed}. By the rules of the default
-  // stream, the second one waits for the first.
+  // stream, the stream that is passed waits for the stream that writes.
   const std::pair<Kind, Kind> cases[] = {
       {Kind::kBlocking, Kind::kBlocking}, {Kind::kNonBlocking, Kind::kNonBlocking},
       {Kind::kNull, Kind::kNull},         {Kind::kLegacy, Kind::kLegacy},
@@ -89,7 +89,7 @@ TEST_CASE("caller's stream: a step waits for gradients that the stream still has
     Writer writer(rig);
     const CallersStream theirs(writes), other(passed);
     writer.write(theirs.handle);
-    // If the second stream did not wait, the gradient would be NaN and the step would be skipped.
+    // If the passed stream did not wait, the gradient would be NaN and the step would be skipped.
     CHECK(rig.step(writes == passed ? theirs.handle : other.handle) == MUONRT_OK);
     for (const float x : rig.vector()) CHECK(x < 0.6f);
   }

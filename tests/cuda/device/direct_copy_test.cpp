@@ -1,5 +1,6 @@
 // Tests messages between ranks that are threads if the GPU does not complete a copy in time, and
-// messages of a single rank. The cases need the emulator, whose streams can be stopped.
+// messages of a single rank. Only the emulator can run these cases, because its streams can be
+// stopped.
 
 #include <atomic>
 #include <catch2/catch.hpp>
@@ -15,8 +16,8 @@ using namespace cuda_test;
 using transport_test::on_ranks;
 
 namespace {
-// Timeouts in milliseconds. The shorter one expires while a GPU is stopped. The thread of another
-// rank needs less time than that to start its operation, even on a busy machine.
+// Timeouts in milliseconds. The short timeout expires while a GPU is stopped. It still gives
+// another rank's thread enough time to start its operation, even on a busy machine.
 constexpr int64_t kShort = 2000, kLong = 60000;
 
 }  // namespace
@@ -69,7 +70,7 @@ TEST_CASE("direct copy: a sender keeps its memory until a slow copy has ended", 
 
 TEST_CASE("direct copy: a copy that the GPU does not end is reported with the timeout",
           "[emulated]") {
-  // The receiver stops waiting some seconds after the timeout.
+  // The receiver stops waiting several seconds after the timeout.
   ThreadFaults faults;
   faults.before_delivery = [&](const ThreadMessage& m) {
     if (m.to == 1 && m.kind == OperationKind::kExchange) emulator::hold(true);

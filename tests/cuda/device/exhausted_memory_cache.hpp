@@ -10,7 +10,7 @@
 namespace cuda_test {
 
 /// While such an object exists, communicators on the first GPU cannot reuse memory that was cached
-/// before.
+/// before its construction.
 class ExhaustedMemoryCache {
  public:
   ExhaustedMemoryCache() {

@@ -1,5 +1,5 @@
-// A profiler for tests, which is a library that NVTX loads if NVTX_INJECTION64_PATH names it. For
-// each range that begins or ends, it adds a line to the file that MUONRT_TEST_RANGES names. Threads
+// A profiler for tests. NVTX loads this library if NVTX_INJECTION64_PATH names it. For each range
+// that begins or ends, the library adds a line to the file that MUONRT_TEST_RANGES names. Threads
 // are numbered in the order of their first ranges. The lines have two forms:
 //   thread push domain payload text
 //   thread pop domain
@@ -24,8 +24,8 @@ int thread_number() {
   return number;
 }
 
-/// Returns the name of a domain. A handle is the address of the name, and null is the default
-/// domain.
+/// Returns the name of a domain. The handle of a domain is the address of its name, and null means
+/// the default domain.
 const char* name_of(nvtxDomainHandle_t domain) {
   return domain ? reinterpret_cast<const std::string*>(domain)->c_str() : "default";
 }

@@ -1,4 +1,4 @@
-// Builds with _FORTIFY_SOURCE report an error if longjmp changes the stack.
+// If _FORTIFY_SOURCE is defined, glibc reports an error when longjmp changes the stack.
 #undef _FORTIFY_SOURCE
 #include "block.hpp"
 
@@ -32,10 +32,10 @@ struct Fiber {
   jmp_buf here;        // where the thread has stopped
   bool started = false;
   std::unique_ptr<char[]> stack = std::make_unique<char[]>(kStackBytes);
-  // The value that the thread passes to a barrier or shuffle, and the value that it gets.
+  // The value that the thread passes to a barrier or shuffle, and the value that it receives.
   unsigned given = 0, taken = 0;
   unsigned lane = 0;            // the lane whose value a shuffle takes
-  size_t first = 0, count = 0;  // the threads of its allgather
+  size_t first = 0, count = 0;  // the threads that take part in its allgather
   size_t bytes = 0;
   unsigned char contribution[kContributionBytes];
   void (*function)(const unsigned char*) = nullptr;
@@ -232,7 +232,7 @@ void prepare(const std::function<void()>& thread, const Cluster& cluster) {
   }
 }
 
-/// Runs the threads of a warp, and other threads if these only wait for each other.
+/// Runs the threads of a warp, and also other threads if the warp only waits for them.
 bool let_warp_run(size_t warp) {
   const size_t first = warp * kWarp, end = std::min(first + kWarp, machine().size);
   bool moved = false;
@@ -247,8 +247,8 @@ bool let_warp_run(size_t warp) {
   return moved;
 }
 
-/// Runs every thread that can run, except warps that are delayed for a while. The delays let
-/// unordered accesses happen in many orders.
+/// Runs every thread that can run, except warps that are delayed for some rounds. The delays make
+/// unordered accesses happen in many different orders.
 bool let_all_run() {
   bool moved = false, slept = false;
   const size_t warps = (machine().size + kWarp - 1) / kWarp, offset = roll() % warps;

@@ -18,8 +18,8 @@ struct Cluster {
 };
 
 /// Runs a cluster. Calls `thread` once for each thread of the cluster; the threads take turns. If a
-/// thread throws an exception, throws it again. Throws std::logic_error if the threads wait for
-/// something that cannot happen.
+/// thread throws an exception, rethrows it. Throws std::logic_error if the threads wait for an
+/// event that cannot happen.
 void run_cluster(const std::function<void()>& thread, const Cluster& cluster);
 
 // The emulated instructions use the following functions, which a running thread calls.
@@ -40,24 +40,24 @@ size_t shared_bytes();
 /// block must not be accessed.
 bool block_runs(unsigned block);
 
-/// Waits for a barrier of `count` threads of the block, from the `first`-th on, in which each
-/// contributes `bytes` (at most 256). Returns all contributions in the order of the threads. They
-/// are valid until the next call by the same threads.
+/// Waits for a barrier of `count` threads of the block, beginning with thread `first`. Each thread
+/// contributes `bytes` (at most 256). Returns all contributions in the order of the threads. The
+/// result is valid until the next call by the same threads.
 const unsigned char* allgather(size_t first, size_t count, const void* contribution, size_t bytes);
-/// Does the same as allgather(), but before any of the threads continues, `function` is called once
-/// with all contributions. Implements instructions that several threads execute together.
+/// As allgather(), but calls `function` once with all contributions before any of the threads
+/// continues. Implements instructions that several threads execute together.
 void run_as_one(size_t first, size_t count, const void* contribution, size_t bytes,
                 void (*function)(const unsigned char* all));
 /// Waits for the previous launches.
 void griddepcontrol_wait();
-/// Throws std::logic_error if previous launches may still run, because then memory that they access
-/// may be neither read nor written.
+/// Throws std::logic_error if previous launches may still run. The thread may then neither read nor
+/// write memory that these launches access.
 void require_predecessors();
 /// Waits until all threads of the cluster have called this function.
 void cluster_barrier();
 /// Blocks the thread until `ready(context)` returns true. The function is called between turns.
 void wait_until(bool (*ready)(void* context), void* context);
-/// Runs `work` at some later time, as another engine of the GPU would.
+/// Runs `work` at some later time, like a copy engine of a GPU.
 void later(std::function<void()> work);
 
 }  // namespace emulator

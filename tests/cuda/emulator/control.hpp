@@ -11,11 +11,11 @@ namespace emulator {
 
 /// While `held` is true, enqueued work does not run, and incomplete events stay incomplete.
 void hold(bool held);
-/// Makes the next launch fail, and everything after it.
+/// Makes the next launch and everything after it fail.
 void fail_next_kernel();
 void forget_failure();
-/// Makes one of the calling thread's next allocations of device or pinned memory fail. If `number`
-/// is 1, the next one fails. If it is 0, none fails.
+/// Makes allocation number `number` of device or pinned memory fail, counted from now on the
+/// calling thread; 1 is the next one. If `number` is 0, no allocation fails.
 void fail_allocation(int number);
 /// Numbers of kernels that were launched so far.
 struct Launched {
@@ -31,15 +31,15 @@ void pretend_sms(int count);
 int64_t graph_launches();
 /// Returns the number of kernels, copies and fills that are enqueued and have not run.
 int64_t pending();
-/// Returns the number of calls so far in which a real runtime waits, allocates, creates an object
-/// or loads a kernel. A step must not make such calls.
+/// Returns the number of calls so far for which a real runtime waits, allocates memory, creates an
+/// object or loads a kernel. A step must not make such calls.
 int64_t slow_calls();
 /// Returns the devices on which a context was created since forget_contexts(), one bit for each.
 unsigned contexts();
 void forget_contexts();
-/// enter_foreign_context() makes the calling thread enter or leave a context of the program, which
-/// is not the primary context of the current device. foreign_calls() returns the number of calls
-/// that were made in such contexts.
+/// enter_foreign_context() makes the calling thread enter or leave a context that the program has
+/// created, and that is not the primary context of the current device. foreign_calls() returns the
+/// number of calls in such contexts.
 void enter_foreign_context(bool enters);
 int64_t foreign_calls();
 
@@ -55,11 +55,10 @@ class MachineLock {
 /// returns false, and until then later work of the stream waits.
 /// @return The position of the work in the stream.
 int64_t enqueue_operation(cudaStream_t stream, std::function<bool()> attempt);
-/// Runs the work that can run now. Returns whether the streams that thread `owner` has created have
-/// no other work, which is required before the thread frees memory.
+/// Runs the work that can run now. Returns true if the streams that the thread `owner` has created
+/// have no work left. A thread must wait for this before it frees memory.
 bool drain(std::thread::id owner);
-/// Runs the work before a position, as far as that is possible now. Returns whether all of it has
-/// run.
+/// Runs the work before `position`, as far as it can run now. Returns whether all of it has run.
 bool reach(cudaStream_t stream, int64_t position);
 
 // The emulated libraries of the vendor, which are built separately, use the following functions.
@@ -68,8 +67,8 @@ bool reach(cudaStream_t stream, int64_t position);
 int library_device();
 /// Returns whether the memory belongs to the current device or is pinned.
 bool library_reaches(const void* memory);
-/// Counts a slow call. Call it before the library allocates, waits or loads a kernel. Returns false
-/// if a capture forbids this, and invalidates that capture.
+/// Counts a slow call. The library calls it before it allocates, waits or loads a kernel. Returns
+/// false if a capture forbids this, and invalidates that capture.
 bool library_may_load();
 /// Enqueues a kernel on the current device, which must be the device of the stream.
 cudaError_t enqueue_library_kernel(cudaStream_t stream, std::function<void()> work);

@@ -14,8 +14,8 @@
 #define __host__
 #define __launch_bounds__(...)
 #define __grid_constant__
-// A host thread runs blocks one after the other, and shared memory keeps its content between them,
-// as on a GPU.
+// A host thread runs blocks one after the other. As on a GPU, shared memory keeps its content
+// between blocks.
 #define __shared__ static thread_local
 
 struct uint3 {
@@ -45,7 +45,7 @@ inline unsigned __vmaxu2(unsigned a, unsigned b) {
   return (high & 0xffff0000u) | (low & 0xffffu);
 }
 inline unsigned __vmins2(unsigned a, unsigned b) {
-  // Flipping these bits turns the signed order into the unsigned order.
+  // Flipping these bits converts the signed order to the unsigned order.
   const unsigned signs = 0x80008000u;
   return ~__vmaxu2(~a ^ signs, ~b ^ signs) ^ signs;
 }
@@ -88,8 +88,8 @@ using cudaEvent_t = emulator::Event*;
 using cudaGraph_t = emulator::Graph*;
 using cudaGraphExec_t = emulator::Graph*;
 using cudaGraphNode_t = void*;
-// Handles of default streams: the legacy one, which synchronizes with blocking streams, and the
-// calling thread's.
+// Handles of default streams: the legacy stream, which synchronizes with blocking streams, and the
+// calling thread's stream.
 #define cudaStreamLegacy (reinterpret_cast<cudaStream_t>(1))
 #define cudaStreamPerThread (reinterpret_cast<cudaStream_t>(2))
 

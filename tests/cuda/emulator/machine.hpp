@@ -14,13 +14,13 @@
 
 namespace emulator {
 
-/// The state of the emulated GPUs, except for their memory. Its mutex protects it.
+/// The state of the emulated GPUs, except their memory. Its mutex protects it.
 struct Machine {
   std::recursive_mutex mutex;
   std::set<Stream*> streams;  // all except the default ones
   Stream default_streams[kDevices];
   std::map<std::pair<std::thread::id, int>, std::unique_ptr<Stream>> of_threads;
-  // The bytes that were granted to a kernel on a device.
+  // The bytes of shared memory that a kernel may use on a device.
   std::map<std::pair<const void*, int>, size_t> shared_bytes;
   std::set<std::pair<const void*, int>> loaded;  // kernels, by device
   unsigned contexts = 0;                         // devices that have a context, one bit for each
@@ -36,8 +36,8 @@ struct Machine {
 };
 
 Machine& machine();
-/// The state of the calling thread. `in_foreign_context` is true if the thread is in a context of
-/// the program on that device.
+/// The state of the calling thread. `in_foreign_context` is true if the thread is in a context that
+/// the program has created on that device.
 extern thread_local int current_device;
 extern thread_local bool in_foreign_context;
 
@@ -51,7 +51,7 @@ struct Lock {
 /// Stores an error for cudaGetLastError and returns it.
 cudaError_t result(cudaError_t error);
 
-/// Creates a context on the current device, as nearly every call of the runtime does.
+/// Creates a context on the current device, like nearly every call of the runtime.
 void touch();
 
 /// Returns the stream that a handle denotes for the calling thread and its current device.
@@ -71,7 +71,8 @@ void for_each_stream(const Visit& visit) {
 cudaError_t order(Stream& stream);
 /// Appends an entry to the stream, or to its capture.
 void append(Stream& stream, std::function<bool()> entry);
-/// Returns false, and invalidates captures, if a capture forbids calls that may wait or allocate.
+/// Returns true if no capture forbids calls that may wait or allocate. Otherwise invalidates the
+/// captures.
 bool may_wait();
 
 }  // namespace emulator

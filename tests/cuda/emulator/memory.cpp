@@ -15,7 +15,7 @@ struct Mapping {
   MemoryBlock block;
   size_t bytes;
   char* pages;
-  size_t page_bytes;  // size without the page after it
+  size_t page_bytes;  // without the page after the block
 };
 
 struct Memory {
@@ -44,7 +44,7 @@ void* allocate_memory(size_t bytes, int device, bool host) {
   void* pages =
       mmap(nullptr, page_bytes + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (pages == MAP_FAILED) return nullptr;
-  // Huge pages help because the protection of scratch memory changes at every launch.
+  // Huge pages save time, because the protection of scratch memory changes at every launch.
   madvise(pages, page_bytes, MADV_HUGEPAGE);
   std::memset(pages, kNanByte, page_bytes);
   char* first = static_cast<char*>(pages);

@@ -1,4 +1,4 @@
-// The rest of the runtime: devices, memory, kernels, and copies.
+// The other functions of the runtime: devices, memory, kernels, and copies.
 
 #include <cstdio>
 #include <cstring>
@@ -25,7 +25,7 @@ namespace {
 
 thread_local int failing_allocation = 0;
 
-constexpr size_t kSharedUnasked = 48 * 1024;  // bytes that a block may use without an attribute
+constexpr size_t kSharedUnasked = 48 * 1024;  // bytes that a block may use by default
 
 void lock_machine() {
   machine().mutex.lock();
@@ -33,12 +33,12 @@ void lock_machine() {
 }
 void unlock_machine() {
   // Memory becomes inaccessible only when the last lock is released, because changing the
-  // protection takes long.
+  // protection is slow.
   if (--machine().locks == 0) set_reach(0);
   machine().mutex.unlock();
 }
 
-/// Begins a launch on a device. Returns false if a test has requested a failure.
+/// Begins a launch on a device. Returns false if a test has made this launch fail.
 bool begin_kernel(int device) {
   set_reach(1u << device);
   if (std::exchange(machine().fail_next, false)) machine().lost = true;
@@ -53,7 +53,7 @@ cudaError_t enqueue(Stream& stream, std::function<void()> work) {
   append(stream, [work = std::move(work)] {
     const unsigned before = reach();
     if (!machine().lost) work();
-    if (before != 0) set_reach(before);  // restores the reach of the work that caused this call
+    if (before != 0) set_reach(before);  // restores the access that the calling work had
     return true;
   });
   return cudaSuccess;
@@ -261,7 +261,7 @@ cudaError_t cudaHostAlloc(void** memory, size_t bytes, unsigned) {
   return allocate(memory, bytes, true);
 }
 // A real cudaFree waits for all work of the device, because an exchange may still read the memory.
-// Here the ranks are threads that share a GPU, so each waits only for its own work.
+// Here the ranks are threads that share a GPU, so each thread waits only for its own work.
 cudaError_t cudaFree(void* memory) {
   while (true) {
     const Lock lock;
@@ -285,8 +285,8 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const vo
   return cudaSuccess;
 }
 
-// Copies and fills may access the memory of any device, but for a fill the device of its stream
-// must be current.
+// Copies and fills may access the memory of any device. For a fill, the device of the stream must
+// be current.
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind,
                             cudaStream_t stream) {
   const Lock lock;
@@ -301,7 +301,7 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
   }
   ++machine().slow_calls;
   if (!may_wait()) return result(cudaErrorStreamCaptureUnsupported);
-  // When a copy from pageable memory returns, the runtime has read all of the memory.
+  // When a copy from pageable memory returns, the runtime has already read all of this memory.
   const auto* first = static_cast<const unsigned char*>(from);
   return enqueue(of(stream), [=, read = std::vector<unsigned char>(first, first + bytes)] {
     set_reach(reach() | devices);

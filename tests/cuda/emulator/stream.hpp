@@ -14,7 +14,7 @@ namespace emulator {
 /// Captured work, in the order in which it was captured.
 struct Graph {
   std::vector<std::function<bool()>> work;
-  bool valid = true;  // no operation was requested that cannot be captured
+  bool valid = true;  // false after an operation that cannot be captured
   cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal;
   std::thread::id owner;  // the thread that began the capture
 };
@@ -22,10 +22,10 @@ struct Graph {
 struct Stream {
   int device = 0;
   std::thread::id owner = std::this_thread::get_id();  // the thread that created it
-  bool blocking = true;                     // whether it and the default stream wait for each other
+  bool blocking = true;                     // whether it synchronizes with the default stream
   std::unique_ptr<Graph> capture;           // the graph, while the stream is being captured
   std::deque<std::function<bool()>> queue;  // an entry returns false if it cannot run yet
-  int64_t ran = 0;                          // number of entries before the first of the queue
+  int64_t ran = 0;  // number of entries that have been removed from the queue
   bool running = false;
   const std::shared_ptr<char> life = std::make_shared<char>();
   int64_t end() const { return ran + static_cast<int64_t>(queue.size()); }
@@ -34,7 +34,7 @@ struct Stream {
 struct Event {
   int device = 0;
   Stream* stream = nullptr;   // null if the event was never recorded
-  std::weak_ptr<char> alive;  // token of the stream, whose address may be reused
+  std::weak_ptr<char> alive;  // token of the stream, because its address may be reused
   int64_t position = 0;       // the event is complete when the stream has run this many entries
   bool is_complete() const { return alive.expired() || stream->ran >= position; }
 };

@@ -6,33 +6,33 @@
 
 #include "cuda/nccl/nccl_api.hpp"
 
-/// A fake NCCL for the threads of a test on the emulated GPU. It has groups, whose messages are
-/// copied when the streams of both ends have reached them, and sums over all ranks. A blocking
-/// communicator waits for the other ranks inside three calls, as NCCL does: when it is created,
-/// when it is split, and in its first group. The fake checks the rules that users of NCCL must
-/// follow, and records violations.
+/// A fake NCCL for the threads of a test on the emulated GPU. It supports groups, whose messages
+/// are copied when the streams of both ends have reached them, and sums over all ranks. As with
+/// NCCL, a blocking communicator waits for the other ranks when it is created, when it is split,
+/// and in its first group. The fake checks the rules that users of NCCL must follow, and records
+/// violations.
 namespace fake_nccl {
 
 const muonrt::cuda::NcclApi& api();
 
 /// Sets the version for the calling thread. The default is 22809. Before 2.26, an operation on a
-/// non-blocking communicator leaves a job in the thread. The thread must finish this job with a
-/// call that does more than query errors.
+/// nonblocking communicator leaves a job in the thread, which the thread must finish with a call
+/// that does more than query errors.
 void set_version(int version);
 /// Discards all communicators and faults. Call it between tests, when no communicator exists. It
 /// waits for teardowns in progress.
 void reset();
-/// Returns the number of threads inside an abort, which waits for streams that have not reached
-/// enqueued operations, or inside a destroy. Both free memory, which waits for the GPU.
+/// Returns the number of threads inside an abort or a destroy. An abort waits for streams that have
+/// not reached enqueued operations. Both free memory, which waits for the GPU.
 int ending();
 
-/// Returns violations, one text for each: messages without a matching one, two threads in one
+/// Returns a text for each violation: a message without a matching one, two threads in one
 /// communicator, use after an abort, a second abort, or an unfinished job of a thread.
 std::vector<std::string> problems();
 /// Returns the operations of a rank's last communicator, for example "group: send 1 x 64, receive 1
 /// x 64" and "all_reduce 5".
 std::vector<std::string> log(int rank);
-/// Numbers of communicators that were created, aborted and destroyed so far.
+/// Numbers of communicators that have been created, aborted and destroyed.
 struct Counts {
   int64_t made = 0, aborted = 0, destroyed = 0;
 };
@@ -41,14 +41,14 @@ Counts counts();
 muonrt::cuda::NcclConfig config(int rank);
 /// Returns the largest number of messages that a rank's last communicator had in flight.
 int64_t max_in_flight(int rank);
-/// Returns addresses to which splits will write because no caller has completed these splits.
+/// Returns the addresses to which splits will write, because no caller has completed these splits.
 std::vector<const void*> unwritten();
 
-/// Makes NCCL report an error of another rank to this rank from now on.
+/// From now on, NCCL reports to this rank that another rank has failed.
 void fail(int rank);
-/// Makes creating or splitting a communicator return `result` on this rank from now on.
+/// From now on, creating or splitting a communicator returns `result` on this rank.
 void refuse(int rank, muonrt::cuda::NcclResult result);
-/// Prevents the stream of this rank from reaching its all_reduce, so the others wait for it.
+/// Prevents the stream of this rank from reaching its all_reduce, so that the other ranks wait.
 void stall_reductions(int rank, bool stalled);
 
 }  // namespace fake_nccl

@@ -33,8 +33,8 @@ bool move_message(Message& m) {
   return m.done = true;
 }
 
-/// Captures a group, which is sent again at each replay. Only messages of a rank to itself are
-/// supported.
+/// Captures a group, which sends its messages again in each replay. Only messages of a rank to
+/// itself are supported.
 NcclResult capture_group(const std::vector<Pending>& list) {
   std::vector<Pending> sends, receives;
   for (const Pending& p : list) {
@@ -53,7 +53,8 @@ NcclResult capture_group(const std::vector<Pending>& list) {
   return kNcclSuccess;
 }
 
-/// Makes a blocking communicator wait in its first group until the other ranks have entered theirs.
+/// Makes a blocking communicator wait in its first group until the other ranks have entered their
+/// first group.
 bool connect(Member* member, const std::vector<Pending>& list) {
   if (!member->blocking || member->connected) return true;
   const auto& arrived = member->world->connecting;
@@ -97,8 +98,8 @@ bool attempt(Reduction& r, const std::shared_ptr<Call>& part, int size) {
   const int rank = part->member->rank;
   const auto [in, out] = r.buffers.at(rank);
   if (part->member->aborted) {
-    // Simulates the worst output that an aborted operation may leave, which looks like the consent
-    // of all ranks.
+    // Simulates the worst possible output of an aborted operation, which looks like the consent of
+    // all ranks.
     if (!r.done && r.type == kNcclInt64) {
       for (size_t i = 0; i < r.count; ++i)
         static_cast<int64_t*>(out)[i] =
@@ -200,7 +201,7 @@ NcclResult all_reduce(const void* in, void* out, size_t n, NcclType type, NcclOp
   const emulator::MachineLock lock;
   finish_job(member);
   expect_no_job();
-  begin_job(member);  // the result of the call does not tell whether the job is finished
+  begin_job(member);  // the result of the call does not show whether the job is finished
   auto& reduction = member->world->reductions[member->reductions++];
   if (!reduction) {
     reduction = std::make_shared<Reduction>();

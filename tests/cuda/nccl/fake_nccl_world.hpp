@@ -22,7 +22,7 @@ using namespace muonrt::cuda;
 struct World;
 struct Member;
 
-/// A split of a non-blocking parent. The handle is written when all ranks have called it.
+/// A split of a nonblocking parent. The handle is written when all ranks have called the split.
 struct PendingSplit {
   NcclHandle* out = nullptr;
   Member* child = nullptr;
@@ -38,7 +38,7 @@ struct Enqueued {
 
 struct Member {
   World* world = nullptr;
-  int rank = 0, device = 0, polls = 0;  // polls: number of queries that still return "in progress"
+  int rank = 0, device = 0, polls = 0;  // polls: queries that still return "in progress"
   int version = 0;                      // NCCL version of the thread that created it
   std::thread::id maker = std::this_thread::get_id();
   NcclConfig config;
@@ -130,7 +130,7 @@ int64_t enqueue(Member* member, cudaStream_t stream, Attempt attempt) {
 
 inline void complain(const std::string& text) { state().problems.push_back(text); }
 
-/// The job of the calling thread before 2.26, which NCCL keeps in thread-local variables.
+/// The job of the calling thread before NCCL 2.26. NCCL stores it in thread-local variables.
 struct Job {
   ~Job() {
     const emulator::MachineLock lock;
@@ -142,8 +142,8 @@ struct Job {
 };
 inline thread_local Job job;
 
-/// Begins work for NCCL's own thread. Its job remains in the calling thread until the thread
-/// finishes it.
+/// Begins work for NCCL's own thread. The job of the work stays in the calling thread until this
+/// thread finishes it.
 inline void begin_job(Member* member) {
   if (member->version >= 22600 || member->blocking) return;
   job.member = member;
@@ -159,8 +159,8 @@ inline void expect_no_job() {
   complain("NCCL finds a job of rank " + std::to_string(job.member->rank) + " unfinished");
 }
 
-/// Blocks a call until `ready` returns true or `member` is aborted. After 10 seconds it returns and
-/// records a violation.
+/// Blocks a call until `ready` returns true or `member` is aborted. After 10 seconds, records a
+/// violation and returns.
 template <class Ready>
 bool block(Member* member, Ready ready) {
   const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
@@ -181,7 +181,7 @@ bool block(Member* member, Ready ready) {
 /// A call inside NCCL. Only one thread may be inside one communicator.
 class Visit {
  public:
-  /// @param ends  Whether the call is an abort, which may run while another thread is blocked
+  /// @param ends  whether the call is an abort, which may run while another thread is blocked
   ///     inside.
   explicit Visit(Member* member, bool ends = false) : member_(member) {
     if (member_->busy.exchange(true) && !(ends && member_->connecting)) {

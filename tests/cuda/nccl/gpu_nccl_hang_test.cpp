@@ -1,5 +1,5 @@
-// Tests the real NCCL after a caller's stream that does not continue. On the emulated GPU,
-// nccl_abort_test and nccl_steps_test run the same cases with a fake NCCL.
+// Tests the real NCCL if a caller's stream does not continue. On the emulated GPU, nccl_abort_test
+// and nccl_steps_test run the same cases with a fake NCCL.
 
 #include <catch2/catch.hpp>
 
@@ -39,8 +39,8 @@ TEST_CASE("nccl on a GPU: a communicator is destroyed while a stream hangs, and 
     comm.reset();
     CHECK_FALSE(theirs.has_ended());
     theirs.end();
-    // An aborted sum must not be written. The sum of a single rank may need no NCCL operation that
-    // completes late.
+    // An aborted sum must not be written. The sum of a single rank may not need an NCCL operation,
+    // so it may already be complete.
     const int64_t sum = machine.get_one(out);
     CHECK((sum == 9 || (behind && sum == 5)));
   }
@@ -60,7 +60,7 @@ TEST_CASE("nccl on a GPU: steps of any size after a stream that hangs end at the
     c.settings.graphs = graphs;
     c.settings.chunk_bytes = 1024;  // each chunk has one matrix
     OneRank alone(c, real);
-    BusyStream theirs;  // is destroyed first, also after a failed check
+    BusyStream theirs;  // destroyed first, also after a failed check
     const auto before = alone.step(theirs.handle);
     CHECK((before ? before->message() : "") == "");
     theirs.work();

@@ -54,7 +54,7 @@ TEST_CASE("nccl on a GPU: one rank creates, reduces and ends as if staged, and s
   CHECK(run_world(with_mesh(0, 0), real) == run_world(with_mesh(0, 0), staged));
 }
 
-// This case is hidden. Each rank is started by hand as a separate process, both on one GPU (see
+// This case is hidden. Each rank is a process that is started by hand, and both use one GPU (see
 // README.md).
 TEST_CASE("nccl on a GPU: if a process dies, the step of the other ends and changes nothing",
           "[.nccl-dies]") {

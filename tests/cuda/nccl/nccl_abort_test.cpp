@@ -1,6 +1,5 @@
-// Tests the end of communicators while a caller's stream hangs. NCCL does not complete an abort
-// before the stream has reached the enqueued operations, and freeing memory waits until the GPU is
-// idle.
+// Tests how communicators end while a caller's stream hangs. NCCL does not complete an abort before
+// the stream has reached the enqueued operations, and freeing memory waits until the GPU is idle.
 
 #include <catch2/catch.hpp>
 #include <chrono>
@@ -20,7 +19,7 @@ using cuda::SharedNcclComm;
 
 namespace {
 
-constexpr int64_t kSlackMs = 5000;  // allows for a machine that has other work
+constexpr int64_t kSlackMs = 5000;  // allows for other work on the machine
 
 class Stopwatch {
  public:
@@ -56,7 +55,7 @@ struct Fixture {
 
 }  // namespace
 
-TEST_CASE("nccl abort: no end of a communicator waits for a stream, and NCCL ends after it",
+TEST_CASE("nccl abort: ending a communicator never waits for a stream, and NCCL ends later",
           "[nccl]") {
   struct Row {
     const char* what;
@@ -133,7 +132,7 @@ TEST_CASE("nccl abort: a flag that enqueued work reads is not reused", "[nccl]")
   fixture.sum(*comm);
   fixture.machine.finish();
   comm->abort(Status::kAborted, "enough");
-  await_ends();  // ends at once, because NCCL has nothing enqueued
+  await_ends();  // ends immediately, because NCCL has no enqueued operations
   fixture.follow();
   comm->clear_if_aborted(fixture.machine.on(), entered);
   comm.reset();

@@ -40,8 +40,8 @@ std::optional<Error> loading(const std::vector<std::string>& names) {
   return capture_error([&] { load_nccl(list.data(), static_cast<int>(list.size())); });
 }
 
-/// Loads NCCL in a process in which the library `visible` was loaded globally, and returns the
-/// version or the error. Each call uses its own process, because the loader cannot undo this.
+/// Loads NCCL in a process that has loaded the library `visible` globally. Returns the version or
+/// the error. Each call uses a separate process, because the loader cannot undo this.
 std::string load_with_global(const std::string& visible, const char* name) {
   int ends[2] = {};
   REQUIRE(pipe(ends) == 0);

@@ -5,7 +5,8 @@
 #include "cuda/device/cuda_device.hpp"
 #include "cuda/nccl/nccl_ranks.hpp"
 
-// Communicators of the caller over the fake NCCL, and operations of ranks that use them.
+// Communicators of the caller over the fake NCCL, and operations of ranks that use these
+// communicators.
 namespace cuda_test {
 
 using cuda::NcclHandle;
@@ -55,13 +56,13 @@ inline cuda::NcclUniqueId new_id() {
   return id;
 }
 
-/// How muonrt's communicators are created from one of the caller.
+/// The way in which muonrt's communicators are created from one of the caller.
 struct Origin {
   bool blocking, borrow;
 };
 
-/// Runs `function` on ranks that are threads. Each has a device, and a communicator that is split
-/// from one of the caller or borrows it.
+/// Runs `function` on ranks that are threads. Each rank has a device, and a communicator that
+/// splits or borrows one of the caller's communicators.
 inline std::vector<std::optional<Error>> on_caller_comm(
     int size, Origin origin,
     const std::function<void(Comm&, Machine&, CallerNcclComm&)>& function) {
@@ -87,8 +88,8 @@ inline std::unique_ptr<Transport> timed(ThreadGroup& group, int rank, int64_t ti
   return transport;
 }
 
-/// Enqueues `times` exchanges, each with a message to and from every other rank, without waiting in
-/// between.
+/// Enqueues `times` exchanges without waiting in between. In each exchange, the rank sends a
+/// message to every other rank and receives one from it.
 inline void exchange_with_all(Comm& comm, Machine& machine, int times = 1) {
   std::vector<SendTo> sends;
   std::vector<ReceiveFrom> receives;

@@ -8,8 +8,8 @@
 #include "cuda/nccl/nccl_link.hpp"
 #include "cuda/nccl/nccl_setup.hpp"
 
-// Tests communicators over the fake NCCL that are split from a communicator of the caller, or
-// borrow one. Communicators that borrow the same one share its lock, its error and its end.
+// Tests communicators over the fake NCCL that split or borrow a communicator of the caller.
+// Communicators that borrow the same one share its lock, its error and its end.
 
 using Catch::Contains;
 using namespace muonrt;
@@ -17,8 +17,8 @@ using namespace cuda_test;
 
 namespace {
 
-/// Runs `function` on two ranks whose communicators borrow a blocking one of the caller, which is
-/// aborted at the end.
+/// Runs `function` on two ranks whose communicators borrow a blocking communicator of the caller.
+/// This communicator is aborted at the end.
 std::vector<std::optional<Error>> on_borrowed(
     const std::function<void(Comm&, Machine&)>& function) {
   return on_caller_comm(2, {true, true}, [&](Comm& comm, Machine& machine, CallerNcclComm& theirs) {
@@ -27,7 +27,7 @@ std::vector<std::optional<Error>> on_borrowed(
   });
 }
 
-/// Requires that the sum of 3 over two ranks is correct.
+/// Requires that the sum over two ranks, which both contribute 3, is correct.
 void check_sum(Comm& comm, Machine& machine) {
   auto* const value = machine.put(std::vector<int64_t>{3});
   comm.reduce_sum(machine.on(), value, value, 1);
@@ -116,8 +116,8 @@ TEST_CASE("caller's nccl: a split that fails can still write its handle later", 
       over_fake(timed(group, rank, 600), options);
     } catch (const Error& e) {
       timed_out = true;
-      // The allocator may return recently freed memory. No block may be the one to which the split
-      // will write.
+      // The allocator may return memory that was freed recently. None of these blocks may be the
+      // block to which the split will write.
       std::vector<std::unique_ptr<char[]>> blocks;
       for (size_t size = 16; size <= 2048; size += 16) {
         for (int i = 0; i < 8; ++i) {

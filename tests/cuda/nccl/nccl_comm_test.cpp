@@ -96,7 +96,7 @@ TEST_CASE("nccl: steps of 1 to 4 ranks are bitwise identical to one rank's, on o
     size_t mesh;
     int scheme;
     bool eager, two_gpus = false;
-    bool omits = false;  // whether inactive parameters exchange nothing
+    bool omits = false;  // whether inactive parameters are not exchanged
     bool graphs = false;
   };
   for (const Row& row : {Row{1, 0, false},
@@ -236,7 +236,7 @@ TEST_CASE("nccl: a lost GPU ends watched operations and waits for capacity immed
 
 TEST_CASE("nccl: an abort on one rank ends the operations of all ranks, from every source",
           "[nccl]") {
-  // The abort comes from the communicator, from the transport from which it was created, or through
+  // The abort is called on the communicator, on the transport from which it was created, or through
   // a table of the caller's functions.
   enum class Way { kComm, kTransport, kTable };
   for (const Way way : {Way::kComm, Way::kTransport, Way::kTable}) {

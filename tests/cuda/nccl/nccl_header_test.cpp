@@ -1,5 +1,5 @@
-// Compares the declarations of NCCL's binary interface with NCCL's header. That header includes the
-// real CUDA headers, so a program that is compiled separately reads it, if it exists.
+// Compares the declarations of NCCL's binary interface with NCCL's header, if the header exists.
+// The header includes the real CUDA headers, so a separately compiled program reads it.
 #include <catch2/catch.hpp>
 #include <cstdio>
 #include <cstdlib>

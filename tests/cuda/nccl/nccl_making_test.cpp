@@ -12,8 +12,8 @@
 #include "cuda/nccl/nccl_setup.hpp"
 
 // Tests a rank that fails while a communicator over the fake NCCL is created. All ranks must report
-// which rank failed and why, and no rank may wait for its own timeout, which is longer than the
-// test's.
+// which rank failed and why. No rank may wait for its own timeout, which is longer than that of the
+// test.
 
 using namespace muonrt;
 using namespace cuda_test;
@@ -28,7 +28,7 @@ enum class From {
   kBorrowed
 };  // how the communicator uses a communicator of the caller
 
-/// Creates a communicator on three ranks, after `plant` was called on each rank.
+/// Creates a communicator on three ranks, after calling `plant` on each rank.
 std::vector<std::optional<Error>> making(From from, bool blocking,
                                          const std::function<void(int, NcclOptions&)>& plant) {
   fake_nccl::reset();
@@ -53,7 +53,7 @@ std::vector<std::optional<Error>> making(From from, bool blocking,
   });
 }
 
-/// The results that the ranks receive from the last NCCL call of the creation, after all ranks have
+/// The results that the last NCCL call of the creation returns to the ranks, after all ranks have
 /// reached it.
 std::map<int, cuda::NcclResult> last_results;
 std::atomic<int> arrived;
@@ -77,8 +77,8 @@ const cuda::NcclApi& failing_last() {
   return table;
 }
 
-/// Runs a function on four ranks `kRounds` times, with delayed messages. Checks that every rank
-/// returns the same error each time.
+/// Runs a function on four ranks `kRounds` times, with delayed messages. Checks that all ranks
+/// return the same error each time.
 constexpr int kRounds = 200;
 void check_rounds(Status status, const std::string& message,
                   const std::function<void(int, std::unique_ptr<Transport>)>& work) {
@@ -136,7 +136,7 @@ TEST_CASE("nccl making: what fails on one rank or differs between ranks is repor
   for (const Row& row : std::vector<Row>{
            {From::kNothing, false, refuse(1, cuda::kNcclSystemError), Status::kComm,
             "rank 1: NCCL failed in ncclCommInitRankConfig", -1, 2},
-           // An error that other ranks report as a consequence is not used as the cause.
+           // An error that other ranks only report as a consequence must not be used as the cause.
            {From::kNothing, false,
             [](int rank, Options&) {
               if (rank == 2) fake_nccl::refuse(2, cuda::kNcclUnhandledCudaError);
@@ -280,7 +280,7 @@ TEST_CASE("nccl making: a rank whose split of a blocking parent fails reports it
     try {
       over_fake(std::move(transport), options);
     } catch (const Error&) {
-      // The other ranks are inside NCCL until their programs end it.
+      // The other ranks stay inside NCCL until their programs end it.
       if (rank == 1)
         for (const int peer : {0, 2}) fake_nccl::api().abort(parents[static_cast<size_t>(peer)]);
       throw;

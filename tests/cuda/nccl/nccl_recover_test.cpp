@@ -15,7 +15,7 @@ using namespace cuda_test;
 namespace {
 
 /// A communicator whose n-th sum never arrives on this rank, although the other ranks receive this
-/// rank's part. This happens after an aborted reduction on a GPU whose streams continue.
+/// rank's part. The same happens on a GPU whose streams continue after an aborted reduction.
 class LosingComm final : public ForwardingComm {
  public:
   LosingComm(std::unique_ptr<Comm> inner, int64_t lost, std::shared_ptr<Buffer> scratch)

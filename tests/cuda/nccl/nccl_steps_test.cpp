@@ -71,7 +71,7 @@ TEST_CASE("nccl steps: the creation connects the peers of all exchanges, and no 
     const auto all = fake_nccl::log(number);
     log.steps.assign(all.begin() + std::ssize(log.creation), all.end());
   });
-  // "send 1" or "receive 2", each once, without sizes.
+  // Returns each "send 1" or "receive 2" once, without its size.
   const auto peers = [](const std::vector<std::string>& log) {
     std::set<std::string> out;
     for (const std::string& line : log) {
@@ -95,7 +95,7 @@ TEST_CASE("nccl steps: the creation connects the peers of all exchanges, and no 
     for (const std::string& reduction : reductions(log.steps))
       CHECK(reductions(log.creation).count(reduction) == 1);
     connected.merge(peers(log.creation));
-    // One byte for each.
+    // The creation sends one byte to each peer.
     std::istringstream words(log.creation.front());
     std::string word, bytes;
     while (words >> word)
@@ -152,7 +152,7 @@ TEST_CASE("nccl steps: after a caller's stream that does not end they end at the
     const auto error = alone.step(theirs.handle);
     const auto took = Deadline::Clock::now() - start;
     CHECK(says(error, Status::kTimeout, "the work on the caller's stream"));
-    // The abort waits for the operations that NCCL has accepted, and for the GPU, to free its
+    // The abort waits for the operations that NCCL has accepted, and for the GPU, because it frees
     // memory.
     CHECK(fake_nccl::ending() == 1);
     CHECK(took < std::chrono::milliseconds(300 + cuda::kTeardownTimeoutMs + kSlackMs));

@@ -1,5 +1,5 @@
-// Tests the status of a step that NCCL has aborted: nothing has changed on any rank if this rank's
-// vote cannot have reached another rank. Otherwise the status is UNDECIDED.
+// Tests the status of a step that NCCL has aborted. If this rank's vote cannot have reached another
+// rank, nothing has changed on any rank. Otherwise the status is UNDECIDED.
 
 #include <atomic>
 #include <catch2/catch.hpp>
@@ -23,7 +23,7 @@ world::Case three_ranks() {
 }
 
 /// Runs one step on each rank and returns the errors. Requires that no step has changed anything.
-/// @param before, after  Called on each rank before and after its step.
+/// @param before, after  called on each rank before and after its step.
 std::vector<std::optional<Error>> end_of_steps(int64_t timeout_ms,
                                                const std::function<void(int)>& before,
                                                const std::function<void()>& after) {
@@ -68,8 +68,8 @@ TEST_CASE(
   const auto no_peer = [&](int rank) {
     while (rank == 2 && ended < 2) std::this_thread::yield();
   };
-  // The streams of two ranks have entered the sum, and the stream of the third rank never enters
-  // it. The fake NCCL then leaves a result that looks like the consent of all ranks.
+  // The streams of two ranks have entered the sum, but the stream of the third rank never does. The
+  // fake NCCL then leaves a result that looks like the consent of all ranks.
   const auto stalled_by = [](int by) {
     return [by](int rank) {
       if (rank == by) fake_nccl::stall_reductions(1, true);

@@ -1,4 +1,4 @@
-// A library that exports NCCL's functions, which do nothing. One of its two builds leaves out
+// A library that exports NCCL's functions, which do nothing. It is built twice, once without
 // ncclCommSplit.
 
 #define MUONRT_STUB(name) \

@@ -47,9 +47,9 @@ inline std::unique_ptr<muonrt::Device> world_device(const muonrt::OptimizerSetti
 }
 inline int first_device(int) { return 0; }
 
-/// Runs `body` on every rank of a case and returns the assembled tensors. Throws the first rank's
-/// error, and std::runtime_error if replicas differ.
-/// @param device_of  Returns the index of a rank's device, which its communicator also uses.
+/// Runs `body` on every rank of a case and returns the assembled tensors. Throws the error of the
+/// first rank that has one, or std::runtime_error if replicas differ.
+/// @param device_of  returns the index of a rank's device, which its communicator also uses.
 inline world::Tensors on_world(const world::Case& of, const MakeComm& make_comm,
                                const std::function<void(world::Rank&)>& body,
                                const std::function<int(int)>& device_of = first_device) {
@@ -81,7 +81,7 @@ inline world::Tensors on_world(const world::Case& of, const MakeComm& make_comm,
   return out;
 }
 
-/// Runs steps [first, end) on one rank. Throws std::runtime_error if a step is incomplete.
+/// Runs steps [first, end) on one rank. Throws std::runtime_error if a step is not complete.
 inline void run_steps(world::Rank& rank, int64_t first, int64_t end) {
   for (int64_t step = first; step < end; ++step) {
     muonrt::StepReport report;
@@ -90,7 +90,7 @@ inline void run_steps(world::Rank& rank, int64_t first, int64_t end) {
   }
 }
 
-/// Runs all steps of a case in the way of on_world().
+/// Runs all steps of a case, like on_world().
 inline world::Tensors run_world(const world::Case& of, const MakeComm& make_comm,
                                 const std::function<int(int)>& device_of = first_device) {
   return on_world(

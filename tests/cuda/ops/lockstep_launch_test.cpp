@@ -13,8 +13,8 @@ using namespace cuda_test;
 
 namespace {
 
-/// Returns the launches of one Newton-Schulz iteration. Only the kernels for sm_90a may begin
-/// early.
+/// Returns the launches of one Newton-Schulz iteration. `early` counts only kernels for sm_90a,
+/// because no other kernels may begin early.
 emulator::Launched launches_of(SymmetricProvider provider, const std::vector<runner::Job>& jobs) {
   auto backend = backends::cuda(/*naive_products=*/true, provider);
   const emulator::Launched before = emulator::launched();
@@ -23,7 +23,7 @@ emulator::Launched launches_of(SymmetricProvider provider, const std::vector<run
   return {now.kernels - before.kernels, now.blocks - before.blocks, now.early - before.early};
 }
 
-/// Returns five shapes, of which two have three steps and three have five.
+/// Returns two shapes with three Newton-Schulz steps and three shapes with five steps.
 std::vector<runner::Job> five_shapes() {
   const auto all = lockstep_cases::jobs();
   std::vector<runner::Job> out;
@@ -55,7 +55,8 @@ TEST_CASE("lockstep launches: more shapes than fit into a launch need two", "[em
   auto jobs = five_shapes();
   const auto more = five_shapes();
   jobs.insert(jobs.end(), more.begin(), more.begin() + 2);
-  // There are seven shapes in the first three steps, and three in the last two.
+  // In the first three steps there are seven shapes, which need two launches. In the last two steps
+  // there are three shapes, which need one launch.
   CHECK(launches_of(SymmetricProvider::kSm90, jobs).early == 2 * (3 * 2 + 2));
 }
 

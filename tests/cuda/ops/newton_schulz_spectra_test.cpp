@@ -21,7 +21,7 @@ constexpr Choice kAll[] = {{CoefficientFamily::kPolarExpress, DType::kBF16},
                            {CoefficientFamily::kKellerJordan, DType::kBF16},
                            {CoefficientFamily::kKellerJordan, DType::kF16}};
 
-/// Returns backends with muonrt's own kernels, and with the vendor's if they exist.
+/// Returns backends with muonrt's kernels, and with the vendor's kernels if they exist.
 std::vector<backends::Backend> tuned_backends() {
   std::vector<backends::Backend> list;
   for (const SymmetricProvider own : cuda_test::symmetric_providers())
@@ -30,7 +30,7 @@ std::vector<backends::Backend> tuned_backends() {
   return list;
 }
 
-/// Matrices with the eight spectra and the same singular vectors.
+/// Matrices that have the eight spectra and the same singular vectors.
 struct Spectra {
   Spectra(int64_t m, int64_t n) {
     reference::Svd svd = reference::random_svd(m, n, {}, 80);
@@ -46,7 +46,8 @@ struct Spectra {
   std::vector<Matrix> batch;
 };
 
-/// Checks both forms. The kernels for sm_90a use other tiles for a batch than for one small matrix.
+/// Checks both forms. For a batch, the kernels for sm_90a use other tiles than for one small
+/// matrix.
 void check(const Spectra& spectra, const Choice& of, bool one_batch) {
   const NewtonSchulz settings =
       make_newton_schulz(of.family, default_settings(of.family), of.dtype);
@@ -80,9 +81,8 @@ void check(const Spectra& spectra, const Choice& of, bool one_batch) {
 
 }  // namespace
 
-TEST_CASE("cuda newton-schulz: singular values become p of themselves, for eight spectra",
-          "[cuda]") {
-  if (cuda_test::is_emulated()) {  // a hidden case below checks the other two
+TEST_CASE("cuda newton-schulz: each singular value s of eight spectra becomes p(s)", "[cuda]") {
+  if (cuda_test::is_emulated()) {  // a hidden case below checks the other two spectra
     check(Spectra(128, 256), {CoefficientFamily::kPolarExpress, DType::kBF16}, false);
     check(Spectra(128, 160), {CoefficientFamily::kKellerJordan, DType::kF16}, true);
     return;
@@ -94,7 +94,7 @@ TEST_CASE("cuda newton-schulz: singular values become p of themselves, for eight
   }
 }
 
-TEST_CASE("cuda newton-schulz: so they do for both lists in both dtypes", "[.full]") {
+TEST_CASE("cuda newton-schulz: each s becomes p(s) with both lists in both dtypes", "[.full]") {
   const Spectra spectra(128, 512);
   for (const Choice& of : kAll) check(spectra, of, of.dtype == DType::kBF16);
 }

@@ -134,8 +134,8 @@ TEST_CASE("cuda step: the same as on the host, except for products", "[cuda]") {
         CHECK(difference(got, expected) == -1);
         continue;
       }
-      // Updates are sent as bf16, so each step may differ by one or two of their roundings, and by
-      // one rounding of the weight itself.
+      // Updates are sent as bf16. In each step, an update may therefore differ by one or two bf16
+      // rounding errors, and the weight by one rounding error.
       double worst = 0, unit = p.dtype == DType::kF32 ? 0 : 0x1p-8;
       for (int64_t e = 0; e < p.numel(); ++e)
         worst = std::max(worst, std::abs(static_cast<double>(value_in(got, p.dtype, e)) -
@@ -160,7 +160,7 @@ TEST_CASE("cuda step: Newton-Schulz from graphs is bitwise identical", "[cuda]")
         return made;
       },
       CommitMode::kAtomic, graph_comm);
-  // The graphs are captured at creation, one for each batch, and no object is created afterwards.
+  // The graphs, one for each batch, are captured at creation. No object is created after that.
   const int64_t objects = device->objects();
   CHECK(objects > eager.optimizer->device().objects());
   for (uint64_t step = 0; step < 4; ++step) {

@@ -29,11 +29,11 @@ namespace {
 
 constexpr size_t kWorkspace = 1 << 16;  // bytes that every product writes
 constexpr uintptr_t kWorkspaceAlignment = 256;
-constexpr int kCandidates = 3;  // maximum number of algorithms that a search finds
+constexpr int kCandidates = 3;  // maximum number of algorithms that a search returns
 constexpr int64_t kSlowerNs =
     1'000'000;  // by this time on the device's clock, each algorithm is slower than the next one
 
-/// The search that found an algorithm. Each search has its own number.
+/// The search that found an algorithm. Each search has a different number.
 struct Search {
   int64_t m, n, k, a_ld, b_ld, c_ld, d_ld;
   cudaDataType_t type;
@@ -49,7 +49,7 @@ struct State {
   fake_cublas::Refusals refusals;
   std::vector<fake_cublas::Launch> launches;
   std::vector<fake_cublas::Asked> asked;
-  std::vector<Search> found;                  // by an algorithm's first word
+  std::vector<Search> found;                  // indexed by the first word of an algorithm
   std::set<std::pair<int, uint64_t>> loaded;  // kernels that were loaded, by device
   int64_t searches = 0, alive = 0, handles = 0;
   std::string why;  // text of the last error
@@ -94,7 +94,7 @@ cublasStatus_t take(T& field, const void* value, size_t bytes) {
   return CUBLAS_STATUS_SUCCESS;
 }
 
-/// Returns why the layouts are not those of a product, or nothing if they are.
+/// Returns the reason why the layouts are not valid for a product, or nothing if they are valid.
 std::optional<std::string> misfit(const Operands& o, const FakeCublasDesc& desc) {
   const auto one = [&](const FakeCublasLayout& l, int64_t rows, int64_t cols) {
     return l.rows == rows && l.cols == cols && l.ld >= l.rows && l.type == o.d.type &&
@@ -110,7 +110,7 @@ std::optional<std::string> misfit(const Operands& o, const FakeCublasDesc& desc)
 }
 
 /// Returns the search for these operands.
-/// @param like  Has the values that the operands do not have.
+/// @param like  contains the values that do not follow from the operands.
 Search search_of(const Operands& o, Search like) {
   like.m = o.m();
   like.n = o.n();
@@ -133,7 +133,7 @@ bool is_for(const cublasLtMatmulAlgo_t& algo, const Operands& o) {
   const auto found = search_behind(algo);
   return found && *found == search_of(o, *found);
 }
-/// Returns whether the algorithm computes this many matrices in one launch.
+/// Returns whether the algorithm can compute this number of matrices in one launch.
 bool takes(const cublasLtMatmulAlgo_t& algo, int32_t count) {
   const fake_cublas::Refusals refused = refusals();
   if (count > 1) return !refused.batches && count <= refused.most;
@@ -143,7 +143,7 @@ bool takes(const cublasLtMatmulAlgo_t& algo, int32_t count) {
 
 int64_t size_of_type(cudaDataType_t type) { return type == CUDA_R_32F ? 4 : 2; }
 
-/// Returns the number of elements from the first one of a batch to the last one.
+/// Returns the number of elements of a batch, from its first to its last element.
 int64_t extent(const FakeCublasLayout& l) {
   return (l.count - 1) * l.stride + (l.cols - 1) * l.ld + l.rows;
 }

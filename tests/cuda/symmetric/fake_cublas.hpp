@@ -4,21 +4,21 @@
 #include <string>
 #include <vector>
 
-/// A fake cuBLASLt over the emulated GPU, which is a shared library with cuBLASLt's name. It
+/// A fake cuBLASLt over the emulated GPU, in a shared library with the name of cuBLASLt. It
 /// computes column-major products of f32, f16 and bf16, with f32 sums over sixteen terms at a time.
-/// A search finds up to three algorithms, and the later ones are faster. The library checks the
-/// rules of cuBLASLt's manual (sizes, alignment, overlap, the current GPU, the address of the
-/// scratch memory), and reports violations with the error.
+/// A search finds up to three algorithms, and each one is faster than the one before. The library
+/// checks the rules in cuBLASLt's manual (sizes, alignment, overlap, the current GPU, the address
+/// of the scratch memory) and reports violations as errors.
 #pragma GCC visibility push(default)
 namespace fake_cublas {
 
-/// Products that are rejected from now on. By default there are none.
+/// The products that are rejected from now on. By default none is rejected.
 struct Refusals {
-  bool shapes = false;      // no shape has an algorithm
+  bool shapes = false;      // no algorithm supports any shape
   bool candidates = false;  // shapes are supported, but no algorithm is found
   bool batches = false;     // no algorithm supports launches of several matrices
-  int64_t most = 1 << 30;   // largest number of matrices that an algorithm computes in a launch
-  bool launches = false;    // every product ends with an error
+  int64_t most = 1 << 30;   // largest number of matrices in a launch
+  bool launches = false;    // every product returns an error
   bool single = false;      // the first algorithm of a batch does not compute a single matrix
 };
 void refuse(const Refusals& refusals);
@@ -34,8 +34,8 @@ std::vector<Launch> launches();
 int64_t searches();
 /// The arguments of the searches since the last call.
 struct Asked {
-  int64_t m, n, k, count, stride;  // column-major; `stride` is that of the result
-  uint32_t reductions;             // allowed ways to add up a product that is cut in depth
+  int64_t m, n, k, count, stride;  // column-major; `stride` belongs to the result
+  uint32_t reductions;  // the allowed ways to add the parts of a product whose depth is cut
 };
 std::vector<Asked> asked();
 /// Returns the number of handles that were created so far.

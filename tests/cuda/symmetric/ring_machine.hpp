@@ -8,12 +8,13 @@
 #include <utility>
 #include <vector>
 
-// A model of the thread blocks of a cluster that use a ring of stages. It has barriers, memory,
-// copies and arrivals in flight, and threads that run programs without branches. Any thread that
-// can run may be next, and different schedules prefer different threads.
+// A model of a cluster's thread blocks, which use a ring of stages. The model has barriers, memory,
+// copies and arrivals in flight, and threads that run programs without branches. At each step, any
+// thread that can continue may run next. Different schedules prefer different threads.
 namespace ring_model {
 
-/// A barrier like mbarrier: a phase ends after all arrivals and all announced units.
+/// A barrier like mbarrier: a phase ends when all arrivals and all announced units have been
+/// counted.
 class Barrier {
  public:
   explicit Barrier(int arrivals = 0) : arrivals_(arrivals), pending_(arrivals) {}
@@ -39,14 +40,14 @@ class Barrier {
   uint32_t phase_ = 0;
 };
 
-/// The content of a unit of shared memory, which has 64 rows of a stage.
+/// The contents of a unit of shared memory, which consists of 64 rows of a stage.
 struct Content {
   int tile = -1, depth = -1, part = -1;
   bool operator==(const Content&) const = default;
 };
-constexpr int kUnits = 6;  // units of a stage
+constexpr int kUnits = 6;  // number of units in a stage
 
-/// Units of a stage, and the content that they have or must have.
+/// Units of a stage, and their actual or expected contents.
 struct Contents {
   struct Entry {
     int unit;
@@ -68,7 +69,7 @@ enum class Name { kFull, kEmpty, kPeerEmpty, kClusterSync };
 struct Action {
   enum class Kind {
     kWait,     // waits until the phase of `parity` has ended
-    kArrive,   // announces `units`; it reaches another block's barrier some time later
+    kArrive,   // announces `units`; an arrival reaches another block's barrier some time later
     kCopy,     // starts a copy to all of `blocks`; the units of `contents` arrive one by one
     kRead,     // starts a read; the units must have `contents`
     kReadEnd,  // ends a read; the units must still have `contents`
@@ -84,7 +85,7 @@ struct Action {
 };
 using Program = std::vector<Action>;
 
-/// The model of a launch: stages, arrivals of a phase, and a program for each thread.
+/// The model of a launch: number of stages, arrivals in a phase, and a program for each thread.
 struct Launch {
   int ring = 0;
   int full = 0, empty = 0, peer_empty = 1;
@@ -93,7 +94,7 @@ struct Launch {
 
 class Machine {
  public:
-  /// @param seed  Determines the schedule and everything in it.
+  /// @param seed  determines the schedule and all its delays.
   Machine(const Launch& launch, uint64_t seed) : launch_(launch), random_(seed) {
     const auto stages = static_cast<size_t>(launch.ring);
     int threads = 0;
@@ -134,7 +135,7 @@ class Machine {
 
  private:
   enum class Order { kUniform, kFixed, kChanging, kOneStarves };
-  // How long copies and arrivals are in flight.
+  // The time during which copies and arrivals are in flight.
   enum class Delay { kMixed, kLong, kShort, kSomeLong };
 
   struct Unit {
@@ -153,7 +154,7 @@ class Machine {
     int arrivals;  // arrivals of this thread that are in flight
     uint32_t priority;
   };
-  /// A unit of a copy that is in flight, or an arrival if `unit` is -1.
+  /// A unit of a copy in flight, or an arrival in flight if `unit` is -1.
   struct Message {
     int block, stage;
     Name barrier;

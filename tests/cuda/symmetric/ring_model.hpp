@@ -4,21 +4,21 @@
 #include "cuda/symmetric/ring.hpp"
 #include "cuda/symmetric/ring_machine.hpp"
 
-// The actions of the threads of sm90.cu and sm90_small.cu on the ring, step by step and with the
-// names of the functions there. The phases are computed with ring.hpp, which the kernels also use.
-// A warpgroup is modeled as one thread. Planted faults show that the model detects errors.
+// The actions that the threads of sm90.cu and sm90_small.cu perform on the ring, step by step and
+// with the names of the functions there. The phases are computed with ring.hpp, which the kernels
+// use, too. One thread models a whole warpgroup. Planted faults show that the model detects errors.
 namespace ring_model {
 
 using muonrt::cuda::JobKind;
 
 enum class Fault {
   kNone,
-  kOneStage,            // the ring has one stage, released only after the next has arrived
-  kNoEmptyWait,         // a producer fills a stage that is being read
-  kNoPeerWait,          // a producer copies into the other block's stage that is being read
-  kNoPeerWaitAtD,       // before D, a producer does not wait for the other block
+  kOneStage,            // the ring has one stage, released only after the next one has arrived
+  kNoEmptyWait,         // a producer fills a stage while it is being read
+  kNoPeerWait,          // a producer copies into the other block's stage while it is being read
+  kNoPeerWaitAtD,       // before it copies D, a producer does not wait for the other block
   kNoPeerArrival,       // consumers do not release the stages of the other block
-  kEarlyRelease,        // a stage is released while its own products are in flight
+  kEarlyRelease,        // a stage is released while its products are in flight
   kUnfinishedRelease,   // a stage is released before its products are complete
   kNoLastRelease,       // the last stage of a tile's products is not released
   kNoLastReleaseOfOne,  // one consumer does not release that stage
@@ -38,12 +38,12 @@ enum class Fault {
   kSumsTooSoon     // a block writes its sums to a stage that its products read
 };
 
-/// A tile as the ring processes it. If there are several slices, each adds up its part of the
-/// depth.
+/// A tile as the ring processes it. If the tile has several slices, each slice adds up its part of
+/// the depth.
 struct Tile {
   JobKind kind;
   int stages;
-  bool d = false, once = false;  // once: rows that A and B share are copied once
+  bool d = false, once = false;  // once: rows that A and B have in common are copied once
   int slices = 1;
 };
 using Tiles = std::vector<Tile>;
@@ -76,7 +76,7 @@ class Writer {
   void read(int fill, const Contents& contents) {
     program.push_back({Action::Kind::kRead, Name::kFull, stage_of(fill), own_, 0, 0, contents});
   }
-  /// Ends the read. After that the content may change.
+  /// Ends the read. After that the contents may change.
   void read_end(int fill, const Contents& contents) {
     program.push_back({Action::Kind::kReadEnd, Name::kFull, stage_of(fill), own_, 0, 0, contents});
   }
@@ -87,7 +87,7 @@ class Writer {
     for (const auto kind : {Action::Kind::kRead, Action::Kind::kReadEnd})
       program.push_back({kind, Name::kFull, 0, blocks, 0, 0, contents});
   }
-  /// Waits at the barrier of the cluster's blocks for the turn-th time.
+  /// Waits at the barrier of the cluster's blocks for the n-th time, where n is `turn`.
   void cluster_sync(int turn) {
     program.push_back({Action::Kind::kArrive, Name::kClusterSync, 0, own_});
     program.push_back(
@@ -108,8 +108,8 @@ class Writer {
 /// four of B, or two for each box of D.
 class LargeBlock {
  public:
-  /// @param blocks  number of blocks of the cluster: 2 if the list has pairs.
-  /// @param skew  stages by which the second consumer begins later.
+  /// @param blocks  number of blocks of the cluster: 2 if the list contains pairs.
+  /// @param skew    number of stages by which the second consumer begins later.
   LargeBlock(const Tiles& tiles, Fault fault, int rank, int blocks, int skew)
       : tiles_(tiles),
         fault_(fault),
@@ -121,7 +121,7 @@ class LargeBlock {
 
  private:
   Content a(int tile, int depth, int half) const { return {tile, depth, 10 * rank_ + half}; }
-  /// Returns the content of B, whose rows are equal in both blocks of a pair.
+  /// Returns the contents of B. Its rows are equal in both blocks of a pair.
   Content b(int tile, int depth, int unit) const {
     const Tile& t = tiles_[static_cast<size_t>(tile)];
     if (t.once && unit < 2) return a(tile, depth, unit);
@@ -223,7 +223,7 @@ class LargeBlock {
                          (w.has(Fault::kNoLastReleaseOfOne) && consumer == 1 && rank_ == 0);
     if (releases(w) && !forgets) release(w, fill - 1, pair);
   }
-  /// Returns whether the stage is released at the same place as in the kernel.
+  /// Returns whether the stage is released at the same point as in the kernel.
   static bool releases(const Writer& w) {
     return !w.has(Fault::kEarlyRelease) && !w.has(Fault::kUnfinishedRelease);
   }
@@ -264,8 +264,8 @@ class LargeBlock {
 };
 
 /// The threads of one block of sm90_small.cu, which computes a tile of one or two squares. A unit
-/// is 64 rows of an operand, or a square of D. If the depth is cut, each block of the cluster has
-/// one slice.
+/// is 64 rows of an operand, or a square of D. If the depth is cut into slices, each block of the
+/// cluster computes one slice.
 class SmallBlock {
  public:
   SmallBlock(const Tile& tile, Fault fault, int rank)
@@ -370,7 +370,7 @@ class SmallBlock {
   int rank_, cells_, begin_, stages_;
 };
 
-/// A launch of the blocks of a cluster of large tiles, or of one block.
+/// Returns a launch of the blocks of a cluster with large tiles, or of one block.
 /// @param skew  as in Sm90Tuning.
 inline Launch large_launch(const std::vector<Tiles>& tiles, Fault fault, int skew) {
   Launch launch{Writer(fault, 0).ring(), 2, muonrt::cuda::kConsumers, muonrt::cuda::kConsumers, {}};

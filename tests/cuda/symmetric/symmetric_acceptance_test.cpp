@@ -1,6 +1,7 @@
-// The acceptance test of symmetric products, which uses the sizes of models on a GPU and small
+// The acceptance test of symmetric products. It uses the matrix sizes of models on a GPU, and small
 // sizes in the emulator. It checks that results are bitwise identical on all grids and in repeated
-// runs. In random rows it compares the errors against float64 with those of the vendor's library.
+// runs. In random rows, it compares the errors against float64 with the errors of the vendor's
+// library.
 
 #include <catch2/catch.hpp>
 #include <cmath>
@@ -30,8 +31,8 @@ std::vector<Size> sizes() {
           {381, 4095, 8, true},  {1025, 333, 8, true}, {8192, 4096, 1}};
 }
 
-/// Returns numbers of reserved SMs for a GPU with 132 SMs: those of a communicator, half of the
-/// SMs, and all except two. The emulated GPU has only two.
+/// Returns numbers of reserved SMs for a GPU with 132 SMs: the number for a communicator, half of
+/// the SMs, and all except two. The emulated GPU has only two SMs.
 std::vector<int> reserved_sms(SymmetricProvider provider) {
   if (provider != SymmetricProvider::kSm90) return {0};
   return is_emulated() ? std::vector{0, kAllButTwo} : std::vector{0, 8, 66, kAllButTwo};
@@ -42,8 +43,8 @@ float to_float(uint16_t bits, DType dtype) {
   return dtype == DType::kBF16 ? to_f32(bf16{bits}) : to_f32(f16{bits});
 }
 
-/// Returns random numbers between 2^-8 and 1 with either sign, so that the bits of sums depend on
-/// the order of the terms.
+/// Returns random numbers with absolute values from 2^-8 to 1, so that the bits of a sum depend on
+/// the order of its terms.
 std::vector<uint16_t> elements(DType dtype, uint64_t seed, int64_t n) {
   std::vector<uint16_t> out(static_cast<size_t>(n));
   for (size_t i = 0; i < out.size(); ++i) {
@@ -59,11 +60,11 @@ std::vector<uint16_t> elements(DType dtype, uint64_t seed, int64_t n) {
 /// Errors of results against float64 in the random rows.
 struct Errors {
   double worst_of_bound = 0;  // largest error divided by the allowed error
-  // largest: without the diagonal, where sums are far larger; mean: of all elements
+  // largest: without the diagonal, whose sums are far larger; mean: of all elements
   double largest = 0, mean = 0;
 };
 
-/// A product whose operands every device of the program can use.
+/// A product whose operands all devices of the program can use.
 class Trial {
  public:
   Trial(const Size& size, DType dtype)
@@ -90,7 +91,7 @@ class Trial {
   }
 
   int64_t total() const { return size_.count * size_.n * ld_; }
-  /// Computes C, whose memory is NaN before, including gaps.
+  /// Computes C. Its memory, including gaps, is filled with NaN before.
   const uint16_t* run(Machine& by) {
     by.ops().reserve(size_.n, size_.n, size_.k, product_.a.dtype);
     by.ops().fill(by.on(), c_.data(), 0xff, c_.bytes());
@@ -146,7 +147,7 @@ class Trial {
   }
 
  private:
-  /// Returns the first row, the last row, or one between them.
+  /// Returns the first row, the last row, or a row between them.
   int64_t row_of(int64_t i) const {
     if (i < 2) return i * (size_.n - 1);
     return static_cast<int64_t>(bits_at(23, i) % static_cast<uint64_t>(size_.n));
@@ -154,7 +155,7 @@ class Trial {
   double at(const std::vector<uint16_t>& from, int64_t i) const {
     return static_cast<double>(to_float(from[static_cast<size_t>(i)], product_.a.dtype));
   }
-  /// Returns the element in float64, and the sum of the absolute values of its terms.
+  /// Returns an element in float64, and the sum of the absolute values of its terms.
   std::pair<double, double> element_of(int64_t matrix, int64_t row, int64_t col) const {
     const int64_t first = matrix * size_.n;
     double sum = 0, magnitude = 0;
@@ -180,7 +181,7 @@ class Trial {
   Product product_;
 };
 
-/// Runs the product in turn on every grid. Returns the number of runs in which the memory of C
+/// Runs the product on every grid in turn. Returns the number of runs after which the memory of C
 /// differs from `expected`.
 int64_t runs_unlike(Trial& trial, SymmetricProvider provider,
                     const std::vector<uint16_t>& expected) {
@@ -201,7 +202,7 @@ TEST_CASE(
     "symmetric acceptance: results are symmetric, as close to float64 as the vendor's, and have "
     "the same bits on every grid and in every run",
     "[cuda]") {
-  // The allowed ratio to the vendor's errors, because the sums have another order.
+  // The allowed ratio to the vendor's errors is above 1, because the sums have another order.
   constexpr double kOfVendor = 1.05;
   const auto providers = symmetric_providers();
   for (const Size& size : sizes())
@@ -225,16 +226,16 @@ TEST_CASE(
     }
 }
 
-// Random values show whether all tiles add in the same order. Which tile computes an element
-// depends on the batch and on the grid.
+// Batch and grid determine the tile that computes an element. Random values show whether all tiles
+// add the terms in the same order.
 TEST_CASE("symmetric acceptance: a matrix is bitwise identical by itself and in a batch",
           "[cuda]") {
   struct Shape {
     int64_t m, n, k, count;
     bool symmetric = true;
   };
-  // These are X X^T, polynomials of it, and their products with X, which only the vendor's library
-  // computes.
+  // The shapes are those of X X^T, of polynomials of it, and of their products with X. Only the
+  // vendor's library computes the last kind.
   const std::vector<Shape> shapes =
       is_emulated()
           ? std::vector<Shape>{{70, 70, 130, 5},

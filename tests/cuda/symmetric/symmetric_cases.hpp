@@ -8,13 +8,13 @@
 
 #include "cuda/machine.hpp"
 
-// Symmetric products whose every bit is known, because they consist of small integers, whose sums
+// Symmetric products whose results are known exactly. They consist of small integers, so their sums
 // are exact in f32.
 namespace cuda_test {
 
-/// Returns the implementations that this device supports, except those in the environment variable
-/// MUONRT_TEST_LEAVE_OUT. A kernel that hangs can be left out, because it would stop all other
-/// tests. If there are no implementations, the case is reported as skipped.
+/// Returns the implementations that this device supports, except those that the environment
+/// variable MUONRT_TEST_LEAVE_OUT names. A kernel that hangs would stop all other tests, so it can
+/// be left out. If no implementation remains, the case is reported as skipped.
 inline std::vector<muonrt::SymmetricProvider> symmetric_providers() {
   const char* const named = std::getenv("MUONRT_TEST_LEAVE_OUT");
   const std::string left_out = named ? named : "";
@@ -36,8 +36,8 @@ inline std::vector<muonrt::SymmetricProvider> symmetric_providers() {
   return list;
 }
 
-/// Number of reserved SMs for a grid of two blocks, which is larger than the number of SMs of any
-/// GPU.
+/// Number of reserved SMs that leaves a grid of two blocks. It is larger than the number of SMs of
+/// any GPU.
 constexpr int kAllButTwo = 1000;
 
 /// An implementation, and the grid on which it runs.
@@ -55,10 +55,10 @@ struct SymmetricKind {
   }
 };
 
-/// Returns all implementations. The one for sm_90a also runs on two blocks, as on the emulated GPU.
-/// If it used all SMs of a GPU, it would compute the small results of most tests with small tiles,
-/// and the large tiles would not be tested. On two blocks it uses pairs, which narrow results do
-/// not have by default.
+/// Returns all implementations. The implementation for sm_90a also runs on two blocks, as on the
+/// emulated GPU. With all SMs of a GPU it would compute the small results of most tests with small
+/// tiles, and the large tiles would not be tested. On two blocks it uses pairs, which narrow
+/// results do not have by default.
 inline std::vector<SymmetricKind> symmetric_kinds() {
   std::vector<SymmetricKind> kinds;
   for (const muonrt::SymmetricProvider provider : symmetric_providers()) {
@@ -73,7 +73,7 @@ struct SymmetricCase {
   int64_t n, k, count = 1;
   bool with_d = false;
   float alpha = 1.0f, beta = 0.0f, gamma = 0.0f;
-  // Whether B is A S with a diagonal S, so that B differs from A and the result is symmetric.
+  // Whether B is A S with a diagonal matrix S. Then B differs from A, and the result is symmetric.
   bool two_operands = false;
   muonrt::DType dtype = muonrt::DType::kBF16;
 
@@ -97,10 +97,10 @@ inline SymmetricCase case_of(int64_t n, int64_t k, int64_t count, int64_t turn) 
   return c;
 }
 
-/// Returns sizes next to the edges of all tiles (64, 128, 192 and 256 columns), for results of one
-/// tile and of several. Each has three depths next to the edges of the stages (64 terms) and of the
-/// ring (four stages). Each epilogue occurs with each class of depths in small, middle and large
-/// results.
+/// Returns sizes close to the edges of all tiles (64, 128, 192 and 256 columns), for results of one
+/// tile and of several tiles. Each size has three depths, close to the edges of the stages (64
+/// terms) and of the ring (four stages). Each epilogue occurs with each class of depths in small,
+/// medium and large results.
 inline std::vector<SymmetricCase> edge_cases() {
   constexpr std::array<std::array<int64_t, 4>, 3> kDepths = {
       {{1, 31, 33, 64}, {65, 128, 130, 191}, {193, 256, 257, 330}}};
@@ -132,31 +132,32 @@ inline std::vector<SymmetricCase> all_cases() {
 /// leaves free. The values are exact both in bf16 and in f16.
 inline std::vector<SymmetricCase> large_cases() {
   return {
-      // These use pairs. The right half of the last cell, which is a box of D, is completely
-      // outside.
+      // Pairs. The right half of the last cell, which is a box of D, is completely outside of the
+      // result.
       {1081, 200, 12, true, -2.0f, 1.0f, 7.0f},
       {1288, 136, 10, false, 1.0f, 0.0f, -5.0f, true},
-      // These do not use pairs. The first one is a batch, and the second one a single matrix.
+      // Without pairs: a batch, and a single matrix.
       {577, 72, 8, true, -2.0f, 1.0f, 7.0f},
       {1601, 72},
-      // This one cuts the depth into two slices and has only squares.
+      // Only squares, with the depth cut into two slices.
       {381, 1090, 40, true, 1.0f, -3.0f, 9.0f},
   };
 }
 
-/// Returns cases for the medium tiles on these SMs.
+/// Returns cases for the medium tiles on the same numbers of SMs.
 inline std::vector<SymmetricCase> medium_cases() {
   return {
       {2000, 200, 1, true, -2.0f, 1.0f, 7.0f},
       {2177, 200, 1, false, 1.0f, 0.0f, -5.0f, true},
-      // Of the last tile, the third square, which is a box of D, is completely outside. In the
-      // second case all squares except one are outside.
+      // In the first case, the third square of the last tile, which is a box of D, is completely
+      // outside of the result. In the second case, all squares of the last tile except one are
+      // outside.
       {650, 330, 8, true, 1.0f, -3.0f, 9.0f},
       {1025, 72, 4},
   };
 }
 
-/// Returns the bits of an integer of at most 8 bits in either 16-bit type.
+/// Returns the bits of an integer of at most 8 bits, in one of the two 16-bit types.
 inline uint16_t half_of(int value, muonrt::DType dtype) {
   const uint32_t bits = std::bit_cast<uint32_t>(static_cast<float>(value));
   if (dtype == muonrt::DType::kBF16 || value == 0) return static_cast<uint16_t>(bits >> 16);
@@ -164,8 +165,8 @@ inline uint16_t half_of(int value, muonrt::DType dtype) {
                                ((bits & 0x7fffffffu) - (112u << 23)) >> 13);
 }
 
-/// Returns the f16 value nearest to an integer below 4096. Ties go to even, so from 2048 on the
-/// values are multiples of 2.
+/// Returns the f16 value nearest to an integer below 4096. From 2048 on, the values are multiples
+/// of 2, and ties are rounded to even.
 inline uint16_t nearest_f16(int value) {
   const bool between = std::abs(value) > 2048 && value % 2 != 0;
   return half_of(
@@ -228,7 +229,7 @@ struct SymmetricNumbers {
   IntegerBatch a, b, d, out;
 
  private:
-  /// Floats can represent these sums exactly, and are faster than integers.
+  /// f32 represents these sums exactly, and is faster than integers.
   void multiply(const SymmetricCase& c, int64_t m) {
     std::vector<float> columns(static_cast<size_t>(c.k * c.n)), sums(static_cast<size_t>(c.n));
     for (int64_t r = 0; r < c.n; ++r)
@@ -281,15 +282,15 @@ class SymmetricTrial {
     product.gamma = c.gamma;
   }
 
-  /// Restores the initial content of C's memory, so that another device of the same GPU can compute
-  /// it.
+  /// Restores the initial contents of C's memory, so that another device of the same GPU can
+  /// compute C.
   void wipe(Machine& machine) const {
     machine.ops().fill(machine.on(), product.c.data, kKeepByte, 2 * count_ * product.c.stride);
   }
   std::vector<uint16_t> result(Machine& machine) const {
     return machine.get(static_cast<const uint16_t*>(product.c.data), count_ * product.c.stride);
   }
-  /// Returns the number of elements of C's memory that differ from the expected ones.
+  /// Returns the number of elements in C's memory that differ from the expected values.
   int64_t wrong(Machine& machine) const {
     const auto got = result(machine);
     int64_t different = 0;

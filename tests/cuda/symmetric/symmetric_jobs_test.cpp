@@ -33,7 +33,7 @@ class Count {
     }
   }
   /// Counts the cells that a job stores.
-  /// @return Whether the job is inside its matrix.
+  /// @return whether the job is inside its matrix.
   bool add(const TileJob& job) {
     const auto shape = static_cast<size_t>(job.shape);
     if (job.shape < 0 || shape >= side_.size() || job.matrix < 0 || job.matrix >= batch_[shape] ||
@@ -44,21 +44,22 @@ class Count {
       ++times_[shape][static_cast<size_t>((job.matrix * side + row) * side + col)];
     };
     if (list_ == List::kMedium) {
-      // A medium tile has two rows of three cells, of which the last ones may be outside.
+      // A medium tile has two rows of three cells. Its last cells may be outside of the matrix.
       if (2 * job.row >= side || job.col < 2 * job.row || job.col >= side) return false;
       for (int64_t row = 2 * job.row; row < std::min(2 * job.row + 2l, side); ++row)
         for (int64_t col = job.col; col < std::min(job.col + 3l, side); ++col) store(row, col);
       return true;
     }
     const bool wide = job.kind != JobKind::kSquare, left = job.row <= job.col;
-    // Only the left half of a wide job may be below the diagonal, and this half is not stored.
+    // Only the left half of a wide job may be below the diagonal. This half is not stored.
     if (job.col + wide >= side || (!left && !(wide && job.row == job.col + 1))) return false;
     if (left) store(job.row, job.col);
     if (wide) store(job.row, job.col + 1);
     return true;
   }
-  /// Returns whether each cell on and above the diagonal was stored once, and no other cell. Medium
-  /// tiles must also store each cell below the diagonal in their squares of two cells.
+  /// Returns whether each cell on or above the diagonal was stored once, and no other cell was
+  /// stored. Medium tiles must also store each cell below the diagonal in their squares of two
+  /// cells.
   bool is_once() const {
     for (size_t shape = 0; shape < side_.size(); ++shape) {
       const int64_t side = side_[shape];
@@ -83,7 +84,7 @@ bool covers(const Shapes& shapes, List list, const std::vector<TileJob>& jobs) {
          count.is_once();
 }
 
-/// Returns whether pairs come first in both blocks of a cluster, at the same places, with rows that
+/// Returns whether both blocks of a cluster begin with pairs at the same places, with rows that
 /// differ by one.
 bool pairs_match(const JobList& list) {
   for (size_t b = 0; b + 1 < list.first.size(); b += 2) {
@@ -106,8 +107,8 @@ bool pairs_match(const JobList& list) {
   return true;
 }
 
-/// Returns whether the parts of the blocks form the whole list, and no block has two medium tiles
-/// more than another block.
+/// Returns whether the parts of the blocks form the whole list, and whether the numbers of medium
+/// tiles of two blocks differ by at most one.
 bool is_dealt(const JobList& list, int blocks, bool medium) {
   if (std::ssize(list.first) != blocks + 1 || list.first[0] != 0 ||
       list.first.back() != std::ssize(list.jobs))

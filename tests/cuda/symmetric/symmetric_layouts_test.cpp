@@ -1,5 +1,5 @@
 // Tests the layouts that the kernels and the emulated instructions share. The expected values are
-// those of the manual of the instruction set.
+// from the manual of the instruction set.
 
 #include <catch2/catch.hpp>
 #include <cmath>
@@ -39,8 +39,9 @@ TEST_CASE("symmetric layouts: fragments contain every element once", "[emulated]
   CHECK(all.rbegin()->first == 63);
 }
 
-// These numbers come from the manual's figures (PTX ISA 9.0: wgmma's D, stmatrix, and the 128-byte
-// swizzle). The emulated instructions cannot check them, because they use the kernels' layouts.
+// The numbers are from the figures of the manual (PTX ISA 9.0: wgmma's D, stmatrix, and the
+// 128-byte swizzle). The emulated instructions cannot check them, because they use the kernels'
+// layouts.
 TEST_CASE("symmetric layouts: some lanes, registers and chunks are as in the manual",
           "[emulated]") {
   using Places = std::vector<std::pair<int, int>>;
@@ -65,8 +66,8 @@ TEST_CASE("symmetric layouts: some lanes, registers and chunks are as in the man
   };
   CHECK(at(straight) == Places{{17, 4}, {25, 4}, {17, 5}, {25, 5}});
   CHECK(at(mirrored) == Places{{33, 2}, {33, 3}, {41, 2}, {41, 3}});
-  // The chunks of row 5, ordered by address, are 5, 4, 7, 6, 1, 0, 3, 2. Row 8 begins the pattern
-  // again.
+  // The chunks of row 5, ordered by address, are 5, 4, 7, 6, 1, 0, 3, 2. Row 8 has the same pattern
+  // as row 0.
   const int places[] = {5, 4, 7, 6, 1, 0, 3, 2};
   for (int place = 0; place < 8; ++place) {
     CHECK(swizzled128(5, places[place]) == 5 * 128 + 16 * place);

@@ -1,5 +1,5 @@
-// Tests the order of the symmetric products' job lists: how early a list ends, its pairs, and the
-// tiles and slices of a shape.
+// Tests the order of jobs in the symmetric products' lists: how early a list ends, its pairs, and
+// the tiles and slices of a shape.
 
 #include <catch2/catch.hpp>
 #include <random>
@@ -36,8 +36,8 @@ int64_t makespan(const Shapes& shapes, int blocks) {
                  [&](const TileJob& job) { return time_of(job, shapes); });
 }
 
-/// Returns the mean times at which the jobs of one kind begin, for each matrix, divided by the
-/// whole time.
+/// Returns, for each matrix, the mean start time of the jobs of one kind, divided by the total
+/// time.
 std::vector<double> mean_times(const Shapes& shapes, int blocks, JobKind kind) {
   const JobList list = mixed_jobs(shapes, blocks, {.pairs = true});
   const auto all =
@@ -71,13 +71,13 @@ TEST_CASE("symmetric order: no list ends much later than its work allows", "[emu
     }
     const int blocks = 2 * static_cast<int>(1 + below(66));
     CAPTURE(i, blocks);
-    // The allowed time is the bound of longest-first scheduling for jobs of two cells, and some
-    // more because squares take longer on an SM.
+    // The allowed time is the bound of longest-first scheduling for jobs of two cells. It has a
+    // margin, because square jobs take longer on an SM.
     const int64_t least = least_makespan(shapes, blocks);
     CHECK(makespan(shapes, blocks) <= least + least / 24 + 2 * deepest);
   }
-  // One matrix is deep, and there are many others. If a block had one of the wide tiles of the deep
-  // matrix, it would have too much work.
+  // One matrix has a large depth, and there are many others. A block with one of the wide tiles of
+  // this matrix would have too much work.
   for (const int blocks : {124, 132})
     for (const Shapes& shapes : {Shapes{{1024, 16384, 1}, {2048, 2048, 8}},
                                  {{2048, 18432, 1}, {768, 2048, 64}},
@@ -91,9 +91,9 @@ TEST_CASE("symmetric order: no list ends much later than its work allows", "[emu
 }
 
 TEST_CASE("symmetric order: the mixed list is as short as predicted", "[emulated]") {
-  // The gain is the speed compared with a dense product at an equal rate on 132 SMs, which is the
-  // number of its cells divided by that of the busiest block. If 128 x 128 tiles take less time,
-  // their gain counts. Source: reference kernels, 4.3, "mixed list".
+  // The gain is the speed relative to a dense product with the same rate on 132 SMs. It is the
+  // number of cells divided by the number of cells of the busiest block. If 128 x 128 tiles take
+  // less time, the row contains their gain. Source: reference kernels, 4.3, "mixed list".
   struct Row {
     int64_t n, batch;
     int blocks;
@@ -105,7 +105,7 @@ TEST_CASE("symmetric order: the mixed list is as short as predicted", "[emulated
                          {1024, 8, 132, 1.29},
                          {768, 128, 132, 1.66},
                          {2048, 128, 132, 1.88},
-                         // In these cases 8 SMs are reserved for communication.
+                         // In these rows, 8 SMs are reserved for communication.
                          {4096, 1, 124, 1.55},
                          {16384, 1, 124, 1.85}}) {
     CAPTURE(row.n, row.batch, row.blocks);
@@ -127,7 +127,8 @@ TEST_CASE(
                          [](const TileJob& job) { return job.kind == JobKind::kPair; }) /
            2;
   };
-  // A side has s = n / 256 squares, and all s (s - 1) / 2 squares above the diagonal are pairs.
+  // A side has s = n / 256 squares. All s (s - 1) / 2 squares above the diagonal are computed by
+  // pairs.
   struct Row {
     int64_t n, batch;
     int blocks;
@@ -137,7 +138,7 @@ TEST_CASE(
                          {8192, 1, 132, 496},
                          {1024, 8, 132, 48},
                          {2048, 216, 124, 216 * 28},
-                         // If all squares fit into one round or nearly so, this is shorter than
+                         // If all squares fit into about one round, squares take less time than
                          // pairs.
                          {1536, 1, 132, 0}}) {
     CAPTURE(row.n, row.batch, row.blocks);
@@ -151,8 +152,8 @@ TEST_CASE(
 
 TEST_CASE("symmetric order: jobs on a diagonal are computed next to the pairs of their matrix",
           "[emulated]") {
-  // Otherwise the two kinds would run at different times. Jobs on a diagonal read twice as much for
-  // each product, which exceeds the memory's bandwidth if all blocks do so at the same time.
+  // Jobs on the diagonal read twice as many bytes for each product as pairs do. If all blocks
+  // computed them at the same time, they would exceed the memory bandwidth.
   for (const int blocks : {124, 132})
     for (const auto& [n, batch] : {std::pair{2048, 216}, {4096, 40}, {1280, 200}}) {
       const Shapes shapes = {{n, 7168, batch}};
@@ -221,8 +222,8 @@ TEST_CASE("symmetric order: each shape has the expected tiles", "[emulated]") {
     CAPTURE(r.n, r.k, r.count, r.sms);
     CHECK(chosen(r.n, r.k, r.count, r.sms) == r.tiles);
   }
-  // This is why symmetric_test uses kAllButTwo: its sizes use large tiles on two blocks, and other
-  // tiles on all SMs.
+  // The sizes of symmetric_test use large tiles on two blocks, and other tiles on all SMs. This is
+  // why the test uses kAllButTwo.
   for (const auto& [n, k] : {std::pair<int64_t, int64_t>(385, 40), {390, 20}, {600, 330}}) {
     CAPTURE(n, k);
     CHECK(chosen(n, k, 1, 2) == large);

@@ -1,6 +1,6 @@
-// Tests the rings of the kernels for sm_90a in a model (ring_model.hpp). For lists of tiles like
-// those of the kernels, and for any order of events, a launch must end and all stages must have the
-// expected content. With a planted fault this must not be so.
+// Tests the rings of the kernels for sm_90a in a model (ring_model.hpp), for lists of tiles like
+// those of the kernels and for any order of events. A launch must end, and all stages must have the
+// expected contents. With a planted fault, the test must detect an error.
 
 #include <catch2/catch.hpp>
 #include <map>
@@ -19,15 +19,15 @@ using Random = std::mt19937_64;
 
 int below(Random& random, int end) { return static_cast<int>(random() % static_cast<size_t>(end)); }
 
-/// Returns a tile whose depth is equal to that of the ring, or smaller or larger.
+/// Returns a tile whose depth is smaller than the ring, equal to it, or larger.
 Tile tile_of(Random& random, JobKind kind) {
   const bool may_touch = kind != JobKind::kPair;
   return {kind, 1 + below(random, 2 * kRingStages), random() % 2 == 0,
           may_touch && random() % 3 == 0};
 }
 
-/// Returns the tiles of two blocks: pairs come first and are equal in both blocks, and then each
-/// block may have its own tiles.
+/// Returns the tiles of two blocks. Both blocks begin with the same pairs, followed by tiles that
+/// may differ.
 std::vector<Tiles> drawn_cluster(Random& random) {
   std::vector<Tiles> blocks(2);
   for (int pairs = below(random, 4); pairs > 0; --pairs) {
@@ -79,14 +79,14 @@ std::vector<Tiles> drawn_block(Random& random) {
   return blocks;
 }
 
-/// Returns lists of a cluster's blocks like those of real launches.
+/// Returns tile lists for a cluster's blocks, like those of real launches.
 std::vector<Tiles> tiles_of_run(int number, Random& random) {
   return number % 8 == 0   ? listed_cluster(random)
          : number % 8 == 1 ? drawn_block(random)
                            : drawn_cluster(random);
 }
 
-/// Changes the lists if the fault is a list that does not occur in real launches.
+/// Changes the lists if the fault consists of a list that does not occur in real launches.
 void plant(Fault fault, std::vector<Tiles>& cluster, Random& random) {
   if (cluster.size() < 2 || cluster[1].empty() || cluster[1][0].kind != JobKind::kPair) return;
   if (fault == Fault::kDOfOneBlock) cluster[1][0].d = !cluster[0][0].d;
@@ -102,8 +102,8 @@ Tile drawn_small(Random& random) {
   return tile;
 }
 
-/// Runs different lists in different orders. Returns the first violation and its run, or "" if
-/// there is none.
+/// Runs different lists in different orders. Returns the first violation and the number of its run,
+/// or "" if there is no violation.
 template <class MakeLaunch>
 std::string first_wrong(int runs, const MakeLaunch& make_launch) {
   for (int i = 1; i <= runs; ++i) {
@@ -137,10 +137,10 @@ TEST_CASE("symmetric ring: no order of events overwrites data, misses data or de
   CHECK(large(Fault::kNone, kRuns) == "");
 }
 
-TEST_CASE("symmetric ring: the lists have each kind after each that it may follow, all with D",
+TEST_CASE("symmetric ring: the lists have every permitted pair of kinds, with and without D",
           "[emulated]") {
-  // Each entry has the kinds of two consecutive tiles, whether each has D, and whether the ring
-  // wraps around in the second one.
+  // Each entry contains the kinds of two consecutive tiles, whether each of them has D, and whether
+  // the ring wraps around in the second tile.
   std::map<std::tuple<JobKind, JobKind, bool, bool, bool>, int> found;
   for (int i = 1; i <= kRuns / 5; ++i) {
     Random random(static_cast<uint64_t>(i));
@@ -164,7 +164,7 @@ TEST_CASE("symmetric ring: the lists have each kind after each that it may follo
     }
 }
 
-TEST_CASE("symmetric ring: nor does any in the ring of small tiles", "[emulated]") {
+TEST_CASE("symmetric ring: small tiles never overwrite data, miss data or deadlock", "[emulated]") {
   CHECK(small(Fault::kNone, kRuns) == "");
 }
 

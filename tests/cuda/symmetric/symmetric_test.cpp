@@ -10,7 +10,7 @@ using namespace cuda_test;
 
 namespace {
 
-/// Returns the number of wrong elements after this machine has computed the product.
+/// Makes the machine compute the product, and returns the number of wrong elements.
 int64_t wrong(Machine& machine, const SymmetricCase& c, const SymmetricTrial& trial) {
   trial.wipe(machine);
   machine.ops().reserve(c.n, c.n, c.k, c.dtype);
@@ -19,14 +19,14 @@ int64_t wrong(Machine& machine, const SymmetricCase& c, const SymmetricTrial& tr
   return trial.wrong(machine);
 }
 
-/// Requires that every kind of product computes every case exactly.
+/// Requires that each kind computes every case exactly.
 void require_exact(const std::vector<SymmetricCase>& cases) {
   const std::vector<SymmetricKind> kinds = symmetric_kinds();
   std::vector<std::unique_ptr<Machine>> machines;
   int64_t last = 0;
   for (const SymmetricCase& c : cases) {
     if (kinds.empty()) return;
-    // All cases with the same n share the machines.
+    // All cases with the same n use the same machines.
     if (std::exchange(last, c.n) != c.n) {
       machines.clear();
       for (const SymmetricKind& kind : kinds)

@@ -1,5 +1,5 @@
-// Tests products in launches that the test chooses: tiles, slices, grids, and several shapes in one
-// launch.
+// Tests products with launch settings that the test chooses: tiles, slices, grids, and several
+// shapes in one launch.
 
 #include <catch2/catch.hpp>
 #include <set>
@@ -24,8 +24,7 @@ Sm90Tuning with_tiles(Tiles tiles, int slices = 0) {
   return {.tiles = tiles, .pairs = true, .slices = slices};
 }
 
-/// Computes all products of a list in one call.
-/// @return The memory of each result.
+/// Computes all products of a list in one call, and returns the memory of each result.
 std::vector<std::vector<uint16_t>> results(const std::vector<SymmetricCase>& cases, int64_t& wrong,
                                            int sms = 4, const Sm90Tuning& tuning = {.pairs = true},
                                            bool leaves_sms = false) {
@@ -97,7 +96,7 @@ class RandomBatch {
     product_.alpha = 0.37f;
     product_.beta = 0.7f;
   }
-  /// Returns the last matrix, which is computed together with the others or by itself.
+  /// Returns the last matrix, computed together with the others or by itself.
   std::vector<uint16_t> last(const Sm90Tuning& tuning, int sms, bool single) {
     Product p = product_;
     for (MatrixBatch* m : {&p.a, &p.b, &p.c, &p.d}) {
@@ -152,7 +151,7 @@ TEST_CASE("symmetric tiles: exact on integers if the depth is cut", "[emulated]"
     }
 }
 
-TEST_CASE("symmetric tiles: exact on integers where D comes after any number of stages",
+TEST_CASE("symmetric tiles: exact on integers if D comes after any number of stages",
           "[emulated]") {
   for (int64_t stages = 1; stages <= 9; ++stages) {
     CAPTURE(stages);
@@ -160,7 +159,7 @@ TEST_CASE("symmetric tiles: exact on integers where D comes after any number of 
     const SymmetricCase with_d = {130, k - 3, 2, true, -2.0f, 3.0f, 7.0f};
     CHECK(wrong({with_d}, with_tiles(Tiles::kSmall)) == 0);
     CHECK(wrong({with_d}, with_tiles(Tiles::kSmallWide)) == 0);
-    // The rows begin a tile on the diagonal, a tile after it, and the tile of the last column.
+    // The rows begin a tile on the diagonal, the tile after it, and the tile of the last column.
     CHECK(wrong({{300, k - 3, 2, true, -2.0f, 3.0f, 7.0f}}, with_tiles(Tiles::kMedium)) == 0);
     // Each of the four slices has the same number of terms.
     const SymmetricCase sliced = {130, 4 * k, 2, true, -2.0f, 3.0f, 7.0f};
@@ -205,8 +204,8 @@ TEST_CASE("symmetric tiles: shapes, depths and batches in one launch, bf16 and f
   for (const DType dtype : {DType::kBF16, DType::kF16}) {
     const std::vector<SymmetricCase> cases = {{130, 70, 2, true, 1.0f, 2.0f, 0.0f, false, dtype},
                                               {33, 12, 5, false, 1.0f, 0.0f, 3.0f, false, dtype},
-                                              // This product is cut into slices, so it has its own
-                                              // launch.
+                                              // This product is cut into slices, so it has a
+                                              // separate launch.
                                               {64, 1100, 1, false, 1.0f, 0.0f, 0.0f, false, dtype},
                                               {260, 90, 1, false, 2.0f, 0.0f, 0.0f, false, dtype}};
     int64_t wrong = 0;
@@ -229,7 +228,7 @@ TEST_CASE("symmetric tiles: blocks are launched in clusters only if a list has p
   CHECK(clustered({1410, 70}, Tiles::kLarge, 0) == 1);
   CHECK(clustered({1410, 70}, Tiles::kLarge, 0, false) == 0);
   CHECK(clustered({1410, 70}, Tiles::kMedium, 0) == 0);
-  CHECK(clustered({200, 70}, Tiles::kLarge, 0) == 0);   // pairs are only on the diagonal
+  CHECK(clustered({200, 70}, Tiles::kLarge, 0) == 0);  // no square is off the diagonal, so no pairs
   CHECK(clustered({200, 300}, Tiles::kLarge, 4) == 0);  // one block adds up the slices
   CHECK(clustered({200, 300}, Tiles::kSmall, 4) == 1);  // a cluster adds up the slices
 }
@@ -240,9 +239,9 @@ TEST_CASE("symmetric tiles: a persistent grid that leaves SMs free is launched i
     SymmetricCase of;
     Tiles tiles;
     int slices;
-    int64_t clustered;  // of the grid that leaves SMs free
+    int64_t clustered;  // expected if the grid leaves SMs free
   };
-  // The small tiles occupy all SMs anyway.
+  // The small tiles occupy all SMs in any case.
   const std::vector<Row> rows = {{{1081, 70}, Tiles::kLarge, 0, 1},
                                  {{260, 90, 3, true, 1.0f, 2.0f}, Tiles::kLarge, 0, 1},
                                  {{200, 300}, Tiles::kLarge, 4, 1},
@@ -267,7 +266,7 @@ TEST_CASE("symmetric tiles: a persistent grid that leaves SMs free is launched i
 }
 
 TEST_CASE("symmetric tiles: a consumer that begins later changes no bit", "[emulated]") {
-  // Pairs with D, slices, medium tiles, and a depth of one and of two stages.
+  // The rows test pairs with D, slices, medium tiles, and depths of one and of two stages.
   const std::vector<std::pair<SymmetricCase, Sm90Tuning>> rows = {
       {{600, 330, 1, true, 1.0f, 2.0f}, {.tiles = Tiles::kLarge, .pairs = true}},
       {{200, 300}, {.tiles = Tiles::kLarge, .slices = 4}},
@@ -314,13 +313,13 @@ TEST_CASE(
                                               {520, 320, 1, !with_d, 1.0f, 1.0f, 2.0f},
                                               {130, 321, 2, with_d, 1.0f, beta}};
     for (const int sms : {2, 6, 40}) run(cases, sms);
-    run({{390, 270, 3, with_d, 1.0f, beta}}, 4);  // gives blocks consecutive wide tiles
+    run({{390, 270, 3, with_d, 1.0f, beta}}, 4);  // some blocks get several wide tiles in a row
     for (const int64_t k : {70, 270})
       for (const int sms : {2, 12})
         run({{520, k, 1, with_d, 1.0f, beta}, {1081, 60, 1, !with_d, 1.0f, 2.0f, 3.0f}}, sms);
   }
-  // Each kind comes before each kind that may follow it. The second one has fewer stages than
-  // squares that are stored during them, or more.
+  // Each kind comes before each kind that may follow it. The second job has fewer stages than the
+  // squares that are stored during it, or more.
   const JobKind pair = JobKind::kPair, wide = JobKind::kWide, square = JobKind::kSquare;
   for (const auto& [before, after] : {std::pair(pair, pair),
                                       {pair, wide},
@@ -337,7 +336,7 @@ TEST_CASE(
 
 TEST_CASE("symmetric tiles: products for sm_90a may begin early, but then read no memory",
           "[emulated]") {
-  // The emulated instructions throw an error if a thread that has not waited accesses memory.
+  // If a thread accesses memory before it has waited, the emulated instructions throw an error.
   const std::vector<SymmetricCase> cases = {{300, 70, 2, true, 1.0f, 2.0f}};
   const int64_t before = emulator::early_launches();
   CHECK(wrong(cases, {.pairs = true}) == 0);

@@ -6,11 +6,12 @@
 
 #include "support/thread_ranks.hpp"
 
-/// Makes allocations fail: operator new (failing_new.hpp) asks here whether the next allocation
-/// fails.
+/// Makes allocations fail. The operator new in failing_new.hpp calls refuses() before each
+/// allocation.
 namespace support {
 
-/// Selects the allocation that fails, counting those of one rank's threads and of all streams.
+/// Selects the allocation that fails. Counts the allocations of one rank's threads and of all
+/// streams.
 class AllocationFailure {
  public:
   /// @param nth  number of the allocation that fails, from 0.
@@ -25,8 +26,8 @@ class AllocationFailure {
   /// Makes all allocations of streams and connection threads fail until `disarm`.
   void begin_drought() { drought_ = true; }
   bool fired() const { return fired_; }
-  /// Marks this thread as one of a rank, and states whether its allocations count. Unmarked threads
-  /// are streams.
+  /// Marks the calling thread as a thread of a rank, and sets whether its allocations count.
+  /// Threads without a mark belong to streams.
   static void mark(bool counted) { of_thread_ = counted ? Thread::kCounted : Thread::kOther; }
   bool refuses() {
     if (drought_ && of_thread_ == Thread::kStream) return true;
@@ -47,9 +48,9 @@ class AllocationFailure {
 
 inline constinit AllocationFailure refusal;
 
-/// Runs `work(rank)` on one thread for each of `ranks`, and makes the nth allocation of rank
-/// `faulty` fail. With rank -1 or a negative `nth`, none fails.
-/// @return  whether that allocation took place.
+/// Runs `work(rank)` on `ranks` threads, and makes allocation number `nth` of rank `faulty` fail.
+/// If `faulty` is -1 or `nth` is negative, no allocation fails.
+/// @return  whether the allocation took place.
 template <class Work>
 bool refused(int ranks, int faulty, int64_t nth, const Work& work) {
   refusal.disarm();

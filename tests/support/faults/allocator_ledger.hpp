@@ -20,7 +20,7 @@ struct AllocatorLedger {
 
   int64_t calls = 0, taken = 0;
   std::map<void*, int64_t> out;  // bytes by address
-  std::vector<int32_t> devices;  // of all calls
+  std::vector<int32_t> devices;  // the device of each call
   int64_t without_stream = 0;
   std::string wrong;
 
@@ -56,8 +56,9 @@ struct AllocatorLedger {
   }
 };
 
-/// Creates an optimizer with an allocator whose first call returns null, then with one whose second
-/// call does, and so on, until no call returns null. Each time, all memory must be released.
+/// Creates an optimizer repeatedly. The first call of the allocator returns null in the first run,
+/// the second call in the second run, and so on, until a run makes fewer calls. Each run must
+/// release all its memory.
 /// @param make    returns a ledger.
 /// @param create  creates and destroys an optimizer with an allocator table; returns status and
 ///     message.

@@ -17,7 +17,8 @@ constexpr int kRanks = 3;
 constexpr int64_t kDeadlineMs = 5000;
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
-/// The arguments of a rank for creation and step. A case changes them on one rank.
+/// The arguments of one rank for creating an optimizer and for a step. A case changes them on one
+/// rank.
 struct Arguments {
   int64_t mesh_shape[2] = {kRanks, 1};
   const char* mesh_names[2] = {"fsdp", "rest"};
@@ -33,7 +34,7 @@ struct Arguments {
   muonrt_optimizer_options_t options;
   muonrt_tuning_options_t tuning;
   muonrt_debug_options_t debug;
-  struct Padded {  // a group as a newer header might declare it, with more fields
+  struct Padded {  // a group with more fields, as a newer header might declare it
     muonrt_group_t group;
     uint64_t tail[2];
   } padded;
@@ -103,20 +104,20 @@ constexpr muonrt_status_t kInvalid = MUONRT_ERROR_INVALID_ARGUMENT,
                           kMismatch = MUONRT_ERROR_MISMATCH;
 
 struct BadCase {
-  std::vector<std::string> texts;  // words that the message must contain
+  std::vector<std::string> texts;  // texts that the message must contain
   std::function<void(Arguments&)> change;
   muonrt_status_t status = kInvalid;
 };
 
-/// Returns cases at creation: structs, names, buffers and layouts, and settings that cannot be
-/// combined.
+/// Return cases for the creation. create_cases: structs, names, buffers and layouts; setting_cases:
+/// settings that cannot be combined.
 std::vector<BadCase> create_cases();
 std::vector<BadCase> setting_cases();
-/// Returns cases at creation: each field of fields.hpp with the values that its rule rejects.
+/// Returns cases for the creation: each field in fields.hpp, with values that its rule rejects.
 std::vector<BadCase> field_cases();
-/// Returns the fields without a case, because their rule rejects no value.
+/// Returns the fields for which there is no case, because their rule rejects no value.
 std::vector<std::string> unchecked_fields();
-/// In a step.
+/// Returns cases for a step.
 std::vector<BadCase> step_cases();
 
 }  // namespace bad_input

@@ -16,7 +16,7 @@ muonrt_qk_clip_t clip_of(int32_t kind) {
 
 }  // namespace
 
-// Settings that another setting would make ineffective, values out of range, and meshes.
+// Settings that another setting makes ineffective, values out of range, and meshes.
 std::vector<BadCase> setting_cases() {
   using A = Arguments;
   return {
@@ -41,8 +41,8 @@ std::vector<BadCase> setting_cases() {
          a.groups[0].gram_restarts = restarts;
          a.groups[0].n_gram_restarts = 2;
        }},
-      // The documented bounds as literals, because bad_fields.cpp takes its bounds from the table
-      // under test.
+      // The bounds are literals here, because bad_fields.cpp reads its bounds from the table under
+      // test.
       {{"group 0", "block_period is 0"}, [](A& a) { a.groups[0].block_period = 0; }},
       {{"group 0", "block_cols is 0"}, [](A& a) { a.groups[0].block_cols = 0; }},
       {{"group 0", "lr_factor is -1"}, [](A& a) { a.groups[0].lr_factor = -1; }},

@@ -3,13 +3,13 @@
 #include "layout/parse.hpp"
 #include "support/world.hpp"
 
-/// Cases for every form of layout: experts, parts, flat ranges, row bounds, owners, units, several
-/// mesh dimensions treated as one, and both readings, on 2 to 16 ranks.
+/// Cases for all forms of layouts on 2 to 16 ranks: experts, parts, flat ranges, row bounds,
+/// owners, units, several mesh dimensions combined into one, and both readings.
 namespace forms {
 
 using namespace muonrt;
 
-/// A parameter, its form of layout, and the mesh that this needs.
+/// A parameter, the form of its layout, and a mesh for this form.
 struct Form {
   std::string name;
   std::vector<int64_t> mesh;
@@ -80,7 +80,7 @@ inline std::vector<Form> all() {
       {"strided", {2, 2}, by_cuts("d0:0:3,d1:0:1")},
       {"two ranks", {2}, by_cuts("d0:0:1")},
       {"replicas of two", {2}, whole_on_all},
-      // 13 rows over 3 x 2: ranks 4 and 5 hold different rows in the two readings.
+      // 13 rows are sharded over 3 x 2. The two readings assign different rows to ranks 4 and 5.
       {"FSDP2 x TP on one dim, literal", {3, 2}, by_reading(Reading::kLiteral)},
       {"FSDP2 x TP on one dim, ordered", {3, 2}, by_reading(Reading::kOrdered)},
       {"EP x EFSDP x TP",
@@ -142,13 +142,13 @@ inline world::Case make(const Form& form, int window, CommitMode commit, int64_t
   add("columns", {6, 20}, View::kNone,
       {{"left", whole(6), rows({{0, 5}, {15, 20}}), 1.0},
        {"right", whole(6), rows({{5, 15}}), 1.0}});
-  // The (L, 3C, C) tensors of llm.c: a stack of fused matrices, often stored flat.
+  // The (L, 3C, C) tensors of llm.c are stacks of fused matrices, and are often stored flat.
   add("stacked qkv", {3, 12, 4}, View::kStack,
       {{"q", rows({{0, 4}}), whole(4), 1.0},
        {"k", rows({{4, 8}}), whole(4), 1.0},
        {"v", rows({{8, 12}}), whole(4), 1.0}});
   add("conv", {6, 3, 2}, View::kFlatten, {});
-  // Stored as inputs x outputs; the parts count outputs as rows.
+  // The tensor is stored as inputs x outputs, but the parts treat outputs as rows.
   add("in x out", {9, 9}, View::kNone, {});
   c.params.back().transposed = true;
   add("layers x experts", {2, 3, 5, 8}, View::kStack,
@@ -163,16 +163,16 @@ inline world::Case make(const Form& form, int window, CommitMode commit, int64_t
 }
 
 inline constexpr int64_t kMuon = 10;
-// The number of matrices of each form: 1, 5, 3, 2, 2, 9, 1, 1, 12, 1.
+// The forms have 1, 5, 3, 2, 2, 9, 1, 1, 12 and 1 matrices.
 inline constexpr int64_t kMatrices = 37;
 
-/// Runs the case on one rank that holds everything.
+/// Runs the case on one rank that holds all elements.
 inline world::Outcome reference_ops() {
   return world::run(make({"alone", {1}, whole_on_all}, 3, CommitMode::kAtomic, 1 << 20));
 }
 
-/// Sets the owners of matrices that are not in a stack, beginning with the last rank. If a form
-/// stores a tensor on one rank, that rank is its owner.
+/// Assigns the matrices that are not in a stack to owners, beginning with the last rank. If a form
+/// stores a whole tensor on one rank, this rank is the owner.
 inline void give_owners(world::Case& c, const Form& form) {
   if (form.name.find("owner") != std::string::npos) return;
   for (size_t i = 0; i < c.params.size(); ++i) {

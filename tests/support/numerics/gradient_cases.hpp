@@ -2,12 +2,13 @@
 
 #include "support/world.hpp"
 
-/// Parameters of every kind whose gradients are partial or have a layout of their own.
+/// Parameters of all kinds, whose gradients are partial or have a separate layout.
 namespace gradients {
 
 using namespace muonrt;
 
-/// Placements of the parameters and of their gradients. If `grads` is empty, both are equal.
+/// Placements of the parameters and of their gradients. If `grads` is empty, the gradients use the
+/// placements of the parameters.
 struct Lay {
   std::string name;
   std::vector<int64_t> mesh;
@@ -19,14 +20,12 @@ struct Lay {
 /// up, twin, one, plain.
 inline constexpr int64_t kMatrices = 1 + 1 + 3 + 2 + 1 + 1 + 1;
 
-/// @param half           bf16 gradients, also partial ones; every second parameter is bf16 with
-/// master
-///                       weights.
+/// @param half           all gradients are bf16, including partial ones, and every second parameter
+///     is bf16 with master weights.
 /// @param partial_grads  number of partial gradients of each parameter except the last one,
-/// "plain",
-///                       whose gradient is not partial.
-/// @param summed         for one rank: the gradient is the f32 sum of the (rounded) partial
-/// gradients.
+///     "plain", whose gradient is not partial.
+/// @param summed         for one rank: the gradient is the f32 sum of the rounded partial
+///     gradients.
 inline world::Case make(const Lay& lay, bool half, int partial_grads, bool summed = false) {
   world::Case c = world::on_mesh(lay.mesh, lay.ranks);
   c.settings.chunk_bytes = 2048;

@@ -14,10 +14,10 @@ using namespace muonrt;
 
 namespace {
 
-constexpr int64_t kRedZone = 4096;        // bytes
+constexpr int64_t kRedZone = 4096;        // in bytes
 constexpr unsigned char kNaNByte = 0xff;  // NaN in every dtype
 
-/// 256-byte aligned memory between two red zones, all NaN.
+/// Memory that is aligned to 256 bytes, between two red zones. All of it is filled with NaN.
 class RedZoned {
  public:
   RedZoned(const backends::Backend& backend, int64_t bytes)

@@ -9,11 +9,11 @@
 namespace runner {
 
 struct Result {
-  std::vector<reference::Matrix> matrices;  // short side first, in the orientation of the input
+  std::vector<reference::Matrix> matrices;  // short side first, in the input's orientation
   muonrt::Findings findings;
 };
 
-/// A batch of matrices of equal shape (rows <= cols), given in the precision of `transport`.
+/// A batch of matrices of equal shape (rows <= cols), with values that `transport` can represent.
 struct Job {
   muonrt::NewtonSchulz settings;
   muonrt::Method method;
@@ -24,12 +24,12 @@ struct Job {
 /// Orthogonalizes batches in lockstep on a backend. Workspaces are filled with NaN beforehand, and
 /// red zones around them are checked. Each result contains the findings of all batches.
 std::vector<Result> orthogonalize(backends::Backend& backend, const std::vector<Job>& jobs);
-/// One batch.
+/// As the function above, for one batch.
 Result orthogonalize(backends::Backend& backend, const muonrt::NewtonSchulz& settings,
                      const muonrt::Method& method, muonrt::DType transport,
                      const std::vector<reference::Matrix>& batch);
 
-/// Does the same for one matrix.
+/// As the function above, for one matrix.
 reference::Matrix orthogonalize(backends::Backend& backend, const muonrt::NewtonSchulz& settings,
                                 const muonrt::Method& method, muonrt::DType transport,
                                 const reference::Matrix& matrix);

@@ -7,8 +7,8 @@
 namespace reference_ops {
 
 /// A second implementation of the elementwise ops, on the host, with one loop over the elements. It
-/// shares update_rules.hpp with all backends, and its results must be bitwise identical to theirs.
-/// It forwards products, norms and other sums to the inner ops; tests compare these with
+/// uses update_rules.hpp like all backends, and its results must be bitwise identical to theirs. It
+/// forwards products, norms and other sums to the inner ops, whose results tests compare with
 /// tools/reference.
 class ReferenceOps : public wrapped::Ops {
  public:
@@ -47,14 +47,14 @@ class ReferenceOps : public wrapped::Ops {
                     const muonrt::CommitCondition& vote_sum) override;
 };
 
-/// Forwards all calls, and records those of products in their order.
+/// Forwards all calls, and records the calls of products in their order.
 class CountingOps : public wrapped::Ops {
  public:
   using wrapped::Ops::Ops;
   struct Asked {
     int64_t m, n, k;
     bool symmetric;
-    bool product;  // false if alpha is 0, so that the result combines D and I only
+    bool product;  // false if alpha is 0, so that the result only combines D and I
   };
   void multiply(muonrt::Stream& s, std::span<const muonrt::Product> products) override {
     for (const muonrt::Product& p : products)

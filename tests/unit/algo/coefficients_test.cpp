@@ -28,8 +28,8 @@ CoefficientList make(const CoefficientSettings& s) {
 
 double relative(double x, double expected) { return std::fabs(x / expected - 1); }
 
-/// Compares each step with the published list. The interval [l, 2 - l] to which a step applies is
-/// computed with that list.
+/// Compares each step with the published list. The interval [l, 2 - l] of each step is computed
+/// with the published list.
 void check_generated(const std::vector<Coefficients>& made, const reference::List& expected) {
   REQUIRE(made.size() == expected.size());
   double l = 1e-3, u = 1;
@@ -66,7 +66,7 @@ TEST_CASE("coefficients: the generator equals the reference for other bounds and
         for (size_t t = 0; t < made.size() && l / u < 0.9; ++t) {
           INFO("lower bound " << lower << ", cushion " << cushion << ", safety " << safety
                               << ", step " << t + 1);
-          // Both lists are exact to about 1e-12, because the reference computes in double
+          // Both lists have an accuracy of about 1e-12, because the reference uses double
           // precision.
           CHECK(relative(made[t].a, expected[t].a) <= 4e-12);
           CHECK(relative(made[t].b, expected[t].b) <= 4e-12);
@@ -131,8 +131,8 @@ TEST_CASE("coefficients: the three safety modes", "[unit][coefficients]") {
     CHECK(all.steps[t].c == Approx(raw[t].c / std::pow(1.04, 5)).epsilon(1e-14));
   }
   CHECK(inner.steps[0].a == Approx(raw[0].a / 1.04).epsilon(1e-14));
-  // From its second step on, the generator computes with the polynomial that was divided by the
-  // safety factor.
+  // From its second step on, the generator uses the polynomial after its division by the safety
+  // factor.
   CHECK(relative(inner.steps[1].a, raw[1].a / 1.04) > 1e-4);
 }
 
@@ -145,8 +145,8 @@ struct ImageRow {
   double low_1e3, high_1e3, low_1e2, high_1e2;  // images of [1e-3, 1] and [1e-2, 1]
 };
 
-/// Returns values that were computed by root finding on the derivatives of the composed polynomials
-/// in float64.
+/// Returns values that were computed in float64, by finding the roots of the derivatives of the
+/// composed polynomials.
 std::vector<ImageRow> image_rows() {
   const auto five = [](const reference::List& list) { return first(list, 5); };
   const auto& reference = lists::kPolarReference;
@@ -319,7 +319,7 @@ TEST_CASE("coefficients: lists that explode within (0, 1] are rejected with the 
   CHECK(contains(error_of(family, repeated({10, 10, 10}, 6)), "after step 1 "));
   CHECK(contains(error_of(family, repeated({1, 1, 1}, 8)), "after step 2 "));
   CHECK(contains(error_of(family, repeated({1e308, 1e308, 1e308}, 32)), "after step 1 "));
-  // Each step is from a different list, and the values grow to 4e11.
+  // Each step comes from a different list, and the values grow to 4e11.
   const reference::List strange = {{3.3939, -2.9069, 0.6426},
                                    {2.9871, -1.7045, 0.7079},
                                    {3.4291, -1.7572, 0.7145},

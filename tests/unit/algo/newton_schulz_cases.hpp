@@ -31,9 +31,9 @@ inline std::vector<Named> five_step_lists() {
           {"cubic", lists::kCubic, 1.02}};
 }
 
-/// Returns whether the list is accurate in bf16. CANS has headroom only for its input: from its
-/// second step on, rounding errors of bf16 grow, and on flat spectra the results have errors of up
-/// to 1.
+/// Returns whether the list is accurate in bf16. CANS has headroom only for its input: rounding
+/// errors of bf16 grow from its second step on. On flat spectra, the results have errors of up to
+/// 1.
 inline bool bf16_stands(const Named& l) { return std::string(l.name) != "cans"; }
 
 inline double near(const Named& l) {

@@ -55,7 +55,7 @@ TEST_CASE("lists: singular values are mapped by p, for every list, dtype and for
         const NewtonSchulz settings = make_newton_schulz(made.family, made.settings, dtype);
         for (const Form form : {Form::kStandard, Form::kGram}) {
           const SpectralTrial trial(settings, form, m);
-          // If rounding errors grow to the size of the result, null directions cannot be checked.
+          // If rounding errors reach the size of the result, null directions cannot be checked.
           if (trial.off_diagonal > 0.5) continue;
           INFO(made.name << ", " << name << ", " << name_of(dtype)
                          << (form == Form::kGram ? ", gram" : "") << ", allowed "
@@ -180,15 +180,15 @@ TEST_CASE("aol: the scaled rows equal the reference, and no singular value excee
                                              method_of(settings, Form::kStandard), DType::kF32, x);
       CHECK(reference::max_difference(o, expected) <=
             4 * tolerance::newton_schulz_f32(reference::gain(list, 1.0)));
-      // The difference from Newton-Schulz without row scaling is larger than the error.
+      // The result differs from Newton-Schulz without row scaling by more than the error.
       if (m > 1)
         CHECK(reference::max_difference(reference::newton_schulz(list, 1.0, x), expected) > 1e-3);
     }
   }
 }
 
-// The following cases test AOL on rows of very different norms, in dtypes in which the small rows
-// are lost in the Gram matrix.
+// The following cases test AOL on rows with very different norms, in dtypes that cannot represent
+// the small rows in the Gram matrix.
 
 namespace {
 
@@ -224,7 +224,7 @@ TEST_CASE("aol: small rows together with a large one equal the reference in ever
     for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
       const NewtonSchulz settings = scaled_rows(family, dtype, Normalize::kPrescaled, 0);
       for (const Form form : {Form::kStandard, Form::kGram}) {
-        // In null directions the rounding error of bf16 is as large as the result.
+        // In null directions, the rounding error of bf16 is as large as the result.
         if (form == Form::kGram && dtype == DType::kBF16) continue;
         const CoefficientList& used = settings.list_of(form);
         const double most = image_range(used, 0, kReach).high;
@@ -239,9 +239,9 @@ TEST_CASE("aol: small rows together with a large one equal the reference in ever
                 runner::orthogonalize(backend, settings, method_of(settings, form), DType::kF32, x);
             REQUIRE(reference::all_finite(o));
             CHECK(largest(o) <= 1.05 * most);
-            if (ratio < 3e-3) continue;  // below this ratio, sums count as zero
-            // bf16 rounds rows and products by 2^-8 each, so the expected value is a range of
-            // images.
+            if (ratio < 3e-3) continue;  // below this ratio, the sums are treated as zero
+            // bf16 rounds rows and products with a relative error of 2^-8 each, so the expected
+            // value is a range.
             const double off = dtype == DType::kBF16 ? 0x1p-6 : 0x1p-9;
             CoefficientList bare = used;
             bare.input_safety = 1;
@@ -290,7 +290,7 @@ TEST_CASE("aol: matrices far below eps stay bounded in every dtype", "[unit][new
   }
 }
 
-TEST_CASE("lists: without headroom between their steps they are rejected in half precision",
+TEST_CASE("lists: half precision rejects lists without headroom between steps",
           "[unit][newton-schulz]") {
   for (const CoefficientFamily family : coefficient_families()) {
     if (family == CoefficientFamily::kCustom) continue;

@@ -92,7 +92,7 @@ TEST_CASE("newton-schulz: with a restart before every step the Gram form is the 
 }
 
 TEST_CASE("newton-schulz: k equal singular values become p(1/sqrt(k))", "[unit][newton-schulz]") {
-  // Values of the composed polynomials in float64. The columns are for Keller Jordan, You, Polar
+  // Values of the composed polynomials in float64. The columns are Keller Jordan, You, Polar
   // Express and raw/1.05.
   struct Row {
     int64_t k;
@@ -212,8 +212,8 @@ TEST_CASE("newton-schulz: makes exactly the planned products, all of them reserv
   };
   const auto& pe = lists::kPolarModded;
   const auto& cubic = lists::kCubic;
-  // With T steps, the quintic standard form makes T products of each kind. The Gram form with k
-  // restarts makes 4T - 3(1 + k), 1 + k and 1 + k. A cubic list needs no R R.
+  // With T steps, the quintic standard form computes T products of each kind. The Gram form with k
+  // restarts computes 4T - 3(1 + k), 1 + k and 1 + k products. A cubic list needs no R R.
   const Case cases[] = {
       {pe, runner::standard(pe), 5, 5, 5},      {cubic, runner::standard(cubic), 0, 5, 5},
       {pe, runner::gram(pe, {}), 17, 1, 1},     {pe, runner::gram(pe, {2}), 14, 2, 2},
@@ -271,7 +271,7 @@ TEST_CASE("newton-schulz: an empty matrix or batch enqueues nothing", "[unit][ne
   }
 }
 
-TEST_CASE("newton-schulz: a matrix that is not finite stays so, so that the pack detects it",
+TEST_CASE("newton-schulz: a non-finite matrix remains non-finite, so the pack detects it",
           "[unit][newton-schulz]") {
   for (auto& backend : backends::all()) {
     for (const double bad : {std::nan(""), HUGE_VAL, -HUGE_VAL}) {

@@ -33,8 +33,8 @@ reference::List first(const reference::List& list, int64_t n) {
 }  // namespace
 
 TEST_CASE("restarts: the metric equals the tabulated condition numbers", "[unit][restarts]") {
-  // These values have three digits. They come from the simulation of Dao-AILab/gram-newton-schulz
-  // over 4001 points in Python.
+  // The expected values have three digits. They were computed with the Python simulation of
+  // Dao-AILab/gram-newton-schulz over 4001 points.
   const auto near = [](double expected) { return Approx(expected).epsilon(0.03); };
   CHECK(metric(lists::kPolarRaw105, {}) == near(2.7e12));
   CHECK(metric(lists::kPolarRaw105, {2}) == near(84.6));
@@ -76,12 +76,13 @@ TEST_CASE("restarts: the search returns the fewest restarts that are as accurate
         .gram_restarts;
   };
   CHECK(search(pe, 1, DType::kF16) == Places{});
-  // On spectra with two levels, the published {2} has up to 3.7 times the error of bf16.
+  // On spectra with two levels, the error with the published restart {2} is up to 3.7 times that of
+  // bf16.
   CHECK(search(pe, 5, DType::kF16) == Places{1, 3});
   for (int steps = 6; steps <= 10; ++steps) CHECK(search(pe, steps, DType::kF16) == Places{2, 4});
   CHECK(search(CoefficientFamily::kYouJiacheng, 5, DType::kF16) == Places{2, 4});
   CHECK(search(CoefficientFamily::kKellerJordan, 5, DType::kF16) == Places{3});
-  // With the rounding errors of the standard form, no restart can be left out.
+  // With the rounding errors of the standard form, every restart is needed.
   CHECK(search(pe, 5, DType::kBF16) == Places{1, 2, 3, 4});
   CHECK(search(pe, 5, DType::kF32) == Places{3});
   CHECK(search(pe, kMaxSearchedSteps + 1, DType::kF16).size() == kMaxSearchedSteps);
@@ -203,8 +204,8 @@ TEST_CASE(
     CoefficientFamily family;
     int steps;
   };
-  // `auto` chooses the Gram form from 512 rows on. The input is therefore divided by the norm that
-  // a matrix of this size would have if its rank had the same ratio to its size.
+  // `auto` chooses the Gram form from 512 rows on. The input is divided by the norm of a matrix of
+  // this size whose rank has the same ratio to its size.
   const auto made = [](const List& list, DType gram) {
     NewtonSchulzOptions options;
     options.gram_iteration = gram;

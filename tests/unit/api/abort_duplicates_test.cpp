@@ -41,7 +41,7 @@ class Gate {
   std::atomic<int> count_ = 0;
 };
 
-/// What happens if each rank of a thread group creates an optimizer and runs a step, while the
+/// The outcome if each rank of a thread group creates an optimizer and runs a step, while the
 /// communicator of rank `who` is aborted before or after the delivery of message `at`.
 struct AbortResult {
   std::vector<std::optional<Error>> errors;
@@ -68,7 +68,7 @@ AbortResult abort_at(int64_t at, int who, bool before) {
   out.errors = on_ranks(kRanks, [&](int r) {
     OneMatrix trainer;
     const auto failed = capture_error([&] { ok(trainer.create(comms[static_cast<size_t>(r)])); });
-    gate.pass();  // prevents errors that are caused by another rank that destroys its objects
+    gate.pass();  // prevents errors that other ranks cause when they destroy their objects
     creating = false;
     const auto stepped = failed ? failed : capture_error([&] { ok(trainer.step()); });
     gate.pass();
@@ -199,7 +199,7 @@ TEST_CASE(
       ok(muonrt_comm_create_thread(&comm, &group, r));
       ok(trainer.create(comm));
       gate.pass();
-      // Rank 1 aborts before its step. At that time each other rank is in its step or before it.
+      // Rank 1 aborts before its step, while each other rank is in its step or before it.
       if (r == 1) muonrt_comm_abort(comm, abort_with, "the data has ended");
       const auto error = capture_error([&] { ok(trainer.step()); });
       const bool ended = trainer.step() == MUONRT_ERROR_INVALID_STATE;
@@ -212,8 +212,8 @@ TEST_CASE(
     INFO(text_of(errors));
     for (size_t r = 0; r < kRanks; ++r) {
       REQUIRE(errors[r]);
-      // Only rank 0 owns a matrix, so the others may have voted before the abort reaches them. A
-      // rank that has voted cannot find out whether the other ranks have committed.
+      // Only rank 0 owns a matrix, so the other ranks may have voted before the abort reaches them.
+      // A rank that has voted cannot know whether the others have committed the step.
       const bool voted = r != 1 && errors[r]->status() == Status::kUndecided;
       if (!voted) CHECK(errors[r]->status() == published);
       CHECK(errors[r]->message().find("the data has ended") != std::string::npos);

@@ -11,8 +11,8 @@
 
 #include "muonrt/muonrt.hpp"
 
-// Tests that the memory to which arguments of create and step point may be freed after the call.
-// Also tests the groups' learning rates and enum arguments that are out of range.
+// Tests that the caller may free the memory of the arguments of create and step after the call.
+// Also tests the groups' learning rates, and enum arguments that are out of range.
 
 namespace {
 
@@ -36,7 +36,7 @@ struct Buffers {
   }
 };
 
-/// Everything else that create() reads, in one object.
+/// All other data that create() reads, in one object.
 struct Arguments {
   char names[8][8] = {"matrix", "rest", "wq", "upper", "lower", "bias", "world", ""};
   int64_t shape[2] = {4, 6}, length = 6, strides[2] = {6, 1}, one = 1, values[2] = {0, 6};

@@ -5,8 +5,8 @@
 #include <thread>
 
 // Tests invalid input at the C ABI on exactly one of three ranks. All ranks must return the same
-// status within seconds, with a message that names the rank, the parameter or struct, the field and
-// the value. No buffer may change, and the next correct call must succeed.
+// status within seconds. The message must name the rank, the parameter or struct, the field and the
+// value. No buffer may change, and the next valid call must succeed.
 
 using namespace bad_input;
 
@@ -47,7 +47,7 @@ std::vector<Seen> run(const BadCase& c, bool in_step, int bad_rank) {
         mine.handle_null = !given.out_given || optimizer == nullptr;
       } else {
         mine.status = create(good, comm, &optimizer);
-        // The optimizer was created with `good`, and the step gets the arguments of `given`.
+        // The optimizer was created with `good`. The step uses the arguments of `given`.
         if (mine.status == MUONRT_OK) {
           if (given.rebind) muonrt_optimizer_set_grad(optimizer, 1, given.grad_of_1);
           const auto before = std::vector{good.data[0], good.data[1], good.data[2]};
@@ -88,10 +88,10 @@ void check_case(const BadCase& c, bool in_step, int bad_rank) {
     CHECK(s.status == c.status);
     CHECK(s.message == seen[0].message);
     for (const std::string& part : c.texts) CHECK(s.message.find(part) != std::string::npos);
-    // A message names the remedy after a semicolon.
+    // A message states the remedy after a semicolon.
     CHECK(s.message.find(';') != std::string::npos);
-    // If ranks disagree, the message names two of them. Otherwise it begins with the rank that has
-    // the invalid input.
+    // If arguments differ between ranks, the message names two ranks. Otherwise it begins with the
+    // rank that has the invalid input.
     if (c.status == kMismatch) {
       CHECK(s.message.find("on rank 0") != std::string::npos);
     } else {

@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-// The declarations of DLPack 1, with which the muonrt header compares its own.
+// The declarations of DLPack 1. The test compares the declarations of the muonrt header with them.
 #define DLPACK_DLPACK_H_
 struct DLDevice {
   int32_t device_type;
@@ -82,7 +82,7 @@ TEST_CASE("dlpack: a shard keeps the whole tensor's shape", "[unit][abi]") {
   CHECK(muonrt_param_set_data_dlpack(&p, &w.tensor, MUONRT_DEVICE_HOST, 0) ==
         MUONRT_ERROR_INVALID_ARGUMENT);
   CHECK_THAT(muonrt_get_last_error(), Contains("'w' has 1 dimensions, but must have 2"));
-  // The shard of a flat range has one dimension, whatever the shape of the parameter is.
+  // The shard of a flat range has one dimension, regardless of the shape of the parameter.
   muonrt_layout_t flat = muonrt::layout();
   flat.kind = MUONRT_LAYOUT_FLAT;
   p.layout = &flat;

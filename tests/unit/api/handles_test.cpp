@@ -1,5 +1,5 @@
-// Tests handles that are destroyed, have another type, belong to the parent of a fork, or are used
-// by a thread that ends.
+// Tests handles that were destroyed, have another type, belong to the parent of a forked process,
+// or are used by a thread that ends.
 #include <dirent.h>
 #include <pthread.h>
 #include <sys/wait.h>
@@ -28,7 +28,7 @@ To* as(From* handle) {
 }
 
 /// Calls the functions of a communicator and returns their statuses.
-/// @param[out] said  Whether all error messages contain `text`.
+/// @param[out] said  whether all error messages contain `text`.
 std::vector<muonrt_status_t> calls_of(muonrt_comm_t* comm, const std::string& text, bool& said) {
   int32_t number = 0;
   char mine = 0, all[8];
@@ -319,7 +319,7 @@ TEST_CASE("handles: a communicator is not destroyed inside a call on it", "[unit
 
 namespace {
 
-/// A transport of one rank whose functions end the calling thread as `by` selects.
+/// A transport of one rank. Its functions end the calling thread in the way that `by` selects.
 struct Ending {
   enum class By { kNothing, kExit, kCancel } by = By::kNothing;
 

@@ -99,7 +99,7 @@ TEST_CASE("masters: a parameter may be its master rounded up or down", "[unit][a
     std::fill_n(at, kNumel, master);
     CHECK(two_off.step() == MUONRT_ERROR_INVALID_ARGUMENT);
   }
-  // If bf16 can represent a master weight exactly, no other weight is accepted.
+  // If a master weight is exact in bf16, no other weight is accepted.
   Half next(all(kOne));
   next.weights[0] = kOne + 1;
   CHECK(next.step() == MUONRT_ERROR_INVALID_ARGUMENT);
@@ -127,7 +127,8 @@ TEST_CASE("masters: a step rejects weights that differ in one bit from those of 
         h.weights = before;
         agree();
       }
-      // One of the two adjacent values is the other possible rounding of the master weight.
+      // The master weight, rounded in the other direction, would be one of the two adjacent values.
+      // Both must be rejected.
       for (const int by : {-1, 1}) {
         const uint16_t before = h.weights[11];
         h.weights[11] = static_cast<uint16_t>(before + by);

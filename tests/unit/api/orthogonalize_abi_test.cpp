@@ -31,8 +31,8 @@ muonrt_group_t group_of(const char* list, muonrt_form_t form, muonrt_dtype_t ite
   return g;
 }
 
-/// Returns the update of a step whose direction is x. If the weights are zero and the learning rate
-/// and the scale are 1, the step stores 0 - update.
+/// Returns the update of a step whose direction is x. The weights are zero, and the learning rate
+/// and the scale are 1, so the step stores 0 - update.
 Matrix update_of_step(muonrt_group_t g, const Matrix& x, DType transport) {
   Tensor weight = tensor_of(Matrix(x.rows, x.cols), DType::kF32), grad = tensor_of(x, DType::kF32);
   g.weight_decay = g.momentum = 0;
@@ -140,7 +140,7 @@ TEST_CASE("orthogonalize: bits depend on neither batch, threads, strides, dtype 
             CHECK(in.memory == before);
             for (int64_t k = 0; k < kCount; ++k)
               CHECK(same(out.get(k), expected[static_cast<size_t>(k)]));
-            // If the output is the input, the result is rounded once, and nothing is written
+            // If the output is the input, the result is rounded only once, and nothing is written
             // between the rows.
             Tensor place = in;
             REQUIRE(with->orthogonalize(place.view(), place.view()) == MUONRT_OK);

@@ -138,8 +138,8 @@ void check(Over over, In in, int64_t stride) {
       CAPTURE(faulty, nth);
       const muonrt_status_t status = seen.status[0];
       CHECK(status == seen.status[1]);
-      // After OUT_OF_MEMORY the ranks may create the optimizer again. After COMM the communicator
-      // is unusable, unless the error ended only the optimizer's duplicate.
+      // After OUT_OF_MEMORY, the ranks may create the optimizer again. After COMM, the communicator
+      // is unusable, unless the error has ended only the optimizer's duplicate.
       CHECK((status == MUONRT_OK || (in == In::kCreation && (status == MUONRT_ERROR_OUT_OF_MEMORY ||
                                                              status == MUONRT_ERROR_COMM))));
       for (int rank = 0; rank < 2; ++rank) {
@@ -191,8 +191,8 @@ TEST_CASE("out of memory: other collectives fail on every rank or on none, and n
 
 namespace {
 
-/// Duplicates a table of functions and counts the calls. These allocations never fail, because they
-/// belong to the caller.
+/// Duplicates a table of functions and counts the calls. The allocations of these functions never
+/// fail, because they belong to the caller.
 std::atomic<int> duplicates;
 muonrt_status_t counted_duplicate(void* state, muonrt_transport_t* out, int64_t timeout_ms,
                                   char* message, int64_t capacity) {
@@ -293,10 +293,10 @@ struct FolderRendezvousCase {
   }
 };
 
-/// Checks a rendezvous in which an allocation of rank `faulty` fails: the rank retries, or returns
-/// the error and frees everything. The other rank receives the error or is already connected, and
-/// no rank waits until the timeout.
-/// @param rendezvous  Connects a rank in the nth rendezvous.
+/// Checks a rendezvous in which an allocation of rank `faulty` fails. The rank must retry, or
+/// return the error and free everything. The other rank must receive the error or be already
+/// connected. No rank may wait until the timeout.
+/// @param rendezvous  connects a rank in the n-th rendezvous.
 template <class Rendezvous>
 void check_rendezvous(int64_t stride, const Rendezvous& rendezvous) {
   for (int faulty = 0; faulty < 2; ++faulty) {

@@ -130,7 +130,8 @@ void check_saved(World& world, const Values& old, const Values& fresh) {
   CHECK(world.saved() == fresh);
 }
 
-/// Checks that nothing has changed or the optimizer is unusable, and that the next load succeeds.
+/// Checks that nothing has changed or that the optimizer is unusable, and that the next load
+/// succeeds.
 void check_loaded(World& world, const Values& old, const Values& fresh) {
   if (world.status[0] != MUONRT_OK) {
     if (world.messages[0].find("partly written") == std::string::npos) CHECK(world.all_have(fresh));

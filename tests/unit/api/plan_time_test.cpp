@@ -121,7 +121,7 @@ TEST_CASE("plan time: bad arguments are named, and the struct stays as it is", "
   CHECK_THAT(error("host"), Contains("struct_size is 0"));
 }
 
-TEST_CASE("plan time: that of the caller's functions is unknown", "[unit][api]") {
+TEST_CASE("plan time: the time of the caller's functions is unknown", "[unit][api]") {
   muonrt_distributed_config_t functions;
   muonrt_distributed_config_init(&functions);
   functions.assign = [](void*, int64_t, const muonrt_assign_info_t*, int32_t* owner) {

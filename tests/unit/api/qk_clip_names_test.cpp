@@ -7,9 +7,9 @@
 
 #include "muonrt/muonrt.hpp"
 
-// Tests QK-clip settings that apply by parameter name: one muonrt_qk_clip_t serves all parameters
-// of a model. With a learning rate of 0 and weights of 1, each row is equal to its factor after the
-// step.
+// Tests QK-clip settings that apply by parameter name, so that one muonrt_qk_clip_t serves all
+// parameters of a model. The learning rate is 0 and the weights are 1, so after the step each row
+// is equal to its factor.
 
 namespace {
 

@@ -65,8 +65,8 @@ TEST_CASE("descriptor: if open fails, it is empty and errno is kept", "[unit][ba
   CHECK(reason == ENOENT);
 }
 
-// Rank 0 may fork a worker while ranks connect. When rank 0 dies, the other ranks must detect it at
-// once.
+// While ranks connect, rank 0 may fork a worker. If rank 0 dies, the other ranks must detect it
+// immediately.
 TEST_CASE("descriptor: a connection ends with its process even if a child still runs",
           "[unit][base]") {
   int ends[2], worker[2];

@@ -128,7 +128,7 @@ TEST_CASE("log: after a function is replaced it is not running and not called",
     REQUIRE(muonrt_set_log(
                 [](void* state, enum muonrt_log_level, const char*) {
                   auto& r = *static_cast<Receiver*>(state);
-                  // The call is late, or overlaps with another one.
+                  // The call comes too late, or overlaps with another call.
                   if (!r.alive || r.inside.exchange(true)) ++r.wrong;
                   ++r.calls;
                   std::this_thread::yield();

@@ -128,7 +128,7 @@ void require(muonrt_status_t status) {
   if (status != MUONRT_OK) FAIL(muonrt_get_last_error());
 }
 
-/// The inputs of a run. A test creates them before it changes the environment, because its own
+/// The inputs of a run. A test creates them before it changes the environment, because the test's
 /// arithmetic depends on the environment.
 struct Inputs {
   std::vector<float> matrix = filled(1, 1.0f), vector = filled(2, 1e-20f);
@@ -196,7 +196,7 @@ TEST_CASE("environment: a caller's rounding and flushing change no bit and are r
           "[unit][abi]") {
   const Inputs inputs;
   const Result plain = run(inputs);
-  // Without denormals this test could not fail.
+  // Without denormals this test would have no effect.
   CHECK(std::any_of(plain.momentum.begin(), plain.momentum.end(),
                     [](float m) { return std::fpclassify(m) == FP_SUBNORMAL; }));
   const std::function<void()> settings[] = {

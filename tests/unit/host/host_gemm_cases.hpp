@@ -12,8 +12,8 @@
 #include "reference/reference.hpp"
 #include "support/tolerances.hpp"
 
-/// Shared by the tests of matrix products on the host: memory between red zones, the kernels, and a
-/// function that checks one product.
+/// Functions that the tests of matrix products on the host share: memory between red zones, the
+/// kernels, and a check of one product.
 namespace gemm_cases {
 
 using muonrt::bf16;
@@ -141,7 +141,7 @@ inline void fill_symmetric(Matrix& m, uint32_t seed) {
   }
 }
 
-/// Wraps a kernel without its native bf16 products, and counts the panels that it creates.
+/// Wraps a kernel without using its native bf16 products, and counts the panels that it creates.
 class Widened final : public TileKernel {
  public:
   explicit Widened(const TileKernel& kernel) : kernel_(kernel) {}
@@ -197,10 +197,10 @@ inline reference::Matrix exact(Matrix& m, bool magnitudes) {
   return out;
 }
 
-/// Returns the number of elements of C that are NaN or differ from alpha A op(B) + beta D + gamma I
-/// by more than the rounding of the sum.
-/// @param args  Only the factors and flags are used.
-/// @param d  Null if the product has no D.
+/// Returns the number of elements of C that are NaN, or that differ from alpha A op(B) + beta D +
+/// gamma I by more than the rounding error of the sum.
+/// @param args  only the factors and flags are used.
+/// @param d     null if the product has no D.
 inline int64_t count_wrong(const GemmArgs& args, Matrix& a, Matrix& b, Matrix* d, Matrix& c) {
   const auto product = [&](bool magnitudes) {
     const reference::Matrix right = exact(b, magnitudes);

@@ -36,7 +36,8 @@ std::vector<Twin> twins() {
             {"v", {{9, 12}}, whole(5), 1.0}}}};
 }
 
-/// Returns a case with each matrix twice: stored as outputs x inputs, then as inputs x outputs.
+/// Returns a case that has each matrix twice: stored as outputs x inputs, and then as inputs x
+/// outputs.
 world::Case make_case() {
   world::Case c;
   c.settings.groups = world::default_groups();
@@ -78,7 +79,7 @@ void put(std::vector<unsigned char>& to, const std::vector<float>& from) {
   std::memcpy(to.data(), from.data(), to.size());
 }
 
-/// Runs the steps of a case on one rank. The second matrix of each pair gets the transposed values
+/// Runs the steps of a case on one rank. The second matrix of each pair has the transposed values
 /// of the first.
 void check_twins(const world::Case& c) {
   const std::vector<Twin> all = twins();
@@ -114,7 +115,7 @@ TEST_CASE("transposed: in x out is updated as the transpose of out x in, for eve
     INFO("scale_rule " << static_cast<int>(rule));
     world::Case c = make_case();
     c.settings.groups[0].scale_rule = rule;
-    // A parameter can only have its own axis if its group has an axis.
+    // A parameter can only have a separate axis if its group has an axis.
     for (world::Param& p : c.params)
       for (PartSettings& part : p.parts) part.normuon_axis = NormuonAxis::kOff;
     check_twins(c);
@@ -187,7 +188,7 @@ TEST_CASE("transposed: matrices cut over four ranks match the float64 reference"
       std::memcpy(&x, outcome.tensors.params[i].data() + 4 * e, 4);
       worst = std::max(worst, std::abs(static_cast<double>(x) - expected.v[e]));
     }
-    // The bound is that of step_reference_test, because the weights are of size 1.
+    // The bound is the same as in step_reference_test, because the weights are of size 1.
     CHECK(worst < 2e-5);
   }
 }

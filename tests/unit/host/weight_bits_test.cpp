@@ -19,7 +19,7 @@ void check_halves(uint32_t stride) {
       const uint32_t bits = high << 16 | low;
       const SplitWeight split = split_weight(std::bit_cast<float>(bits));
       wrong_here += std::bit_cast<uint32_t>(join_weight(split.high, split.low)) != bits;
-      // The high half may differ from the weight by at most half the distance of adjacent bf16
+      // The high half may differ from the weight by at most half the distance between adjacent bf16
       // values. The bits of adjacent values with the same sign are consecutive.
       const uint32_t back = static_cast<uint32_t>(split.high) << 16;
       far_here += back - bits + 0x7fffu > 0xffffu;
@@ -77,8 +77,8 @@ TEST_CASE("weight bits: random bits are Philox's", "[unit][backend]") {
       CHECK(block.of(8000 + e) == (words[e / 2] >> 16 * (e % 2) & 0xffffu));
   };
   check(random_block(0, 0, 0, 0), {0x6627e8d5u, 0xe169c58du, 0xbc57ac4cu, 0x9b00dbd8u});
-  // The high half of the step is mixed into the key. If the high halves are 0xffffffff twice, they
-  // cancel in the upper word of the key.
+  // The high half of the step is mixed into the key. If the high half is 0xffffffff in both, the
+  // two cancel in the upper word of the key.
   check(random_block(0x00000000ffffffffu, 0xffffffffffffffffu, 0xffffffffu, 0xffffffffffffffffu),
         {0x408f276du, 0x41c83b0eu, 0xa20bc7c6u, 0x6d5451fdu});
   check(random_block(0x299f31d0a4093822u, 0x03707344u, 0x13198a2eu, 0x85a308d3243f6a88u),

@@ -69,7 +69,8 @@ TEST_CASE("blocks: a flat range is the end of a row, whole rows, and the start o
 
 TEST_CASE("blocks: sizes above 2^31 and meshes of 1024 ranks cost no more than small ones",
           "[unit][layout]") {
-  // The layout has 2^58 elements, so a function whose cost grows with their number would not end.
+  // The layout has 2^58 elements, so a function whose cost grows with the number of elements would
+  // never end.
   const int64_t e = 1 << 10, r = int64_t{1} << 28, c = int64_t{1} << 20;
   const Layout l = placed({16, 8, 8}, {e, r, c}, "S(2),SS(1,3),S(0)");
   CHECK(l.numel() == int64_t{1} << 58);

@@ -4,18 +4,18 @@
 #include "layout/parse.hpp"
 #include "unit/layout/layout_naive.hpp"
 
-// Tests examples of layouts whose indices are written by hand. They are compared with the layouts
-// from cuts and from placements, and with the naive model of the property tests.
+// Tests layouts whose indices are written by hand. They are compared with the layouts from cuts and
+// from placements, and with the naive model of the property tests.
 
 using namespace muonrt;
 using naive::List;
 
 namespace {
 
-/// Each line has: name; shape; mesh; cuts, outermost first; indices; placements that give the same
-/// layout, how to read them if not literally, and the FSDP dimensions if they are read as ordered.
-/// In the indices, '|' separates ranks, which are in mesh order, and 'x' separates dimensions. '-'
-/// means no index, and '*' all indices.
+/// Each line contains: name; shape; mesh; cuts, outermost first; indices; placements that give the
+/// same layout, their reading if it is not literal, and the FSDP dimensions if the reading is
+/// ordered. In the indices, '|' separates ranks, which are in mesh order, and 'x' separates
+/// dimensions. '-' means no index, and '*' means all indices.
 constexpr const char* kExamples = R"(
 E1; 5; a=4; a:0; 0 1|2 3|4|-; S(0)
 E2; 9; a=8; a:0; 0 1|2 3|4 5|6 7|8|-|-|-; S(0)

@@ -1,7 +1,7 @@
 #pragma once
 
-// A naive model of layouts, in which index lists are explicit and are cut one by one. It uses only
-// the definitions in src/layout, so that tests can compare the closed forms with it.
+// A naive model of layouts, in which index lists are explicit and are cut one after the other. It
+// uses only the definitions in src/layout, so that tests can compare the closed forms with it.
 
 #include <cstdint>
 #include <map>
@@ -21,7 +21,7 @@ inline List iota(int64_t n) {
   return out;
 }
 
-/// Returns `n` ranges of ceil size; the last ones may be shorter or empty.
+/// Returns `n` ranges of ceil(size / n) items. The last ranges may be shorter or empty.
 template <class Item>
 std::vector<std::vector<Item>> chunk(const std::vector<Item>& list, int64_t n) {
   const auto size = static_cast<int64_t>(list.size());

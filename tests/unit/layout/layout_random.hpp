@@ -17,7 +17,7 @@ namespace random_layout {
 using muonrt::Layout;
 using naive::List;
 
-/// Returns a number in [low, high]. All numbers are equally likely from the first case on.
+/// Returns a number in [low, high]. All numbers are equally likely, even in the first case.
 inline int64_t pick(int64_t low, int64_t high) {
   return *rc::gen::resize(rc::kNominalSize, rc::gen::inRange<int64_t>(low, high + 1));
 }
@@ -81,8 +81,8 @@ inline Ranges random_ranges(int64_t shards, int64_t n) {
 }
 
 /// Returns ranges that divide the local tensor after `cuts` over the mesh dimensions `last`. The
-/// division is separate for each combination of coordinates of the cutting dimensions, or the same
-/// for all.
+/// division differs for each combination of coordinates of the cutting dimensions, or is the same
+/// for all combinations.
 inline Ranges random_flat(const Layout& cuts, const std::vector<int>& last) {
   const List& mesh = cuts.mesh().shape();
   const std::vector<int> cutting = cuts.shard_dims();
@@ -137,8 +137,8 @@ inline Layout draw(int64_t dims_low = 0, int64_t dims_high = 3) {
   return draw(random_mesh(), shape);
 }
 
-/// Writes the row-major matrix index of every local offset, or -1 if no block contains the offset.
-/// Returns false if the blocks do not ascend, overlap, or leave the buffer.
+/// Writes the row-major matrix index of every local offset to `out`, or -1 if no block contains the
+/// offset. Returns false if the blocks are not ascending, overlap, or exceed the buffer.
 inline bool read_blocks(const std::vector<muonrt::Block>& blocks, int64_t cols, List& out) {
   int64_t before = -1;
   for (const muonrt::Block& b : blocks) {

@@ -8,20 +8,21 @@
 
 #include "model/resolve.hpp"
 
-/// Exchanges message by message: every message of two ranks that have begun an exchange moves at
-/// the rate that the links of both allow, shared fairly with the other messages (max-min fairness).
+/// Models an exchange message by message. All messages between two ranks that have begun the
+/// exchange are in transit at the same time. The links of both ranks limit the rate of a message,
+/// and messages share a link fairly (max-min fairness).
 namespace message_replay {
 
 struct Message {
-  size_t from, to;  // members
+  size_t from, to;  // indices of members
   double left;      // bytes
-  size_t link[2];   // of the sender and of the receiver
+  size_t link[2];   // link of the sender, link of the receiver
   double begin;
   double rate = 0;
 };
 
-/// Sets the rates of the messages that have begun: again and again, the link with the smallest
-/// share for a message gives it to all of its messages.
+/// Sets the rates of the messages in transit. Repeatedly finds the link with the smallest share for
+/// each message, and assigns this share to all of its messages.
 inline void share(std::vector<Message*>& active, const std::vector<double>& capacity) {
   std::vector<double> left = capacity;
   std::vector<size_t> users(capacity.size(), 0);
@@ -64,7 +65,7 @@ inline void run(const muonrt::MachineProfile& profile,
   std::vector<Message> messages;
   std::vector<double> ready(members.size());
   for (size_t k = 0; k < members.size(); ++k) {
-    // The host sets up the messages of a rank one after the other.
+    // On the host, a rank's messages are set up one after the other.
     const auto others = [&](const std::vector<muonrt::PeerBytes>& list) {
       return std::count_if(list.begin(), list.end(),
                            [&](const muonrt::PeerBytes& m) { return m.peer != members[k].rank; });
@@ -73,7 +74,7 @@ inline void run(const muonrt::MachineProfile& profile,
         std::max(others(members[k].exchange->sends), others(members[k].exchange->receives));
     ready[k] = members[k].begin + (count > 0 ? profile.exchange_seconds : profile.pass_seconds) +
                profile.message_seconds * static_cast<double>(count);
-    // On the host the rank copies its message to itself first.
+    // On the host, a rank first copies its message to itself.
     for (const auto& [peer, bytes] : members[k].exchange->sends)
       if (peer == members[k].rank && !profile.gpu)
         ready[k] += 2 * static_cast<double>(bytes) / profile.pass_bytes;

@@ -12,8 +12,8 @@ using namespace muonrt;
 
 namespace strategies {
 
-/// A host with 1 GFLOP/s for every product, 1 GB/s for passes and links, and no latencies. So a
-/// byte takes as long as a FLOP.
+/// A host with 1 GFLOP/s for every product, 1 GB/s for passes and links, and no latencies. A byte
+/// therefore takes the same time as a FLOP.
 MachineProfile machine() {
   MachineProfile out;
   out.name = out.title = "test";
@@ -26,7 +26,8 @@ MachineProfile machine() {
   return out;
 }
 
-/// The same with free passes and bytes: products, and `exchange` seconds for each exchange.
+/// The same machine with free passes and bytes: time is needed only by products, and by each
+/// exchange (`exchange` seconds).
 MachineProfile without_bytes(double exchange) {
   MachineProfile out = machine();
   out.pass_bytes = out.node_bytes = out.network_bytes = 1e18;
@@ -34,7 +35,7 @@ MachineProfile without_bytes(double exchange) {
   return out;
 }
 
-/// Square f32 matrices of these sizes, their rows sharded over the last dimension of the mesh.
+/// Square f32 matrices of these sizes. The last dimension of the mesh shards their rows.
 OptimizerSettings squares(const std::vector<int64_t>& mesh_shape, const std::vector<int64_t>& sides,
                           int64_t chunk_bytes) {
   OptimizerSettings out = OptimizerSettings::defaults(DeviceKind::kHost);
@@ -52,25 +53,27 @@ OptimizerSettings squares(const std::vector<int64_t>& mesh_shape, const std::vec
   return out;
 }
 
-/// Seconds of the products of a square matrix: five steps of three products.
+/// Returns the seconds of the products of a square matrix: five steps of three products.
 double products(double side) { return 5 * 3 * 2 * side * side * side / 1e9; }
 
 constexpr int64_t kSide = 64, kElements = kSide * kSide;
-constexpr double kUnit = kElements / 1e9;                // a pass over a byte of each element
+constexpr double kUnit = kElements / 1e9;                // a pass over one byte of each element
 constexpr double kProducts = 5 * 3 * 2 * kSide * kUnit;  // products(kSide)
 
 }  // namespace strategies
 
 using namespace strategies;
 
-// An element has a gradient, a momentum and a weight of 4 bytes, and a direction of 2 in messages
-// and gathered matrices. A pack reads 4, reads and writes 4 + 4, and writes 2. The normalization
-// reads 2 twice and writes an iterate of 4. An update reads the iterate, reads and writes 4 + 4.
+// An element has a gradient, a momentum and a weight of 4 bytes each. Its direction has 2 bytes in
+// messages and gathered matrices. A pack reads 4 bytes, reads and writes 4 + 4, and writes 2. The
+// normalization reads 2 bytes twice and writes an iterate of 4. An update reads the iterate, and
+// reads and writes 4 + 4 bytes.
 constexpr double kPack = 4 + 8 + 2, kNormalize = 2 * 2 + 4, kUpdate = 4 + 8;
 
 TEST_CASE("modelled strategies: all-gather everywhere computes every matrix on every rank",
           "[unit][model]") {
-  // Two ranks hold halves of two matrices. With a chunk for each, the second gather is hidden.
+  // Two ranks hold halves of two matrices. If each matrix has its own chunk, the second gather is
+  // hidden.
   const Planning two(squares({2}, {kSide, kSide}, 2 * kElements), 2);
   const StrategyStep apart = gather_everywhere(two, machine());
   const double unpack = 2 * 2;
@@ -79,14 +82,14 @@ TEST_CASE("modelled strategies: all-gather everywhere computes every matrix on e
   CHECK(apart.critical.local == Approx(2 * chunk * kUnit));
   CHECK(apart.critical.exposed == Approx(0).margin(1e-15));
   CHECK(apart.seconds == Approx(2 * kProducts + 2 * chunk * kUnit));
-  CHECK(apart.critical.exchange == Approx(2 * kUnit));  // half of 2 bytes, twice
+  CHECK(apart.critical.exchange == Approx(2 * kUnit));  // two halves, 2 bytes for each element
   CHECK(apart.sent_bytes == 2 * kElements);
-  // In one chunk nothing hides the gather.
+  // If there is only one chunk, nothing hides the gather.
   const Planning one(squares({2}, {kSide, kSide}, 4 * kElements), 2);
   const StrategyStep together = gather_everywhere(one, machine());
   CHECK(together.critical.exposed == Approx(2 * kUnit));
   CHECK(together.seconds == Approx(2 * kProducts + 2 * chunk * kUnit + 2 * kUnit));
-  // The same products as those of our plan in which every rank repeats them.
+  // In a muonrt plan with ReplicaMode::kEveryRank the ranks compute the same products.
   OptimizerSettings repeated = squares({2}, {kSide, kSide}, 2 * kElements);
   repeated.replica_mode = ReplicaMode::kEveryRank;
   for (ParamSettings& p : repeated.params) p.owner = -1;
@@ -95,8 +98,9 @@ TEST_CASE("modelled strategies: all-gather everywhere computes every matrix on e
 }
 
 TEST_CASE("modelled strategies: an all-gather brings a byte to a node once", "[unit][model]") {
-  // Two nodes of two ranks. A node receives the half of the other one, a rank half of that; the
-  // rest of the three quarters that it lacks comes from the other rank of its node.
+  // There are two nodes of two ranks. A node receives the half that the other node holds, and each
+  // of its ranks receives half of that. A rank lacks three quarters of the matrix, and receives the
+  // rest from the other rank of its node.
   MachineProfile p = machine();
   p.node_ranks = 2;
   p.node_bytes = 4e9;
@@ -109,7 +113,7 @@ TEST_CASE("modelled strategies: an all-gather brings a byte to a node once", "[u
   CHECK(gather_everywhere(planning, p).critical.exchange == Approx(4 * node));
 }
 
-// Rank 0 owns matrices 0 and 2, rank 1 owns matrix 1, in two chunks.
+// Rank 0 owns matrices 0 and 2 and rank 1 owns matrix 1, in two chunks.
 TEST_CASE("modelled strategies: owners of whole matrices send nothing in the step, or new weights",
           "[unit][model]") {
   const Planning planning(squares({2}, {kSide, kSide, kSide}, 2 * kElements), 2);
@@ -118,19 +122,21 @@ TEST_CASE("modelled strategies: owners of whole matrices send nothing in the ste
   CHECK(permanent.seconds == Approx(2 * (kProducts + matrix * kUnit)));
   CHECK(permanent.critical.exchange == 0);
   CHECK(permanent.sent_bytes == 0);
-  // Weights, gradients and momentum of two matrices, and the scratch of one: the gathered matrix,
-  // and at least two iterates.
+  // The memory holds weights, gradients and momentum of two matrices, and scratch for one: the
+  // gathered matrix and at least two iterates.
   CHECK(permanent.memory_bytes >= 2 * 12 * kElements + (2 + 2 * 4) * kElements);
   CHECK(permanent.memory_bytes < 2 * 12 * kElements + (2 + 6 * 4) * kElements);
-  // A matrix returns half of it, 2 bytes for each element. Rank 0 packs two directions, then
-  // computes matrix 0 with the message of its weights, then matrix 2. Rank 1 waits for the last
-  // message, and writes it over its half: it reads and writes 2 + 2 bytes of half of the elements.
+  // Half of a matrix is returned, with 2 bytes for each element. Rank 0 packs two directions,
+  // computes matrix 0 while it sends its weights, and then computes matrix 2. Rank 1 waits for the
+  // last message and writes it over its half: it reads 2 and writes 2 bytes for half of the
+  // elements.
   const StrategyStep layers = whole_owners(planning, machine(), false);
   const double message = 1, owner = matrix + message;
   CHECK(layers.seconds ==
         Approx(2 * (kProducts + owner * kUnit) + (message + 2 * message) * kUnit));
   CHECK(layers.sent_bytes == 2 * kElements);
-  // The other half of the weights is in the layout of the trainer, and messages in two chunks.
+  // The other half of the weights is stored in the trainer's layout, and there are messages for two
+  // chunks.
   CHECK(layers.memory_bytes > permanent.memory_bytes);
 }
 
@@ -146,8 +152,9 @@ TEST_CASE("modelled strategies: tensor parallelism makes owners gather parts of 
 }
 
 TEST_CASE("modelled strategies: round-robin owners of one matrix per chunk", "[unit][model]") {
-  // Sorted: 64, 64 | 32, 32, one of each for a rank. In the order of the model rank 0 has both
-  // large ones. The first gather, the last return and two votes are not hidden.
+  // Sorted by size, the matrices are 64, 64 | 32, 32, and each rank owns one of each pair. In the
+  // order of the model, rank 0 owns both large matrices. The first gather, the last return and two
+  // votes are not hidden.
   const double large = products(64), small = products(32), exchange = small / 8;
   const Planning planning(squares({2}, {64, 32, 64, 32}, 1 << 20), 2);
   const StrategyStep sorted = round_robin_in_chunks(planning, without_bytes(exchange));
@@ -156,27 +163,28 @@ TEST_CASE("modelled strategies: round-robin owners of one matrix per chunk", "[u
   const StrategyStep one = one_by_one(planning, without_bytes(exchange));
   CHECK(one.critical.products == Approx(2 * large));
   CHECK(one.seconds == Approx(2 * large + 4 * exchange));
-  // A rank sends its halves of the other rank's matrices, and the other halves of its own ones.
+  // A rank sends its halves of the other rank's matrices, and the other halves of its own matrices.
   const int64_t halves = 64 * 64 + 32 * 32;
   CHECK(sorted.sent_bytes == 2 * halves);
 }
 
 TEST_CASE("modelled strategies: only sorted round-robin repeats products in replicas",
           "[unit][model]") {
-  // Two replicas of one rank each.
+  // The mesh has two replicas of one rank each.
   const Planning planning(squares({2, 1}, {kSide, kSide}, 1 << 20), 2);
   const MachineProfile p = without_bytes(0);
   CHECK(round_robin_in_chunks(planning, p).critical.products == Approx(2 * kProducts));
   CHECK(one_by_one(planning, p).critical.products == Approx(kProducts));
   CHECK(whole_owners(planning, p, false).critical.products == Approx(kProducts));
   CHECK(whole_owners(planning, p, true).critical.products == Approx(kProducts));
-  // Two replicas of two ranks: a rank sends half of the other's matrix there and half of its own
-  // one back, and nothing to the other replica.
+  // The mesh has two replicas of two ranks each. A rank sends its half of the other rank's matrix,
+  // and later returns half of its own matrix. It sends nothing to the other replica.
   const Planning four(squares({2, 2}, {kSide, kSide}, 1 << 20), 4);
   const StrategyStep repeated = round_robin_in_chunks(four, p);
   CHECK(repeated.critical.products == Approx(kProducts));
   CHECK(repeated.sent_bytes == 2 * kElements);
-  // A rank holds whole matrices, so an all-gather moves nothing, but both ranks compute both.
+  // A rank holds whole matrices, so an all-gather moves nothing, but both ranks compute both
+  // matrices.
   const StrategyStep all = gather_everywhere(planning, p);
   CHECK(all.critical.products == Approx(2 * kProducts));
   CHECK(all.sent_bytes == 0);

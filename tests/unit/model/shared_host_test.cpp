@@ -9,8 +9,8 @@ using namespace muonrt;
 
 namespace {
 
-/// A node of two ranks with a core each and 1 GB/s for passes, copies and messages. An exchange
-/// takes 10 us and a message 1 us in addition to its bytes.
+/// A node of two ranks with one core each, and 1 GB/s for passes, copies and messages. An exchange
+/// takes 10 us and a message 1 us in addition to the time of its bytes.
 MachineProfile host() {
   MachineProfile out;
   out.name = out.title = "test";
@@ -57,15 +57,15 @@ TEST_CASE("shared host: ranks that compute share the cores of their node", "[uni
                                            rank(1, {op(OpKind::kProducts, 30 * kUs)})};
   CHECK(times(p, both)[0].seconds == Approx(10 * kUs));
   CHECK(times(p, both)[1].seconds == Approx(30 * kUs));
-  // On one core each advances at half the rate until rank 0 has finished.
+  // On one core, each rank runs at half its speed until rank 0 has finished.
   p.processors = 1;
   CHECK(times(p, both)[0].products == Approx(20 * kUs));
   CHECK(times(p, both)[1].seconds == Approx(40 * kUs));
-  // Two threads of a rank need two cores.
+  // Two ranks with two threads each share two cores.
   p.processors = 2;
   p.rank_threads = 2;
   CHECK(times(p, both)[1].seconds == Approx(40 * kUs));
-  // Ranks of different nodes do not.
+  // Ranks of different nodes do not share cores.
   p.processors = p.node_ranks = 1;
   p.rank_threads = 0;
   CHECK(times(p, both)[0].seconds == Approx(10 * kUs));
@@ -77,7 +77,7 @@ TEST_CASE("shared host: passes run at once, and products get the cores that are 
   p.processors = 1;
   const auto found = times(
       p, {rank(0, {op(OpKind::kLocal, 10 * kUs)}), rank(1, {op(OpKind::kProducts, 30 * kUs)})});
-  CHECK(found[0].seconds == Approx(10 * kUs).epsilon(2e-3));  // products never stop
+  CHECK(found[0].seconds == Approx(10 * kUs).epsilon(2e-3));  // products keep a small share
   CHECK(found[1].seconds == Approx(40 * kUs));
 }
 
@@ -88,22 +88,23 @@ TEST_CASE("shared host: a rank copies its own message, and then those of ready r
   both[0].exchanges = {{{{0, 1000}, {1, 2000}}, {{0, 1000}, {1, 500}}, 0}};
   both[1].exchanges = {{{{0, 500}, {1, 3000}}, {{0, 2000}, {1, 3000}}, 0}};
   MachineProfile p = host();
-  // Own copies read and write: 2 and 6 us. Messages can be copied from 16 us on: rank 0 needs 1.5
-  // us and rank 1 3 us, and both wait until their own message has been taken.
+  // A rank reads and writes its message to itself, which takes 2 and 6 us. Messages can be copied
+  // from 16 us on: rank 0 needs 1.5 us and rank 1 needs 3 us. Both then wait until the other rank
+  // has received their message.
   for (const RankTimes& r : times(p, both)) CHECK(r.exchange == Approx(19 * kUs));
-  // On one core the own copies end after 4 and 8 us, and the messages from 18 us on after 3
-  // and 4.5.
+  // On one core, the messages to the ranks themselves are copied after 4 and 8 us. The messages
+  // between the ranks begin at 18 us and take 3 and 4.5 us.
   p.processors = 1;
   for (const RankTimes& r : times(p, both)) CHECK(r.exchange == Approx(22.5 * kUs));
-  // A rank whose message another one takes last wakes up later.
+  // A rank wakes up later if its message is the last one that another rank copies.
   p = host();
   p.handover_seconds = 5e-6;
   CHECK(times(p, both)[0].exchange == Approx(24 * kUs));
   CHECK(times(p, both)[1].exchange == Approx(19 * kUs));
   CHECK(times(p, both)[0].sent_bytes == 2000);
   CHECK(times(p, both)[0].received_bytes == 500);
-  // Two nodes: links instead of copies. 6 us until both are ready, 11 for an exchange with a
-  // message each, and 2000 bytes.
+  // With two nodes, links replace the copies. Both ranks are ready after 6 us; an exchange with one
+  // message takes 11 us in addition to 2000 bytes.
   p = host();
   p.node_ranks = 1;
   for (const RankTimes& r : times(p, both)) CHECK(r.exchange == Approx((11 + 6 + 2) * kUs));
@@ -131,7 +132,7 @@ TEST_CASE("shared host: a stream that has waited for another one continues later
   const RankTimes waits = times(p, {one})[0];
   CHECK(waits.exposed == Approx(13 * kUs));
   CHECK(waits.seconds == Approx(17 * kUs));
-  // Without a wait there is no latency.
+  // A rank that need not wait has no latency.
   one.compute.insert(one.compute.begin(), op(OpKind::kLocal, 12 * kUs));
   CHECK(times(p, {one})[0].seconds == Approx(16 * kUs));
 }
@@ -159,7 +160,7 @@ TEST_CASE("shared host: a stream waits longer if all cores compute", "[unit][mod
     return ends[0] - 1;
   };
   CHECK(end(2) == 17000);                                             // nanoseconds
-  CHECK(static_cast<double>(end(1)) == Approx(34000).epsilon(2e-3));  // products never stop
+  CHECK(static_cast<double>(end(1)) == Approx(34000).epsilon(2e-3));  // products keep a small share
 }
 
 TEST_CASE("shared host: the rates of passes follow their kind and their footprint",
@@ -173,7 +174,7 @@ TEST_CASE("shared host: the rates of passes follow their kind and their footprin
   CHECK(p.pass_rate(PassKind::kCopy, 100) == 8e9);
   CHECK(p.pass_rate(PassKind::kCommit, 1e5) == Approx(3e9));
   CHECK(p.pass_rate(PassKind::kAdamW, 1e8) == 1e9);
-  // Four ranks with one thread each instead of two; one with two threads.
+  // Four ranks have one thread each instead of two; one rank has two threads.
   p.memory_bytes = 8e9;
   CHECK(p.with_ranks(4, 0).threads() == 1);
   CHECK(p.with_ranks(4, 0).memory_bytes == 4e9);

@@ -40,7 +40,7 @@ ParamSettings param(const std::string& name, Layout layout, Role role = Role::kM
   return out;
 }
 
-/// Square matrices whose rows are sharded; the ranks own the matrices in turn.
+/// Square matrices whose rows are sharded. Matrix i belongs to rank i mod `ranks`.
 OptimizerSettings squares(int ranks, int matrices, int64_t side, int64_t chunk_matrices) {
   OptimizerSettings out = OptimizerSettings::defaults(DeviceKind::kHost);
   out.groups = world::default_groups();
@@ -53,7 +53,7 @@ OptimizerSettings squares(int ranks, int matrices, int64_t side, int64_t chunk_m
   return out;
 }
 
-/// All ranks of a plan on the modelled backend.
+/// All ranks of a plan, on the modelled backend.
 struct World {
   World(const OptimizerSettings& settings, int world, const MachineProfile& machine)
       : planning(settings, world), methods(make_newton_schulz(settings)), profile(machine) {
@@ -79,7 +79,7 @@ struct World {
   std::vector<const RankRecording*> recordings;
 };
 
-/// Matrices of random layouts over at most 12 ranks.
+/// Returns matrices of random layouts over at most 12 ranks.
 std::pair<OptimizerSettings, int> random_case(unsigned seed) {
   std::mt19937 random(seed);
   const auto pick = [&](int64_t low, int64_t high) {
@@ -112,7 +112,7 @@ std::pair<OptimizerSettings, int> random_case(unsigned seed) {
   return {out, static_cast<int>(mesh->size())};
 }
 
-/// A machine whose products, passes and links take times of one order.
+/// A machine whose products, passes and messages take similar times.
 MachineProfile balanced() {
   MachineProfile out = profile();
   out.products = {{16, 1e10, 1e10}, {512, 4e11, 2e11}};
@@ -132,8 +132,8 @@ TEST_CASE("simulation: one rank with one matrix takes the sum of its products an
   constexpr double kElements = 64 * 64, kFindings = sizeof(Findings), kVote = sizeof(Vote);
   const Planning planning(squares(1, 1, 64, 1), 1);
   const Simulation found = simulate(planning, profile());
-  // Five steps of three products, and what the driver reads and writes: f32 gradients, momentum,
-  // weights and iterates, bf16 messages and gathered matrices.
+  // The step computes five steps of three products. It reads and writes f32 gradients, momentum,
+  // weights and iterates, and bf16 messages and gathered matrices.
   const double products = 5 * 3 * 2 * 64 * kElements / 1e9;
   const double local = (kElements * (4 + 4 + 2) +              // pack
                         kElements * (2 + 2) +                  // unpack
@@ -142,7 +142,7 @@ TEST_CASE("simulation: one rank with one matrix takes the sum of its products an
                         kElements * (4 + 2 * 4 + 2 + 2 * 4) +  // commit
                         4 * kFindings + 9 * kVote + 8 + 16) /  // results and the vote
                        1e9;
-  // A single rank exchanges nothing, so it waits only for the vote and its sum to be copied.
+  // A single rank exchanges nothing, so it waits only until the vote and its sum have been copied.
   const double exposed = (2 * 16 + 2 * kVote) / 1e9;
   CHECK(found.critical.products == Approx(products).epsilon(1e-12));
   CHECK(found.critical.local == Approx(local).epsilon(1e-12));
@@ -151,8 +151,8 @@ TEST_CASE("simulation: one rank with one matrix takes the sum of its products an
   CHECK(found.critical.sent_bytes == 0);
 }
 
-// Two ranks own one matrix in each of two chunks. With E for an exchange, P for the products of a
-// matrix and R for the vote, and no time for anything else:
+// Two ranks each own one matrix in each of two chunks. Only products, exchanges and the vote take
+// time.
 TEST_CASE("simulation: exchanges of one chunk overlap with products of another", "[unit][model]") {
   MachineProfile p = profile();
   p.pass_bytes = p.node_bytes = p.network_bytes = 1e18;
@@ -163,17 +163,19 @@ TEST_CASE("simulation: exchanges of one chunk overlap with products of another",
     settings.window = window;
     return simulate(Planning(settings, 2), p).seconds;
   };
-  // Products are longer: all but the first gather and the last return are hidden.
+  // The products take longer, so all exchanges except the first gather and the last return are
+  // hidden.
   const double small = products / 4;
   CHECK(seconds(2, 1, small) == Approx(2 * products + 2 * small + small).epsilon(1e-6));
   CHECK(seconds(1, 1, small) == Approx(2 * products + 4 * small + small).epsilon(1e-6));
   CHECK(seconds(2, 2, small) == Approx(2 * products + 2 * small + small).epsilon(1e-6));
-  // Exchanges are longer: four of them, one after the other, hide all products; in one chunk, two
-  // exchanges and the products are.
+  // The exchanges take longer. With two chunks, four exchanges run one after the other and hide all
+  // products. With one chunk, nothing is hidden: the step takes two exchanges and the products.
   const double large = 4 * products;
   CHECK(seconds(2, 1, large) == Approx(4 * large + large).epsilon(1e-6));
   CHECK(seconds(2, 2, large) == Approx(2 * products + 2 * large + large).epsilon(1e-6));
-  // A message is half a matrix in bf16. The vote goes up and down a tree of one level.
+  // A message contains half a matrix in bf16. The vote is reduced and returned over a tree of one
+  // level.
   p.message_seconds = small / 8;
   p.node_bytes = 1e9;
   const double message = p.message_seconds + 64 * 32 * 2 / p.node_bytes;
@@ -227,7 +229,7 @@ TEST_CASE("simulation: messages are those that the ranks exchange in a real step
 }
 
 TEST_CASE("simulation: random plans: nothing is lost, and every stage counts", "[unit][model]") {
-  int counted[3] = {};  // plans that are faster without products, passes, exchanges
+  int counted[3] = {};  // number of plans that are faster without products, passes or exchanges
   for (unsigned seed = 0; seed < 30; ++seed) {
     CAPTURE(seed);
     const auto [settings, world] = random_case(seed);
@@ -247,7 +249,7 @@ TEST_CASE("simulation: random plans: nothing is lost, and every stage counts", "
       CHECK(r.messages == traffic.messages);
     }
     CHECK(sent == received);
-    // In each exchange of a chunk every message arrives, and nothing else does.
+    // In each exchange of a chunk, the ranks receive exactly the messages that are sent.
     std::map<int64_t, std::map<std::pair<int32_t, int32_t>, int64_t>> missing;
     for (const RankRecording* r : all.recordings) {
       for (const RecordedExchange& x : r->exchanges) {
@@ -257,9 +259,9 @@ TEST_CASE("simulation: random plans: nothing is lost, and every stage counts", "
     }
     for (const auto& [key, messages] : missing)
       for (const auto& [pair, bytes] : messages) CHECK(bytes == 0);
-    // Message by message.
+    // The model of single messages agrees.
     CHECK(all.seconds(message_replay::model(all.profile)) == Approx(slowest).epsilon(0.02));
-    // Without one kind of work.
+    // The step does not take longer if one kind of work takes no time.
     for (const OpKind kind : {OpKind::kProducts, OpKind::kLocal}) {
       std::vector<RankRecording> less;
       for (const RankRecording* r : all.recordings) less.push_back(*r);
@@ -285,13 +287,14 @@ TEST_CASE("simulation: random plans: nothing is lost, and every stage counts", "
     free.node_bytes = free.network_bytes = 1e18;
     counted[2] += all.seconds(exchange_by_rank(free)) < slowest;
   }
-  // Work may be hidden, and some plans have no products or messages.
+  // A plan need not be faster, because work may be hidden, and some plans have no products or
+  // messages.
   for (const int plans : counted) CHECK(plans >= 20);
 }
 
 TEST_CASE("simulation: the spans of a step are those of its times", "[unit][model]") {
   MachineProfile p = balanced();
-  p.pass_seconds = 0;  // the step copies some numbers outside of spans
+  p.pass_seconds = 0;  // the step copies some numbers outside of its spans
   const World all(squares(4, 12, 64, 1), 4, p);
   const std::vector<RankTimes> times = all.times(exchange_by_rank(all.profile));
   for (size_t r = 0; r < times.size(); ++r) {

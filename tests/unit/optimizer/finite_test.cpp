@@ -9,8 +9,8 @@
 #include "support/rank_check.hpp"
 #include "support/sanitized.hpp"
 
-// Tests that infinities and NaN in weights and state are reported before the next commit, whether
-// they were loaded or written by a step.
+// Tests that infinities and NaN in weights and state are reported before the next commit, no matter
+// whether they were loaded or written by a step.
 
 using namespace muonrt;
 
@@ -49,8 +49,8 @@ world::Case case_of(const Stored& form, int ranks) {
     p.dtype = form.dtype;
     p.master_kind = form.master;
   }
-  // The learning rate of the second step is so large that its decay makes a weight of 3e38
-  // overflow, but not a weight of 1.
+  // The learning rate of the second step is so large that decay makes a weight of 3e38 overflow,
+  // but not a weight of 1.
   c.arguments = [](StepArgs& s, int64_t step, int) { s.lr = step == 1 ? 1e10 : 0.02; };
   return c;
 }
@@ -78,7 +78,7 @@ bool has(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 
-/// Returns whether the message names the parameter, the array that has the value and, if there are
+/// Returns whether the message names the parameter, the array with the value and, if there are
 /// several ranks, the rank.
 bool names(const std::string& messages, const std::string& param, const std::string& what, int rank,
            int ranks) {
@@ -87,8 +87,8 @@ bool names(const std::string& messages, const std::string& param, const std::str
 }
 
 /// Returns the tensors after four steps. If `breaks` is true, the second step makes a weight of
-/// `param` infinite, and the weight is then repaired.
-/// @param messages  for each rank, the message of the rejected step.
+/// `param` infinite, and the test then repairs the weight.
+/// @param messages  the message of the rejected step, for each rank.
 world::Tensors overflow(const world::Case& c, int64_t param, bool breaks,
                         std::vector<std::string>& messages) {
   return world::tensors_after(c, [&](world::Rank& rank, Comm& comm) {
@@ -267,9 +267,9 @@ TEST_CASE("skip: an overflow of the transport dtype is distinguished from NaN",
         bool overflow;
       };
       const bool half = transport == DType::kBF16;
-      // A bf16 direction exceeds its range on rank 1 or, if gradients are partial, on the owner of
-      // the sum. Parameters before it, after it or both may have a NaN, and so may the parameter
-      // itself.
+      // On rank 1, or on the owner of the sum if gradients are partial, a bf16 direction exceeds
+      // its range. In addition, the parameter itself, or parameters before or after it, may contain
+      // a NaN.
       const std::vector<Planted> all = {{kAbove, 1, 1, half ? 0 : -1, 1, half},
                                         {kAbove, kNan, 1, half ? 0 : 1, 1, half},
                                         {kNan, kAbove, 1, 0, 1, false},
@@ -289,7 +289,7 @@ TEST_CASE("skip: an overflow of the transport dtype is distinguished from NaN",
               describe_skip(rank.optimizer().settings(), end.report);
           return end;
         });
-        // An eager step first votes on the gradients, and this vote finds a NaN in any parameter.
+        // An eager step first votes on the gradients. This vote finds a NaN in any parameter.
         if (eager && p.overflow) {
           if (!std::isfinite(p.b) || !std::isfinite(p.sum)) continue;
           for (const world::Ended& end : ends) CHECK(end.status == Status::kTorn);

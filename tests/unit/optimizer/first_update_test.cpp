@@ -8,7 +8,7 @@
 #include "support/world.hpp"
 
 // Tests that the first step reports the parameter whose update is largest relative to its weights,
-// and that all ranks and meshes report the same one.
+// and that all ranks and meshes report the same parameter.
 
 using namespace muonrt;
 
@@ -110,8 +110,8 @@ TEST_CASE("first update: each scale rule, kind of weight and mesh has the ratio 
         large.lr_factor = 100;  // gives this parameter the largest ratio
         const auto reports = reports_of(c);
         const double update = 3.0 * 0.5 * 100 * factor * std::sqrt(6.0 / (6 * 24));
-        // Master weights of bf16 parameters start at the rounded values, so the expected root mean
-        // square is that of a parameter without them.
+        // Master weights of bf16 parameters start at rounded values, so the expected root mean
+        // square is computed without master weights.
         if (kind.dtype == DType::kBF16) large.master_kind = MasterKind::kNone;
         CHECK(reports[0].param == 2);
         CHECK(reports[0].ratio == Approx(update / weight_rms(large, 2)).epsilon(1e-12));
@@ -144,7 +144,8 @@ TEST_CASE("first update: parts, experts and outputs as columns count with their 
   CHECK(found.ratio == Approx(std::sqrt(squares / 40) / weight_rms(c.params[0], 0)).epsilon(1e-12));
 }
 
-TEST_CASE("first update: it is what the step does to a matrix", "[unit][optimizer]") {
+TEST_CASE("first update: the reported ratio is the change that the step makes",
+          "[unit][optimizer]") {
   world::Case c = case_on({1}, {}, 1.0);
   c.settings.groups[0].weight_decay = 0;
   c.params.pop_back();
@@ -183,7 +184,8 @@ TEST_CASE("first update: nothing is reported without a cause", "[unit][optimizer
   world::Case inactive = on(1);
   inactive.inactive_params = {{1, 2}};
   for (const LargeUpdate& report : reports_of(inactive)) CHECK(report.param == -1);
-  // Parameter 2 has a gradient of zeros, like A in LoRA at the start, so the step does not move it.
+  // The gradient of parameter 2 is zero, like that of A in LoRA at the start, so the step does not
+  // change the parameter.
   world::on_ranks(2, [&](Comm& comm) {
     const world::Case c = on(1);
     world::Rank rank(c, comm);

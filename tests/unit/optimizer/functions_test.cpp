@@ -6,8 +6,8 @@
 #include "support/caller_functions.hpp"
 #include "support/rank_check.hpp"
 
-// Tests the caller's assign, gather and redistribute functions: which errors they cause, and that a
-// failed step changes nothing.
+// Tests the caller's assign, gather and redistribute functions: the errors that they cause, and
+// that a failed step changes nothing.
 
 using namespace muonrt;
 using Catch::Contains;
@@ -125,16 +125,16 @@ TEST_CASE("functions: assign without the others sets owners of the built-in exch
     StepReport report;
     RANK_CHECK(rank.step(0, report) == Status::kOk);
   });
-  // Chunks of 7 rows over 3 ranks have ceil(7 / 3) = 3, 3 and 1 rows. Chunks of 2 rows have 1, 1
-  // and 0.
+  // 7 rows over 3 ranks are cut into 3, 3 and 1 rows, because ceil(7 / 3) is 3. 2 rows are cut into
+  // 1, 1 and 0 rows.
   CHECK(holders == std::vector<std::vector<int32_t>>{{0, 1, 2}, {0, 1}});
 }
 
 namespace {
 
-/// How many parameters are in flight on a rank: they are gathered, but not yet redistributed. The
-/// fields are the largest number of their owners, of those with the same owner (of_one), and of
-/// all.
+/// Counts the parameters that a rank has gathered and not redistributed yet. Each number is the
+/// largest during the step: the number of their owners, of parameters with the same owner (of_one),
+/// and of all these parameters.
 struct InWork {
   size_t owners = 0;
   int64_t of_one = 0, all = 0;
@@ -165,7 +165,7 @@ TEST_CASE("functions: all owners work at once, whatever number of gathers runs a
     world::add(c, cat("w", i), {5 + i, 6}, {{PlacementKind::kShard, 0, 1}});
   c.steps = 1;
   const world::Tensors expected = world::run(c).tensors;
-  // Owners are 0 0 1 1 2 2 3 3, or else 0 1 2 3 0 1 2 3.
+  // The owners are 0 0 1 1 2 2 3 3 or 0 1 2 3 0 1 2 3.
   for (const bool adjacent : {false, true}) {
     for (const bool serial : {false, true}) {
       for (const int prefetch : {0, 1, 3}) {
@@ -221,7 +221,7 @@ TEST_CASE("functions: every matrix of a stack that is cut over experts has its o
     CHECK(world::run(c).tensors == expected);
   };
   SECTION("set in the parameter") {
-    // For an owner of -1, the plan chooses a rank that holds the expert.
+    // If the owner is -1, the plan chooses a rank that holds the expert.
     for (const std::vector<int32_t>& owners : {kOfHolders, {0, -1, 1, -1, 2, -1, 3, -1}}) {
       c.adjust = [&](OptimizerSettings& s, int) { s.params[0].owners = owners; };
       check(kOfHolders);

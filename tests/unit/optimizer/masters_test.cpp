@@ -7,8 +7,8 @@
 #include "support/attempts.hpp"
 #include "support/rank_check.hpp"
 
-// Tests weights that the caller writes after creation, and parameters that the caller moves, on
-// several ranks.
+// Tests, on several ranks, weights that the caller writes after creation, and parameters that the
+// caller moves.
 
 using namespace muonrt;
 

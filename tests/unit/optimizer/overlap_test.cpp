@@ -38,8 +38,8 @@ class Gate {
   std::vector<int64_t> arrived_;
 };
 
-// Delays the product of chunk k (chunks are counted by their normalizations) until exchange k + 1
-// has arrived. After the last product of a step there is no exchange to wait for.
+// Delays the product of chunk k until exchange k + 1 has arrived. Chunks are counted by their
+// normalizations. After the last product of a step there is no such exchange.
 class GatedOps : public wrapped::Ops {
  public:
   GatedOps(muonrt::Ops& inner, Gate& gate, int rank, int64_t chunks,
@@ -80,7 +80,7 @@ world::Case gated_case(int window, CommitMode commit) {
   return c;
 }
 
-// Runs a step with delayed products. For each chunk a rank has two exchanges: the gather, which is
+// Runs a step with delayed products. A rank has two exchanges for each chunk: the gather, which is
 // counted, and the return.
 void run_gated(int window, CommitMode commit, std::chrono::milliseconds patience) {
   Gate gate(kRanks);
@@ -164,8 +164,8 @@ TEST_CASE("overlap: with one chunk in flight the same gate never opens", "[unit]
       FAIL("the product was not held");
     } catch (const Error& e) {
       INFO(e.message());
-      // An eager step has already voted when its products run; an atomic step has committed
-      // nothing.
+      // An eager step has already voted when its products run, while an atomic step has not
+      // committed anything.
       CHECK(e.status() == (commit == CommitMode::kAtomic ? Status::kTimeout : Status::kTorn));
       CHECK(e.message().find("product held") != std::string::npos);
     }

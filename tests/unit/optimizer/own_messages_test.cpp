@@ -1,4 +1,4 @@
-// Messages of a rank to itself, which stay in the receive buffers.
+// Tests the messages of a rank to itself, which stay in the receive buffers.
 
 #include "pipeline/own_messages.hpp"
 
@@ -19,7 +19,8 @@ ShardBlock block_at(int64_t packed_offset) {
   return out;
 }
 
-/// The middle one of three ranks. Its message to itself has 100 bytes, and 128 in the buffer.
+/// Returns the chunk of rank 1 of three ranks. Its message to itself has 100 bytes, and occupies
+/// 128 bytes in the buffer.
 RankChunk chunk_of_rank_1() {
   RankChunk chunk;
   chunk.gather_sends = {{0, 0, 10}, {1, 64, 100}, {2, 192, 6}};
@@ -63,12 +64,14 @@ TEST_CASE("own messages: blocks are packed into the receive buffers, and the oth
   CHECK(bytes[kReturnReceive] == 192);
   const char memory[4096] = {};
   keep_own_messages_in_place(chunk, 1, {memory, memory + 1024}, {memory + 2048, memory});
-  // bf16: two bytes each. 64 bytes of the gather's send buffer are at 128 of the receive buffer.
+  // bf16 elements have two bytes. 64 bytes of the gather's send buffer are stored at 128 of the
+  // receive buffer.
   CHECK(places(chunk.gather_sends) == Places{{0, 0}, {2, 64}});
   CHECK(places(chunk.gather_receives) == Places{{0, 0}});
   CHECK(offsets(chunk.gather_blocks) ==
         std::vector<int64_t>{0, (1024 + 128) / 2, (1024 + 128) / 2 + 49, 64 / 2});
-  // 128 bytes of the return's send buffer are at 64 of the receive buffer, also for replica 2.
+  // 128 bytes of the return's send buffer are stored at 64 of the receive buffer, also for replica
+  // 2.
   CHECK(places(chunk.return_sends) == Places{{0, 0}, {2, -2048 + 64}, {3, 128}});
   CHECK(places(chunk.return_receives) == Places{{0, 0}});
   CHECK(offsets(chunk.return_matrix_blocks) ==

@@ -129,14 +129,14 @@ TEST_CASE("tables: which parameters are active", "[unit][optimizer]") {
   rig.fill(1);
   CHECK(rig.active() == std::vector<int32_t>{1, 1, 1, 1, 1});
   CHECK(rig.tables.params()[kLate].clip_only == 0);
-  // State on the owner is active if its parameter is active.
+  // Owner state is active if its parameter is active.
   CHECK(rig.tables.param_of(4) == kPartialGrads);
   CHECK(rig.tables.param_of(kVector) == kVector);
   rig.step.inactive_params = {kLate, kPartialGrads};
   rig.fill(0);
   CHECK(rig.active() == std::vector<int32_t>{1, 1, 0, 0, 0});
   CHECK(rig.tables.params()[kLate].clip_only == 0);
-  // This gradient is missing, although the parameter is not listed as inactive.
+  // The gradient is missing, although the parameter is not listed as inactive.
   rig.step.inactive_params = {kMatrix};
   rig.tables.params()[kVector].grad = nullptr;
   const auto error = capture_error([&] { rig.fill(0); });

@@ -14,8 +14,9 @@
 #include "support/sanitized.hpp"
 #include "support/wrapped_device.hpp"
 
-// Tests partial gradients: if their number is fixed, results are bitwise identical to those of one
-// rank whose gradient is their sum, added in f32 in the order of mesh coordinates.
+// Tests partial gradients. If their number is fixed, results must be bitwise identical to those of
+// one rank whose gradient is the sum of the partial gradients, added in f32 in the order of mesh
+// coordinates.
 
 using namespace muonrt;
 
@@ -222,7 +223,7 @@ TEST_CASE("partial: a partial gradient or sum that is not finite skips the step 
       if (r % 2 == 0) put(rank, param, 5, 1.5e38f);
     });
   }
-  // A sum whose square overflows f32 has no second moment.
+  // If the square of a sum overflows f32, there is no second moment.
   check_skipped(m, 7, "square", [&](world::Rank& rank, int r) {
     if (r % 2 == 0) put(rank, 7, 5, 1e19f);
   });

@@ -8,8 +8,8 @@
 #include "support/bits_cases.hpp"
 #include "support/wrapped_device.hpp"
 
-// Tests that the comparison of results detects faults. Each fault here occurs in real systems; it
-// is planted in the ops of the device and depends on the number of ranks.
+// Tests that the comparison of results detects faults. Each of these faults occurs in real systems.
+// The tests plant it in the ops of the device, and its effect depends on the number of ranks.
 
 using namespace muonrt;
 
@@ -34,8 +34,8 @@ void enqueue(Stream& stream, host::Task task) {
   dynamic_cast<host::HostStream&>(stream).enqueue(task);
 }
 
-/// Adds the squares of the norm over one block of columns for each rank, as a sum over shards
-/// would.
+/// Adds the squares of the norm separately for each rank's block of columns, as a sum over shards
+/// would do.
 class NormPerShard : public wrapped::Ops {
  public:
   NormPerShard(muonrt::Ops& inner, int64_t shards) : wrapped::Ops(inner), shards_(shards) {}
@@ -67,7 +67,7 @@ class NormPerShard : public wrapped::Ops {
   int64_t shards_;
 };
 
-/// Computes products whose order of summation depends on a number `block`, like a library that
+/// Computes products whose order of summation depends on the number `block`, like a library that
 /// chooses its blocking by the leading dimension or splits the depth over threads.
 class BlockedProducts : public wrapped::Ops {
  public:
@@ -103,8 +103,8 @@ class BlockedProducts : public wrapped::Ops {
   }
 };
 
-/// Simulates a library whose results depend on the leading dimension, with a leading dimension that
-/// grows with the number of ranks.
+/// Simulates a library whose results depend on the leading dimension. The leading dimension grows
+/// with `extra`.
 class LeadingDimension : public BlockedProducts {
  public:
   LeadingDimension(muonrt::Ops& inner, int64_t extra) : BlockedProducts(inner), extra_(extra) {}
@@ -165,7 +165,7 @@ class CastSkipped : public wrapped::Ops {
   bool here_;
 };
 
-/// Returns the tensors if every rank has the fault, with the strength that `strength` returns.
+/// Returns the tensors if every rank has the fault with the strength that `strength` returns.
 template <class Fault, class Strength>
 world::Tensors run(const bits::Factors& factors, Strength strength) {
   const world::Case c = bits::make(factors, false, 2);

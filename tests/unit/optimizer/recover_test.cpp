@@ -14,8 +14,8 @@
 #include "support/sanitized.hpp"
 #include "support/thread_ranks.hpp"
 
-// Tests a step that fails during its vote, so that some ranks have committed it and others have not
-// received the vote sum. After `recover`, either the result equals that of a step without the
+// Tests a step that fails during its vote, so that some ranks have committed it while others have
+// not received the vote sum. After `recover`, either the result equals that of a step without the
 // fault, or no rank has committed the step.
 
 using namespace muonrt;
@@ -56,8 +56,8 @@ void check_followed(const world::Case& c, int receiver, const std::vector<int>& 
   CHECK((result.tensors == expected));
 }
 
-/// Checks the recovery if only one rank receives the vote sum (each rank in turn), and if only the
-/// last rank does not.
+/// Checks the recovery after steps in which only one rank receives the vote sum (each rank in
+/// turn), and after a step in which only the last rank does not receive it.
 void check_all(const world::Case& c, int64_t reductions = 1) {
   const world::Tensors expected = world::run(c).tensors;
   for (int receiver = 0; receiver < c.world; ++receiver) {
@@ -179,7 +179,7 @@ TEST_CASE("recover: if no rank has committed the step, it is discarded", "[unit]
         [&](world::Rank& rank, Comm& comm) {
           StepReport report;
           rank.step(0, report);
-          // No rank may still be in its first vote when another rank completes its second one.
+          // All ranks must have completed their first vote before a rank completes its second one.
           char all[3], here = 1;
           comm.allgather(&here, all, 1);
           const world::Tensors before = rank.tensors();
@@ -208,8 +208,8 @@ TEST_CASE("recover: a step that fails after its vote is torn for all ranks", "[u
   const recovery::Result result = recovery::run(c, 1, {0}, 2);
   CHECK(result.ranks[1].step.status == Status::kOk);
   CHECK(result.ranks[0].step.status == Status::kTorn);
-  // Rank 2 may not have received the sum either. If two ranks are torn, the error names the one
-  // that comes first among the survivors.
+  // Rank 2 may not have received the sum either. If two ranks are torn, the error names the first
+  // one among the survivors.
   const bool both = result.ranks[2].step.status == Status::kTorn;
   CHECK((both || result.ranks[2].step.status == Status::kOk));
   const char* const named = both ? "rank 2 is torn" : "rank 0 is torn";

@@ -117,8 +117,7 @@ TEST_CASE("replica check: a gradient that one rank did not reduce is named by pa
     const auto errors = messages(row.c, [&](world::Rank& rank, int me) {
       std::vector<std::string> out = {step(rank, me, 0, flip_gradient(row.param, row.rank)),
                                       step(rank, me, 0)};
-      RANK_CHECK(rank.optimizer().steps() ==
-                 1);  // the optimizer continues with the reduced gradient
+      RANK_CHECK(rank.optimizer().steps() == 1);  // the optimizer now uses the reduced gradient
       return out;
     });
     CHECK_THAT(errors[0], Contains(row.says) && Contains("reduce the gradient"));
@@ -237,14 +236,14 @@ TEST_CASE("replica check: one of a thousand parameters is found with few message
     const world::Ended end = world::attempt_only(rank, 0);
     RANK_CHECK(end.says("param 'vector 700': its gradient on rank 2 differs from rank"));
     RANK_CHECK(gathered.most_bytes <= kExplanationBytes);
-    // The calls gather the errors of all ranks, then ten times hashes for the bisection, then the
+    // The calls gather the errors of all ranks, the hashes for ten steps of the bisection, and the
     // hashes of the parameter.
     RANK_CHECK(gathered.calls >= 10 && gathered.calls <= 16);
     gathered = {};
     StepReport report;
     rank.step(0, report);
-    // Two numbers of the vote show that all replicas are equal. The one call gathers the squares of
-    // the weights before the first commit.
+    // Two numbers of the vote show that all replicas are equal. The only call gathers the squares
+    // of the weights before the first commit.
     RANK_CHECK(gathered.calls == 1);
   });
 }

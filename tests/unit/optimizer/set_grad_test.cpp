@@ -5,8 +5,8 @@
 
 #include "muonrt/muonrt.hpp"
 
-// Tests gradients that are bound after creation: memory that steps write is rejected, even if it
-// belongs to another parameter.
+// Tests gradients that are bound after creation. A gradient in memory that steps write must be
+// rejected, even if the memory belongs to another parameter.
 
 using Catch::Contains;
 
@@ -15,8 +15,8 @@ namespace {
 constexpr int64_t kNumel = 12;
 const int64_t kShape[2] = {3, 4};
 
-/// An optimizer with three parameters: a matrix in bf16 with the caller's master weights (a), an
-/// AdamW parameter (b) and a matrix with NorMuon (c), the last two in f32.
+/// An optimizer with three parameters: a bf16 matrix with the caller's master weights (a), an f32
+/// AdamW parameter (b), and an f32 matrix with NorMuon (c).
 struct Three {
   std::vector<uint16_t> half = std::vector<uint16_t>(kNumel, 0x3f80);
   std::vector<float> master = std::vector<float>(kNumel, 1.0f), b = master, c = master,
@@ -95,8 +95,7 @@ TEST_CASE("set_grad: gradients may share memory, and be next to memory that is w
   const std::vector<float> shared(kNumel, 0.25f);
   t.optimizer.set_grads({shared.data(), shared.data(), shared.data()});
   t.optimizer.step(0.1);
-  // One gradient ends at the first byte of the parameter, and another one begins after its last
-  // byte.
+  // One gradient ends directly before the parameter, and another one begins directly after it.
   std::vector<float> around(3 * kNumel, 0.5f);
   std::vector<muonrt_param_t> params(1, muonrt::param());
   params[0].name = "a";

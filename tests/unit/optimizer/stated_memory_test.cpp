@@ -69,14 +69,14 @@ TEST_CASE("scratch: gathered matrices and four iterates of each, worked by hand"
   CHECK(one_rank({}, DType::kF32, HostRules()) == 0);
 }
 
-TEST_CASE("scratch: as many matrices as one launch may hold", "[unit][plan]") {
+TEST_CASE("scratch: the memory covers as many matrices as one launch may contain", "[unit][plan]") {
   // Four matrices of 512 x 512 have 2^20 elements, which is the limit of a launch on the host. The
-  // fifth one is in the next launch.
+  // fifth matrix is in the next launch.
   constexpr int64_t kElements = int64_t{512} * 512;
   CHECK(one_rank({{{512, 512}, 5}}, DType::kF32, HostRules()) == 4 * kElements * (2 + 4 * 4));
   CHECK(one_rank({{{512, 512}, 5}}, DType::kBF16, CudaRules()) == 5 * kElements * (2 + 4 * 2));
-  // If one launch may mix shapes, they need scratch memory at the same time. Otherwise the larger
-  // need counts.
+  // If one launch may mix shapes, all of them need scratch memory at the same time. Otherwise only
+  // the larger requirement counts.
   CHECK(one_rank({{{32, 48}, 2}, {{32, 64}, 1}}, DType::kBF16, CudaRules()) ==
         2 * kGpu32x48 + kGpu32x64);
   CHECK(one_rank({{{32, 48}, 2}, {{32, 64}, 1}}, DType::kBF16, CudaRules(false)) == 2 * kGpu32x48);
@@ -109,8 +109,8 @@ struct Allocations {
   }
 };
 
-/// Compares the numbers of Optimizer::planned_memory() and check_bytes() with those that the plan
-/// prints. Returns those that differ, or "".
+/// Compares the numbers of Optimizer::planned_memory() and check_bytes() with the numbers that the
+/// plan prints. Returns the numbers that differ, or "".
 std::string unstated(const Optimizer& o) {
   const std::string json = o.describe(true);
   const size_t block = json.find("\"block_plan\":");
@@ -181,14 +181,14 @@ TEST_CASE("memory: a rank allocates what its plan states", "[unit][optimizer]") 
       return std::any_of(sizes.begin(), sizes.end(),
                          [&](int64_t bytes) { return least <= bytes && bytes <= most; });
     };
-    // One allocation contains the messages and the scratch, and in addition votes, findings and
-    // padding. Each of two chunks in flight has buffers for the chunks that use them, which may be
-    // smaller than the largest chunk.
+    // One allocation contains the messages and the scratch memory, and also votes, findings and
+    // padding. Each of the two chunks in flight has buffers for the chunks that use them, which may
+    // be smaller than the largest chunk.
     const int64_t messages = of("message_bytes"),
                   working = of("staged_bytes") + of("scratch_bytes");
     RANK_CHECK(of("scratch_bytes") > 0);
     RANK_CHECK(has(working + (window == 1 ? messages : messages / 2), working + messages + kSlack));
-    // NorMuon's moments and all other state are two more allocations. The state of each parameter
+    // NorMuon's moments and all other state need two more allocations. The state of each parameter
     // is aligned.
     const int64_t state = of("state_bytes");
     RANK_CHECK(std::any_of(sizes.begin(), sizes.end(), [&](int64_t bytes) {
@@ -207,8 +207,8 @@ TEST_CASE("memory: a rank allocates what its plan states for the checks of first
   world::on_ranks(3, [&](Comm& comm) {
     std::vector<int64_t>& sizes = allocations[static_cast<size_t>(comm.rank())].sizes;
     world::Rank rank(c, comm, device_of(allocations[static_cast<size_t>(comm.rank())]));
-    // Each parameter has seven tallies (if there are at most 64 parameters) and six hashes, and the
-    // host has a copy of each list. Every allocation has 256 additional bytes.
+    // Each parameter has six hashes, and seven tallies as long as there are at most 64 parameters.
+    // The host has a copy of each list. Every allocation has 256 additional bytes.
     const auto params = static_cast<int64_t>(c.params.size());
     const int64_t tallies = params * 7 * static_cast<int64_t>(sizeof(Tally));
     const int64_t hashes = params * 6 * 8;

@@ -1,5 +1,5 @@
-// Tests steps that run while the caller continues: what other calls do in the meantime, and how
-// errors are reported.
+// Tests steps that run while the caller continues: the effect of other calls during the step, and
+// the reporting of errors.
 
 #include "muonrt/step_async.h"
 

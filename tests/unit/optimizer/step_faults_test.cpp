@@ -6,9 +6,9 @@
 #include "support/rank_check.hpp"
 #include "support/wrapped_device.hpp"
 
-// Tests a rank that dies, or messages that are lost, at every operation of a step in turn. On every
-// rank the call returns in bounded time, nothing is committed before the vote, and a failed
-// optimizer stays failed.
+// Tests a rank that dies, or messages that are lost, at each operation of a step. On every rank the
+// call must return in bounded time, nothing may be committed before the vote, and an optimizer that
+// has failed must remain unusable.
 
 using namespace muonrt;
 
@@ -33,7 +33,7 @@ struct Seen {
   bool changed_whole = false;
 };
 
-/// Runs two steps, the second of which has the fault, and then a third one.
+/// Runs two steps, of which the second one has the fault, and then a third step.
 std::vector<Seen> run(CommitMode commit, const std::function<ThreadFaults()>& make_faults) {
   world::Case c = small_case(commit);
   c.steps = 2;
@@ -43,7 +43,8 @@ std::vector<Seen> run(CommitMode commit, const std::function<ThreadFaults()>& ma
       [&](world::Rank& rank, Comm& comm) {
         StepReport report;
         rank.step(0, report);
-        // The fault belongs to the second step, so no rank may still be in the vote of the first.
+        // The fault belongs to the second step, so all ranks must have completed the vote of the
+        // first step.
         char all[kRanks];
         const char here = 1;
         comm.allgather(&here, all, 1);
@@ -81,7 +82,7 @@ void check_atomic(const std::vector<Seen>& seen, int dead) {
                                        Status::kUndecided, Status::kMismatch};
     CHECK(std::find(known.begin(), known.end(), status) != known.end());
     CHECK(s.step.unchanged);
-    // A rank returns UNDECIDED if it cannot find out whether another rank has committed.
+    // A rank returns UNDECIDED if it cannot know whether another rank has committed.
     if (anyone_committed && r != dead) CHECK(status == Status::kUndecided);
     CHECK(s.next.status == Status::kInvalidState);
     CHECK(s.next.says("unusable"));
@@ -201,8 +202,8 @@ TEST_CASE("faults: a rank whose local pass fails does not send an old vote", "[u
       world::Rank rank(c, comm, [&](const OptimizerSettings& s) {
         return wrapped::with<PlantedOps>(world::host_device(s), plan);
       });
-      // After a skipped step, the memory of the other ranks still has a consenting vote for the
-      // same step.
+      // After a skipped step, the memory of the other ranks still contains a consenting vote for
+      // the same step.
       StepReport report;
       rank.fill_gradients(0);
       if (comm.rank() == 0) std::memset(rank.grad(0).data(), 0xff, 4);

@@ -157,7 +157,7 @@ TEST_CASE(
     "[unit][optimizer][health]") {
   world::Case c = measured({.mesh = 8, .scheme = 2, .window = 2}, 2, 2);
   c.inactive_params.clear();
-  // The second step, which would also commit, gets an infinite gradient in element 0 of each local
+  // The second step would also commit, but receives an infinite gradient in element 0 of each local
   // shard of "wide".
   const auto spoil = [&](world::Rank& rank, int, int64_t step) {
     if (step != 1) return;

@@ -4,8 +4,8 @@
 #include <random>
 #include <vector>
 
-// Tests how the state of one rank at the end of a step determines the outcome, without threads and
-// devices.
+// Tests how the state of one rank at the end of a step determines the outcome. Uses no threads and
+// no devices.
 
 namespace muonrt {
 
@@ -153,8 +153,8 @@ TEST_CASE("step outcome: vote sums pass only if all factors are equal", "[unit][
       }
     }
   }
-  // Two groups of ranks have different factors. If the vote added 64-bit squares of whole factors,
-  // their sum could wrap to the same value as for equal factors.
+  // Two groups of ranks have different factors. If the vote added 64-bit squares of the factors,
+  // the sum could wrap around to the value for equal factors.
   for (const int64_t ranks : {2, 4, 64, 128, 512, 1024, 4096, 65'536})
     for (int64_t others = 1; others < ranks; others *= 2)
       for (const uint32_t other : {0x3f800001u, 0x40000000u, 0x3f000000u, 0x37800000u, 0xbf800000u,

@@ -5,7 +5,7 @@
 #include "support/attempts.hpp"
 #include "support/rank_check.hpp"
 
-// Tests QK-clip in whole steps: compares a step that has logits with a step that has none.
+// Tests QK-clip in whole steps: compares a step with logits to a step without logits.
 
 using namespace muonrt;
 
@@ -165,7 +165,7 @@ void check_factors(const world::Case& clipped, const std::vector<double>& logits
 TEST_CASE("qk-clip: rows of queries and keys shrink as in the paper, rows of values never",
           "[unit][optimizer][qkclip]") {
   const std::vector<float> logits = {50, 400, 100, 900, 1, 2, 3, 4};
-  // In scheme 4, rows of a fused weight are clipped by their index in the whole.
+  // In scheme 4, the rows of a fused weight are clipped by their index in the whole matrix.
   for (const int scheme : {0, 4}) {
     for (const double alpha : {0.5, 0.25, 0.0, 1.0}) {
       world::Case c = make_case({scheme == 0 ? 2 : 3}, scheme);
@@ -295,9 +295,9 @@ TEST_CASE("qk-clip: a logit that is not finite skips the step, -inf everywhere d
     world::on_each(c, [](world::Rank& rank, Comm& comm) {
       const world::Ended end = world::attempt(rank, 0);
       RANK_CHECK(end.status == Status::kSkipped && end.unchanged);
-      // The logit belongs to no parameter, and all ranks find it.
+      // The logit does not belong to a parameter, and all ranks find it.
       RANK_CHECK(end.report.nonfinite_param == -1 && end.report.nonfinite_rank == 0);
-      // If a gradient is also not finite, the report names it first.
+      // If a gradient is not finite either, the report names the gradient.
       if (comm.rank() == 1) std::memset(rank.grad(0).data(), 0xff, 4);
       const world::Ended other = world::attempt_only(rank, 0);
       RANK_CHECK(other.status == Status::kSkipped);

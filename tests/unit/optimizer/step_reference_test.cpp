@@ -7,7 +7,7 @@
 #include "support/world.hpp"
 
 // Compares whole steps over several ranks with the float64 reference implementation, which gathers
-// everything, takes one step, and cuts the result.
+// all tensors, performs one step, and cuts the result into shards.
 
 using namespace muonrt;
 
@@ -85,7 +85,7 @@ std::vector<Row> rows() {
     row.adamw.adam_form = folded ? AdamForm::kFolded : AdamForm::kTorch;
     row.adam.folded = folded;
     row.adamw.update_every = every;
-    // The eps is large, so that a wrong place in the formula is noticed.
+    // The eps is large, so that an error in its position in the formula is detected.
     row.adamw.adamw_eps = row.adam.eps = 0.05;
     row.adamw.beta1 = row.adam.beta1 = 0.8;
     row.adamw.beta2 = row.adam.beta2 = 0.9;
@@ -93,7 +93,8 @@ std::vector<Row> rows() {
   Row& slow = add("AdamW with beta2 near 1 and without eps");
   slow.adamw.beta2 = slow.adam.beta2 = 0.99999;
   slow.adamw.adamw_eps = slow.adam.eps = 0.0;
-  // 1 - beta2 has few bits in f32; in the weights, the bias correction cancels this error
+  // In f32, 1 - beta2 has a large relative error. The bias correction cancels this error in the
+  // weights.
   slow.variance_tolerance = 6e-3;
   return out;
 }
@@ -105,9 +106,9 @@ double lr_of(Role role, int64_t step) {
 
 bool scales_neurons(const Row& row) { return row.how.equilibrate || row.how.renormalize; }
 
-/// Returns a case with wide, tall and square matrices and vectors in all placements, two of which
-/// have their own rates. If rows or columns are scaled, the case also has a transposed matrix and
-/// one in parts.
+/// Returns a case with wide, tall and square matrices and vectors in all placements. Two of them
+/// have separate rates. If rows or columns are scaled, the case also has a transposed matrix and a
+/// matrix with parts.
 world::Case case_of(const Row& row) {
   world::Case c = world::on_mesh({2, 2});
   c.steps = kSteps;
@@ -209,9 +210,9 @@ std::vector<double> bf16_values(const std::vector<unsigned char>& bytes) {
   return out;
 }
 
-/// Returns how many elements of `got` differ from `exact` after rounding with the random bits. If
-/// an f32 error can move an element (one in a few hundred) across a rounding threshold, the values
-/// on both sides count as right.
+/// Returns how many elements of `got` differ from `exact` after rounding with the random bits. An
+/// f32 error can move one in a few hundred elements across a rounding threshold; for these, the
+/// values on both sides count as right.
 int wrongly_rounded(const std::vector<double>& exact, const std::vector<double>& got, uint64_t seed,
                     uint64_t step, uint32_t param) {
   int wrong = 0;
@@ -235,10 +236,10 @@ TEST_CASE(
     for (size_t i = 0; i < c.params.size(); ++i) {
       INFO(row.name << ", " << c.params[i].name);
       const Expected expected = expected_of(row, c.params[i], static_cast<int64_t>(i));
-      // Weights are of size 1, and a step moves them by at most 0.2 x 0.02 x sqrt(61) x 1.2. The
-      // f32 products make a relative error of a few 1e-6 in that, after amplification by the
-      // coefficients (largest slope about 1e3, eps 6e-8, at most 60 terms). Another kind of decay
-      // would move weights by at least 1e-3.
+      // Weights are of size 1, and a step changes them by at most 0.2 x 0.02 x sqrt(61) x 1.2. The
+      // f32 products cause a relative error of a few 1e-6 in this change, after amplification by
+      // the coefficients (largest slope about 1e3, eps 6e-8, at most 60 terms). Another kind of
+      // decay would change weights by at least 1e-3.
       CHECK(relative_error(expected.w, outcome.tensors.params[i]) < 2e-5);
       CHECK(relative_error(expected.m, outcome.tensors.momentum[i]) < 2e-6);
       if (c.params[i].role == Role::kAdamW)

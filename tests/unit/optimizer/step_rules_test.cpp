@@ -7,9 +7,9 @@
 #include "support/caller_functions.hpp"
 #include "support/rank_check.hpp"
 
-// Tests the rules of a step that are settings: results are bitwise identical on every mesh, and
-// special cases are right. step_reference_test.cpp compares the rules with the float64 reference
-// implementation.
+// Tests the rules of a step that settings select: results must be bitwise identical on every mesh,
+// and special cases must be right. step_reference_test.cpp compares the rules with the float64
+// reference implementation.
 
 using namespace muonrt;
 
@@ -271,7 +271,7 @@ TEST_CASE("blocks, update_every: step numbers that differ between ranks return M
   rests.params[0].partial_grads = 3;
   rests.settings.groups = world::default_groups();
   rests.settings.groups[1].update_every = 2;
-  // For rank 2, the next step is a full step, or a step in which the parameter is inactive.
+  // For rank 2, the next step is a full step, or the parameter is inactive in it.
   for (const auto& [c, number, setting] :
        {std::tuple{with_blocks(), 2 * kPeriod, "block_period 3"}, {rests, 4, "update_every 2"}}) {
     const auto ends = world::on_each(c, [number = number](world::Rank& rank, Comm& comm) {
@@ -301,7 +301,7 @@ TEST_CASE("blocks: the caller's functions give bitwise identical results", "[bit
   CHECK((by_callback.tensors == built_in.tensors));
   for (size_t step = 0; step < by_callback.reports.size(); ++step)
     CHECK(by_callback.reports[step].orthogonalized == built_in.reports[step].orthogonalized);
-  // Every step uses whole tensors, and each rank gathers and redistributes each of them once.
+  // Every step uses whole tensors, and each rank gathers and redistributes each tensor once.
   CHECK(board.calls() == int64_t{2} * 3 * c.steps * c.world);
 }
 

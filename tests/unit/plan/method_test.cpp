@@ -53,9 +53,10 @@ TEST_CASE("method: restarts after the last step are omitted, invalid ones reject
 }
 
 TEST_CASE("method: FLOPs follow the tabulated counts", "[unit][method]") {
-  // The table has costs in units of m^3 for aspect ratio r, first with symmetric products at half
-  // cost, then at full cost. T steps of the standard form cost T (1 + 3 r) and T (2 + 4 r). Five
-  // steps of the Gram form with one restart cost 14 + 6 r and 28 + 8 r; seven steps have two.
+  // The table contains costs in units of m^3 for an aspect ratio r, first with symmetric products
+  // at half cost, and then at full cost. T steps of the standard form cost T (1 + 3 r) and T (2 + 4
+  // r). Five steps of the Gram form with one restart cost 14 + 6 r and 28 + 8 r. Seven steps have
+  // two restarts.
   struct Row {
     Method method;
     double cubes, slope, plain_cubes, plain_slope;
@@ -65,7 +66,7 @@ TEST_CASE("method: FLOPs follow the tabulated counts", "[unit][method]") {
        {Row{five, 5, 15, 10, 20}, Row{choose(FormChoice::kStandard, 1, 1, 7), 7, 21, 14, 28},
         Row{choose(FormChoice::kGram, 1, 1), 14, 6, 28, 8},
         Row{choose(FormChoice::kGram, 1, 1, 7, {1, 4}), 19, 9, 38, 12},
-        // A restart before every step: the cost of the standard form.
+        // A restart before every step costs the same as the standard form.
         Row{choose(FormChoice::kGram, 1, 1, 5, {1, 2, 3, 4}), 5, 15, 10, 20}}) {
     for (const double aspect : {1, 2, 4, 8}) {
       const int64_t m = 4096, n = m * static_cast<int64_t>(aspect);
@@ -82,16 +83,17 @@ TEST_CASE("method: FLOPs follow the tabulated counts", "[unit][method]") {
 TEST_CASE("method: the cost of a product is that of its FLOPs or of its memory, and its launch",
           "[unit][method]") {
   const Method five = choose(FormChoice::kStandard, 1, 1);
-  // R = X X^T has m^2 n FLOPs and m (m + n) elements, R R m^3 and 3 m^2, Z X 2 m^2 n and m (m + 2
-  // n).
+  // R = X X^T needs m^2 n FLOPs and m (m + n) elements, R R needs m^3 and 3 m^2, and Z X needs 2
+  // m^2 n and m (m + 2 n).
   CHECK(orthogonalize_cost(five, 4096, 8192) ==
         orthogonalize_flops(five, 4096, 8192) + 15 * 0x1p20);
   const double m = 16, n = 65536;
   CHECK(orthogonalize_cost(five, 16, 65536) ==
         5 * 256 * (3 * m * m + m * (m + n) + m * (m + 2 * n)) + 15 * 0x1p20);
-  // Divided among four ranks, the long side has a quarter of its columns.
+  // If four ranks share the work, the long side has a quarter of its columns on each.
   CHECK(orthogonalize_cost(five, 4096, 32768, 4) == orthogonalize_cost(five, 4096, 8192));
-  // The cost of a tiny matrix is its launches, which grow with the steps.
+  // The launches determine the cost of a tiny matrix, and their number grows with the number of
+  // steps.
   const Method ten = choose(FormChoice::kStandard, 1, 1, 10);
   CHECK(orthogonalize_flops(five, 1, 1) == 5 * 4);
   CHECK(orthogonalize_cost(five, 1, 1) == 5 * 256 * 8 + 15 * 0x1p20);

@@ -22,7 +22,8 @@ inline std::shared_ptr<const muonrt::Mesh> mesh(std::vector<int64_t> shape,
                                               std::move(ranks));
 }
 
-/// Returns a Muon parameter cut along dim 0 by mesh dim `dim` (-1: replicated).
+/// Returns a Muon parameter whose tensor dimension 0 is sharded over mesh dimension `dim` (-1:
+/// replicated).
 inline ParamSpec muon(std::string name, std::shared_ptr<const muonrt::Mesh> on,
                       std::vector<int64_t> shape, int dim = 0) {
   ParamSpec out;
@@ -55,8 +56,8 @@ inline void add(Problem& p, ParamSpec spec) {
   p.params.push_back(std::move(spec));
 }
 
-/// Returns a random matrix or stack of any layout. Only with `mixed` it can have partial gradients
-/// or a gradient with a separate layout.
+/// Returns a random matrix or stack with a random layout. It can have partial gradients, or
+/// gradients with a separate layout, only if `mixed` is true.
 inline ParamSpec random_param(std::string name, bool mixed) {
   muonrt::ParamSettings drawn;
   do {

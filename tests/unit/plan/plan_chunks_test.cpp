@@ -15,7 +15,7 @@ struct Use {
   int items = 0;
 };
 
-/// Returns the use of each chunk by owner.
+/// Returns what each owner contributes to each chunk.
 std::vector<std::map<int32_t, Use>> uses(const std::vector<ChunkItem>& items, const Chunking& c) {
   std::vector<std::map<int32_t, Use>> out(static_cast<size_t>(c.chunks));
   for (size_t i = 0; i < items.size(); ++i) {
@@ -51,7 +51,8 @@ TEST_CASE("chunks: an owner has at most the budget in a chunk, or one larger mat
 
 TEST_CASE("chunks: there are as many chunks as the owner with the most bytes needs",
           "[unit][plan]") {
-  // Owner 0: 5 x 30 bytes, two per chunk, so 3 chunks. Owner 1: 4 x 10 bytes fit into one.
+  // Owner 0 has 5 items of 30 bytes, and two fit into a chunk, so it needs 3 chunks. Owner 1 has 4
+  // items of 10 bytes, which fit into one chunk.
   std::vector<ChunkItem> items;
   for (int i = 0; i < 5; ++i) items.push_back({0, 0, 1, 30});
   for (int i = 0; i < 4; ++i) items.push_back({1, 0, 1, 10});
@@ -61,8 +62,9 @@ TEST_CASE("chunks: there are as many chunks as the owner with the most bytes nee
 }
 
 TEST_CASE("chunks: different owners have costs as equal as their items allow", "[unit][plan]") {
-  // Owner 0 has 8 of cost 6, owner 1 has 24 of cost 2 and few bytes, owner 2 one of cost 12 and
-  // 12 of 3. Owner 0 needs four chunks by its bytes: each should cost about 12.
+  // Owner 0 has 8 items of cost 6. Owner 1 has 24 items of cost 2 and few bytes. Owner 2 has one
+  // item of cost 12 and 12 items of cost 3. The bytes of owner 0 need four chunks, so each chunk
+  // should have a cost of about 12.
   std::vector<ChunkItem> items;
   for (int i = 0; i < 8; ++i) items.push_back({0, 0, 6, 50});
   for (int i = 0; i < 24; ++i) items.push_back({1, 1, 2, 1});
@@ -80,7 +82,7 @@ TEST_CASE("chunks: different owners have costs as equal as their items allow", "
 
 TEST_CASE("chunks: an owner with few items finishes early instead of spreading them",
           "[unit][plan]") {
-  // Owner 0 has 10 chunks of one item; owner 1 has two items that fit into one chunk.
+  // Owner 0 has 10 chunks with one item each; owner 1 has two items that fit into one chunk.
   std::vector<ChunkItem> items;
   for (int i = 0; i < 10; ++i) items.push_back({0, 0, 10, 100});
   for (int i = 0; i < 2; ++i) items.push_back({1, 1, 5, 10});
@@ -91,8 +93,8 @@ TEST_CASE("chunks: an owner with few items finishes early instead of spreading t
 }
 
 TEST_CASE("chunks: equal batches of an owner are adjacent", "[unit][plan]") {
-  // Two batches of equal cost, interleaved by name: the first chunks have one, the last ones the
-  // other.
+  // The names of two batches of equal cost alternate. The first chunks contain one batch, and the
+  // last chunks the other.
   std::vector<ChunkItem> items;
   for (int i = 0; i < 8; ++i) items.push_back({0, i % 2, 5, 10});
   const Chunking chunks = cut_chunks(items, 20);
@@ -100,19 +102,19 @@ TEST_CASE("chunks: equal batches of an owner are adjacent", "[unit][plan]") {
   for (int i = 0; i < 8; ++i) CHECK(chunks.chunk_of[static_cast<size_t>(i)] / 2 == i % 2);
 }
 
-TEST_CASE("chunks: as many as overlap needs, the matrices allow and are worth their messages",
+TEST_CASE("chunks: overlap, the matrices and the size of messages limit the number",
           "[unit][plan]") {
   const struct {
-    int64_t matrices, bytes;  // of owner 0, each; owner 1 has one matrix
+    int64_t matrices, bytes;  // of owner 0; owner 1 has one matrix
     int window;
     int64_t least;
     int32_t chunks;
   } table[] = {
       {6, 100, 3, 100, 3},  {6, 100, 3, 200, 3},   {6, 100, 3, 250, 2}, {6, 100, 3, 601, 1},
       {2, 100, 3, 1, 2},    {1, 100, 3, 1, 1},     {6, 100, 1, 1, 1},   {6, 100, 2, 100, 2},
-      {6, 100, 5, 100, 5},  {6, 100, 9, 100, 6},    // one matrix is the least
-      {40, 100, 3, 100, 5}, {40, 100, 3, 50, 10},   // 8 times the least
-      {400, 100, 3, 1, 16}, {400, 100, 20, 1, 20},  // at most 16, or those in flight
+      {6, 100, 5, 100, 5},  {6, 100, 9, 100, 6},    // a chunk has at least one matrix
+      {40, 100, 3, 100, 5}, {40, 100, 3, 50, 10},   // at most 8 times the minimum
+      {400, 100, 3, 1, 16}, {400, 100, 20, 1, 20},  // at most 16, or the number in flight
   };
   for (const auto& row : table) {
     std::vector<ChunkItem> items = {{1, 0, 5, row.bytes}};
@@ -129,7 +131,7 @@ TEST_CASE("chunks: as many as overlap needs, the matrices allow and are worth th
   CHECK(least_part(6400, 640) == 64000);  // a message to each rank costs 100
 }
 
-TEST_CASE("chunks: more are wanted than the matrices fill, and none is empty",
+TEST_CASE("chunks: no chunk is empty, even if more chunks than matrices are wanted",
           "[unit][plan][property]") {
   CHECK(rc::check("wanted", [] {
     std::vector<ChunkItem> items;

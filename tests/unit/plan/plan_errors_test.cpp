@@ -25,7 +25,7 @@ void reshape(ParamSpec& spec, std::vector<int64_t> shape) {
   spec.layout = Layout::from_cuts(spec.layout.shared_mesh(), std::move(shape), {});
 }
 
-/// A problem that `spoil` makes invalid, and texts that the message contains.
+/// A problem that `spoil` makes invalid, and the texts that the error message must contain.
 struct Bad {
   std::vector<const char*> says;
   std::function<void(Problem&)> spoil;

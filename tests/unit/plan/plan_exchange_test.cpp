@@ -41,7 +41,7 @@ TEST_CASE("plan: the simulation detects a block list that forwards the wrong reg
   REQUIRE(plan.chunks().front().relay > 0);
   auto chunks = plan_case::all_rank_chunks(plan);
   REQUIRE(run_step(plan, chunks) == "");
-  // Forwards another region than the planned one.
+  // Rank 0 forwards another region than planned.
   auto& sends = chunks[0].front().relay_sends;
   REQUIRE(!sends.empty());
   sends.front().offset = 64;
@@ -49,7 +49,8 @@ TEST_CASE("plan: the simulation detects a block list that forwards the wrong reg
 }
 
 TEST_CASE("plan: replicas share equal messages", "[unit][plan]") {
-  // (6, 4) over mesh (replicate 3, shard 2): three ranks receive each half, which is packed once.
+  // A (6, 4) matrix on a mesh of (replicate 3, shard 2): three ranks receive each half, which is
+  // packed once.
   Problem problem;
   plan_case::add(problem, plan_case::muon("w", plan_case::mesh({3, 2}), {6, 4}, 1));
   problem.params[0].owner = 3;  // replica 1, shard 1
@@ -95,6 +96,6 @@ TEST_CASE("plan: equal shapes and methods are adjacent at their owner", "[unit][
   REQUIRE(chunks.size() == 1);
   std::vector<int32_t> order;
   for (const OwnedMatrix& o : chunks[0].owned) order.push_back(o.matrix);
-  // by short side, long side, then steps: 4x4, 4x5, 4x8 in 5 steps (in both orientations), 4x8 in 7
+  // sorted by short side, long side, steps: 4x4, 4x5, 4x8 (both orientations) with 5, 4x8 with 7
   CHECK(order == std::vector<int32_t>{1, 5, 3, 7, 0, 2, 6, 4});
 }

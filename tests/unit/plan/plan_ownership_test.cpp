@@ -22,7 +22,7 @@ struct Matrices {
   bool expert = false;
 };
 
-/// Matrix shapes of published models, from llm.c (GPT-2) and their configurations.
+/// Matrix shapes of published models, from llm.c (GPT-2) and from the models' configurations.
 struct Model {
   const char* name;
   std::vector<Matrices> list;
@@ -66,8 +66,9 @@ std::vector<Model> models() {
         {7168, 2048, 14848, true}}}};
 }
 
-/// Every rank may own a matrix that is not an expert. An expert belongs to one of `ep` groups of
-/// ranks, which are consecutive ranks or every `ep`-th one. 1: every rank may own every matrix.
+/// Every rank may own a matrix that is not an expert. Each expert belongs to one of `ep` groups of
+/// ranks, which consist of consecutive ranks or of every `ep`-th rank. If `ep` is 1, every rank may
+/// own every matrix.
 OwnerProblem owners_of(const Model& model, int32_t ranks, int32_t ep, bool consecutive) {
   OwnerProblem out;
   out.ranks = ranks;
@@ -90,7 +91,7 @@ OwnerProblem owners_of(const Model& model, int32_t ranks, int32_t ep, bool conse
   return out;
 }
 
-/// Returns the loads computed from the owners; checks that every owner is allowed.
+/// Computes the loads from the owners, and checks that every owner is allowed.
 std::vector<int64_t> loads(const OwnerProblem& problem, const Ownership& owners) {
   std::vector<int64_t> out(static_cast<size_t>(problem.ranks), 0);
   for (size_t i = 0; i < problem.items.size(); ++i) {
@@ -102,7 +103,7 @@ std::vector<int64_t> loads(const OwnerProblem& problem, const Ownership& owners)
   return out;
 }
 
-/// Returns the optimal makespan by exhaustive search.
+/// Computes the optimal makespan by exhaustive search.
 int64_t optimum(const OwnerProblem& problem) {
   std::vector<int64_t> load(static_cast<size_t>(problem.ranks), 0);
   int64_t best = INT64_MAX;
@@ -153,7 +154,7 @@ TEST_CASE(
     const std::vector<int64_t> load = loads(problem, owners);
     CHECK(load == owners.load);
     CHECK(owners.makespan == *std::max_element(load.begin(), load.end()));
-    // the bound is at least the trivial ones, and at most the makespan
+    // The bound is at least as large as the trivial bounds, and at most the makespan.
     const int64_t total = std::accumulate(load.begin(), load.end(), int64_t{0});
     CHECK(owners.lower_bound >= total / ranks);
     CHECK(owners.lower_bound <= owners.makespan);
@@ -183,8 +184,8 @@ TEST_CASE("ownership: the optimum of small problems is between bound and makespa
       ++tried;
       found += owners.makespan == best;
       if (restricted) return;
-      // Graham 1969: largest first reaches 4/3 - 1/(3 m) of the optimum; improving it never makes
-      // it worse
+      // Assigning the largest items first is within 4/3 - 1/(3 m) of the optimum (Graham 1969), and
+      // the improvements that follow never increase the makespan.
       const int64_t m = problem.ranks;
       RC_ASSERT(3 * m * owners.makespan <= (4 * m - 1) * best);
       std::map<int64_t, int64_t, std::greater<>> counts;
@@ -204,27 +205,28 @@ TEST_CASE("ownership: the optimum of small problems is between bound and makespa
 
 TEST_CASE("bounds: mean, largest item and pigeonhole, worked by hand", "[unit][plan]") {
   CHECK(packing_bound({}, 4, 0, kFar) == 0);
-  CHECK(packing_bound({{10, 3}}, 4, 0, kFar) == 10);          // the largest item
-  CHECK(packing_bound({{1, 10}}, 4, 0, kFar) == 3);           // 10 / 4, whole items
-  CHECK(packing_bound({{10, 5}}, 4, 0, kFar) == 20);          // five on four ranks: one gets two
-  CHECK(packing_bound({{10, 4}, {7, 1}}, 4, 0, kFar) == 17);  // 7 joins some 10
-  CHECK(packing_bound({{100, 9}}, 4, 0, kFar) == 300);        // nine on four: one gets three
-  CHECK(packing_bound({{10, 3}}, 4, 12, kFar) == 12);         // not less than the known bound
+  CHECK(packing_bound({{10, 3}}, 4, 0, kFar) == 10);  // the largest item
+  CHECK(packing_bound({{1, 10}}, 4, 0, kFar) == 3);   // 10 / 4, rounded up to whole items
+  CHECK(packing_bound({{10, 5}}, 4, 0, kFar) == 20);  // five items on four ranks: one rank gets two
+  CHECK(packing_bound({{10, 4}, {7, 1}}, 4, 0, kFar) == 17);  // 7 shares a rank with a 10
+  CHECK(packing_bound({{100, 9}}, 4, 0, kFar) == 300);  // nine items on four ranks: one gets three
+  CHECK(packing_bound({{10, 3}}, 4, 12, kFar) == 12);   // not less than the known bound
   CHECK(packing_bound({{5, 2}, {3, 2}, {2, 1}}, 1, 0, kFar) == 18);
 }
 
 TEST_CASE("bounds: bin packing proves more than mean and pigeonhole", "[unit][plan]") {
-  // 96 of 35 and 64 of 20 on 48 ranks: the mean is 96.7. Below 105 a rank takes at most two of 35
-  // and one of 20, one and three, or none and five: with weights 2/5 and 1/5 a rank holds at most
-  // 1, and 96 * 2/5 + 64 / 5 = 51.2 are needed.
+  // 48 ranks share 96 items of 35 and 64 items of 20, so the mean load is 96.7. With a load below
+  // 105, a rank holds at most two 35s and one 20, one 35 and three 20s, or five 20s. If a 35 has
+  // the weight 2/5 and a 20 the weight 1/5, each rank holds a weight of at most 1, but the total
+  // weight is 96 * 2/5 + 64 / 5 = 51.2.
   CHECK(packing_bound({{35, 96}, {20, 64}}, 48, 0, kFar) >= 105);
-  // 240 of 35 and 160 of 20 on 256 ranks: below 55 no 20 fits together with a 35, and the 16
-  // other ranks hold two 20s each.
+  // 256 ranks share 240 items of 35 and 160 items of 20. With a load below 55, no 20 fits on a rank
+  // with a 35, and the other 16 ranks hold only two 20s each.
   CHECK(packing_bound({{35, 240}, {20, 160}}, 256, 0, 55) == 55);
 }
 
 TEST_CASE("ownership: moves and swaps improve the largest-first assignment", "[unit][plan]") {
-  // Largest first: 3 + 2 + 2 and 3 + 2. One swap of 3 and 2 gives 6 and 6.
+  // Assigning the largest first gives 3 + 2 + 2 and 3 + 2. One swap of a 3 and a 2 gives 6 and 6.
   const OwnerProblem problem{
       2, {{0, 1}}, {{3, 0, 0}, {3, 0, 0}, {2, 0, 0}, {2, 0, 0}, {2, 0, 0}}, {}};
   CHECK(assign_owners(problem).makespan == 6);
@@ -232,7 +234,7 @@ TEST_CASE("ownership: moves and swaps improve the largest-first assignment", "[u
 }
 
 TEST_CASE("ownership: a chain of restricted sets is levelled", "[unit][plan]") {
-  // 8 items on ranks {0, 1}, 4 on {1, 2}: rank 1 must leave all 4 to rank 2.
+  // Ranks {0, 1} may own 8 items, and ranks {1, 2} may own 4. Rank 1 must leave all 4 to rank 2.
   OwnerProblem problem{3, {{0, 1}, {1, 2}}, {}, {}};
   for (int i = 0; i < 8; ++i) problem.items.push_back({1, 0, 0});
   for (int i = 0; i < 4; ++i) problem.items.push_back({1, 1, 0});

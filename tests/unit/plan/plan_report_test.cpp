@@ -31,7 +31,7 @@ Problem example() {
   return p;
 }
 
-/// Returns a problem with AdamW parameters and half precision, too.
+/// Returns a problem that also contains AdamW parameters and half precision.
 Problem random_mix() {
   Problem out = plan_case::random_problem(6, true);
   for (ParamSpec& spec : out.params) {
@@ -80,7 +80,7 @@ TEST_CASE("traffic: measure_traffic equals the sum over the block lists of every
     }
     RC_ASSERT(std::accumulate(traffic.moved.begin(), traffic.moved.end(), int64_t{0}) ==
               traffic.moved_total);
-    // A forwarded region has gaps between its messages.
+    // A region that is forwarded has gaps between its messages.
     const bool relayed = std::any_of(plan.chunks().begin(), plan.chunks().end(),
                                      [](const ChunkSpec& s) { return s.relay > 0; });
     if (relayed) RC_ASSERT(all_sent >= traffic.moved_total);
@@ -88,7 +88,7 @@ TEST_CASE("traffic: measure_traffic equals the sum over the block lists of every
   }));
 }
 
-// glibc counts the bytes of the heap; the sanitizers replace its allocator.
+// glibc counts the bytes of the heap. The sanitizers replace its allocator.
 #if defined(__GLIBC__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 TEST_CASE("plan: memory does not grow with the product of ranks and shapes", "[unit][plan]") {
   const auto on = mesh({512, 128});
@@ -107,29 +107,29 @@ TEST_CASE("plan: memory does not grow with the product of ranks and shapes", "[u
     const Plan plan(std::move(p));
     return heap() - before;
   };
-  // Each time 129 matrices of about 300 bytes. A byte for each rank would be 64 KiB.
+  // Each iteration adds 129 matrices of about 300 bytes. One byte for each rank would add 64 KiB.
   CHECK(bytes(12) - bytes(2) < 10 * 65536);
 }
 #endif
 
 TEST_CASE("plan: memory by kind, computed by hand", "[unit][plan]") {
-  // Two ranks, two (8, 4) bf16 matrices cut in half, each rank owns one. A rank sends 2 messages of
-  // 4 x 4 x 2 = 32 bytes (64 with alignment) and receives as many; the same in the return. One of
-  // both is to itself and has no place in the send buffer.
+  // Two ranks each own one of two (8, 4) bf16 matrices, which are cut in half. A rank sends and
+  // receives 2 messages of 4 x 4 x 2 = 32 bytes (64 with alignment), in the gather and again in the
+  // return. One of the two messages is to itself and has no place in the send buffer.
   Problem p;
   const auto on = mesh({2});
   for (const char* name : {"a", "b"}) plan_case::add(p, muon(name, on, {8, 4}));
   plan_case::add(p, muon("bias", on, {10}));
   p.params[2].role = Role::kAdamW;
   const auto memory = [&](size_t rank) { return measure_traffic(Plan(p)).ranks[rank].memory; };
-  CHECK(memory(0).message_bytes == 64 + 128 + 64);  // gather out and in, return out; one chunk
+  CHECK(memory(0).message_bytes == 64 + 128 + 64);  // one chunk: gather sends and receives, return
   CHECK(memory(0).staged_bytes == 128);
   CHECK(memory(0).state_bytes == 2 * 16 * 4 + 5 * 8);
   p.options.commit = CommitMode::kEager;
   CHECK(memory(0).message_bytes == 64 + 128 + 64 + 128);
   CHECK(memory(0).staged_bytes == 0);
-  // Both at rank 0, one per chunk: rank 1 only sends 64 and receives 64; two chunks in flight. Rank
-  // 0 sends 64 to rank 1 only in the return.
+  // Rank 0 owns both, with one matrix in each chunk and two chunks in flight. Rank 1 only sends 64
+  // bytes and receives 64. Rank 0 sends 64 bytes to rank 1 only in the return.
   for (size_t i = 0; i < 2; ++i) p.params[i].owner = 0;
   p.options.chunk_bytes = 1;
   CHECK(memory(1).message_bytes == 2 * (64 + 64));
@@ -142,8 +142,8 @@ TEST_CASE("partial: AdamW moments are distributed over all holders", "[unit][pla
   const auto on = mesh({2, 4});
   Problem p;
   plan_case::add(p, placed("embedding", on, {800, 10}, {kR, kP}, Role::kAdamW));
-  // Each rank sends its partial gradient of the slices that its replica owns, and its new values to
-  // all others.
+  // Each rank sends its partial gradient of the slices that its replica owns, and sends its new
+  // values to all other ranks.
   for (const RankTraffic& r : measure_traffic(Plan(p)).ranks) {
     CHECK(r.memory.state_bytes == 1000 * 8);
     CHECK(r.sent == 3 * 4000 + 7 * 4000);
@@ -162,7 +162,8 @@ TEST_CASE("gradient layouts: ZeRO-1 keeps the moments once in the world", "[unit
   CHECK(plan.describe().find("R over d0=4; gradient S(0) over d0=4") != std::string::npos);
   for (const RankTraffic& rank : measure_traffic(plan).ranks) {
     CHECK(rank.memory.state_bytes == 200 * 8);
-    // Slices are the rows of the gradient, so gradients are not sent; new values go to three ranks.
+    // The slices are the rows of the gradient, so no gradients are sent. New values are sent to
+    // three ranks.
     CHECK(rank.sent == 3 * 200 * 4);
   }
   p.params[0].grad_layout = cut(1);
@@ -187,15 +188,15 @@ TEST_CASE("describe: the text has a row for every parameter, chunk and rank", "[
   CHECK(lines_with("S(0) over d1=2, R over d0=2") == 3);
   CHECK(lines_with("4 ranks; 6 matrices of 3 Muon parameters, 1 AdamW parameters") == 1);
   CHECK(lines_with("warning: param 'gate'") == 1);
-  CHECK(lines_with("warning: param 'experts'") == 1);  // 2560 bytes each, chunk_bytes 2000
+  CHECK(lines_with("warning: param 'experts'") == 1);  // 2560 bytes each, but chunk_bytes is 2000
   CHECK(text.find(hash_text(plan)) != std::string::npos);
   CHECK(text.find(" \n") == std::string::npos);
-  CHECK(plan.describe(1).find("... 3 more\n") != std::string::npos);  // parameters, ranks
+  CHECK(plan.describe(1).find("... 3 more\n") != std::string::npos);  // parameters and ranks
 }
 
 TEST_CASE("report: round-robin owners for comparison, computed by hand", "[unit][plan]") {
-  // Largest first: rank 0 has the first and the third, rank 1 the second; the planner puts the two
-  // smaller ones together.
+  // Round-robin assignment in the order of size gives rank 0 the first and the third matrix, and
+  // rank 1 the second. The planner instead assigns the two smaller ones to the same rank.
   Problem p;
   const auto on = mesh({2});
   for (const auto& [name, side] : {std::pair("a", 640), {"b", 512}, {"c", 512}})
@@ -208,16 +209,17 @@ TEST_CASE("report: round-robin owners for comparison, computed by hand", "[unit]
 }
 
 TEST_CASE("report: the traffic that overlaps with products", "[unit][plan]") {
-  // Six 192 x 192 matrices, three for each of two ranks, in one, two or three chunks: half of each
-  // matrix is sent each way, in bf16. The first gather and the last return stay.
+  // Two ranks own three of six 192 x 192 matrices each, in one, two or three chunks. Half of each
+  // matrix is sent in each direction, in bf16. The first gather and the last return are never
+  // hidden.
   Problem p;
   const auto on = mesh({2});
   for (const char* name : {"a", "b", "c", "d", "e", "f"})
     plan_case::add(p, muon(name, on, {192, 192}));
-  const int64_t exchange = 2 * 192 * 192;  // 2 matrices, halves, 2 bytes
+  const int64_t exchange = 2 * 192 * 192;  // 2 matrices, halves, 2 bytes for each element
   const struct {
     int window;
-    int64_t hidden;  // exchanges of six
+    int64_t hidden;  // number of hidden exchanges, of six
     int warnings;
   } table[] = {{1, 0, 1}, {2, 3, 0}, {3, 4, 0}, {64, 4, 0}};
   for (const auto& row : table) {

@@ -1,7 +1,7 @@
 #pragma once
 
 // Moves elements through the block lists of a plan, rank by rank, and reports the first error. The
-// value of an element is its parameter and its index there, so every copy can be checked.
+// value of an element encodes its parameter and its index, so every copy can be checked.
 
 #include <stdexcept>
 #include <tuple>
@@ -23,7 +23,7 @@ void expect(bool ok, const Parts&... parts) {
   if (!ok) throw std::runtime_error(cat(parts...));
 }
 
-/// Checks that regions ascend by peer, start at multiples of 64 and end inside the buffer.
+/// Checks that regions are sorted by peer, start at multiples of 64, and end inside the buffer.
 inline void check_regions(const std::vector<Region>& regions, int64_t bytes, bool may_share,
                           const char* what) {
   expect(bytes % 64 == 0, what, ": buffer of ", bytes, " bytes");
@@ -81,7 +81,7 @@ class Simulation {
     }
   }
 
-  /// Runs a step; checks that every rank receives every element of its shards exactly once.
+  /// Runs a step, and checks that every rank receives every element of its shards exactly once.
   void run() {
     for (const auto& own : chunks_) {
       for (size_t i = 1; i < own.size(); ++i)
@@ -125,7 +125,7 @@ class Simulation {
     return out;
   }
 
-  /// Moves messages; checks that sender and receiver agree on the number of bytes.
+  /// Moves messages, and checks that sender and receiver agree on the number of bytes.
   void move(const Buffers& sent, Buffers& received, Element element, Regions sends,
             Regions receives) const {
     std::map<std::pair<int, int>, Region> expected;  // (from, to)
@@ -147,7 +147,8 @@ class Simulation {
     expect(expected.empty(), "a message is expected that no rank sends");
   }
 
-  /// Calls use(id, packed offset) for the elements of a block; checks that they are in the shard.
+  /// Calls use(id, packed offset) for each element of a block, and checks that the shard contains
+  /// it.
   template <class Use>
   void for_each(const std::vector<naive::Held>& tensors, int rank, const ShardBlock& p,
                 const Use& use) const {
@@ -164,7 +165,7 @@ class Simulation {
       }
     }
   }
-  /// The owner's side: a block of a matrix of the plan in a message.
+  /// A block in a message, as the owner sees it: part of a matrix of the plan.
   struct PlanBlock {
     int32_t matrix;
     int64_t rows, cols, row, col, packed_offset;
@@ -177,7 +178,8 @@ class Simulation {
             p.col,
             p.packed_offset};
   }
-  /// Returns what the owner receives in a gather: matrices, or all partial gradients.
+  /// Returns the blocks that the owner receives in a gather: of matrices, or of all partial
+  /// gradients.
   static std::vector<PlanBlock> arrivals(const RankChunk& s) {
     std::vector<PlanBlock> out;
     if (s.kind == muonrt::ChunkKind::kDirections) {
@@ -189,7 +191,7 @@ class Simulation {
     }
     return out;
   }
-  /// Calls use(id, packed offset, index in the matrix) for the elements of a block.
+  /// Calls use(id, packed offset, index in the matrix) for each element of a block.
   template <class Use>
   void for_each(const PlanBlock& r, const Use& use) const {
     const muonrt::Matrix& m = matrix(r.matrix);
@@ -202,7 +204,7 @@ class Simulation {
     }
   }
 
-  /// Checks that every element of every matrix arrives at its owner once per partial gradient.
+  /// Checks that every element of every matrix arrives at its owner once for each partial gradient.
   void gather() const {
     Buffers sent = buffers(&RankChunk::gather_send_bytes, &RankChunk::gather_dtype),
             received = buffers(&RankChunk::gather_receive_bytes, &RankChunk::gather_dtype);
@@ -255,13 +257,13 @@ class Simulation {
   }
 
   const Plan& plan_;
-  std::vector<std::vector<RankChunk>> chunks_;  // by rank
-  std::vector<naive::Held> held_, grads_;       // by parameter; of its gradient
-  std::map<int, const RankChunk*> current_;     // ranks that take part in the current chunk
+  std::vector<std::vector<RankChunk>> chunks_;  // for each rank
+  std::vector<naive::Held> held_, grads_;       // for each parameter, and for its gradient
+  std::map<int, const RankChunk*> current_;     // the ranks that take part in the current chunk
   std::map<std::pair<int, int64_t>, int> returned_;
 };
 
-/// Runs a step; returns the first error, or "".
+/// Runs a step, and returns the first error or "".
 inline std::string run_step(const Plan& plan, std::vector<std::vector<RankChunk>> chunks) {
   try {
     Simulation(plan, std::move(chunks)).run();

@@ -231,7 +231,8 @@ TEST_CASE("replicas: auto chooses the cheaper mode of the model and reports both
 TEST_CASE(
     "replicas: auto makes no plan with kEach if its products cost more; kEach rejects 63 bits",
     "[unit][plan][replicas]") {
-  // About 10^15 FLOPs per matrix and replica; 16,384 of these.
+  // Each of the 4 matrices takes about 10^15 FLOPs in each of the 4,096 replicas. The sum exceeds
+  // 63 bits.
   Problem p;
   p.options.replica_mode = ReplicaMode::kAuto;
   p.options.rates = {1e15, 1e12, 1e-6};

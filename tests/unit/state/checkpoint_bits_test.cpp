@@ -9,8 +9,8 @@
 #include "support/resumed.hpp"
 #include "support/sanitized.hpp"
 
-// Tests that a run that is saved, loaded on another mesh and continued is bitwise identical to a
-// run without interruption.
+// Tests runs that are saved, loaded on another mesh and continued. The results must be bitwise
+// identical to those of a run without interruption.
 
 using namespace muonrt;
 
@@ -33,7 +33,7 @@ world::Case make(const bits::Factors& f, bool half) {
 }
 
 /// Checks runs that continue on another mesh.
-/// @param each  Uses every `each`-th mesh.
+/// @param each  uses only every `each`-th mesh.
 void over_meshes(
     bool half, size_t each = kEach,
     const std::function<void(world::Case&)>& set = [](world::Case&) {}) {
@@ -195,8 +195,8 @@ TEST_CASE("checkpoint: f32 weights do not change if master weights become remain
     }
     return c;
   };
-  // Weights that are converted from master weights to remainders and back equal those of a run
-  // without interruption.
+  // Weights that are converted from master weights to remainders and back are equal to those of a
+  // run without interruption.
   const world::Case owned = made(MasterKind::kOwned, 0), split = made(MasterKind::kRemainder, 6);
   const test_support::Folder first, second;
   resumed::save(owned, 1, first.path());

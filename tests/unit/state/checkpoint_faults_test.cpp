@@ -25,7 +25,7 @@ using namespace resumed;
 
 namespace {
 
-// There is one run for every `kEach`-th operation, which fails in it.
+// There is one run for every `kEach`-th operation. This operation fails in the run.
 constexpr int64_t kEach = kSanitized ? 4 : 1;
 
 /// Makes operation number `nth` of one rank fail and, if `lasting`, all later ones.
@@ -142,7 +142,7 @@ TEST_CASE("checkpoint: the wait reports errors of a background save, and the old
     CHECK_THAT(problems[0], Contains("rank 1") && Contains("planted: write"));
     CHECK(parse_manifest(content(folder.path() + "/manifest.json"), "m").step == 1);
     load(c, 1, 2, folder.path());
-    // If faults last, removing the file fails as well.
+    // If the fault is lasting, removing the file fails, too.
     CHECK(names_in(folder.path()).size() == (lasting ? 4 : 3));
   }
 }
@@ -181,8 +181,7 @@ TEST_CASE("checkpoint: every flipped bit is detected, and the error names the fi
   REQUIRE(names.size() == 3);
   for (const std::string& name : names) {
     const std::string good = content(folder.path() + "/" + name);
-    // Flips a different bit in each byte of a sample, because a load for every byte would take too
-    // long.
+    // Flips a different bit in each byte of a sample. A load for every byte would take too long.
     const size_t flips = kSanitized ? 15 : 60;
     for (size_t i = 0; i < good.size(); i += 1 + good.size() / flips) {
       std::string bad = good;

@@ -1,5 +1,5 @@
-// Tests which parameters a checkpoint has, how a load restores them, and into which folders a save
-// writes.
+// Tests which parameters a checkpoint contains, how a load restores them, and to which folders a
+// save writes.
 
 #include <catch2/catch.hpp>
 #include <filesystem>
@@ -132,7 +132,7 @@ TEST_CASE("checkpoint: a folder with a checkpoint of another model is rejected w
     resumed::save(other, 1, folder.path(), {.overwrite = true});
     CHECK(problem_of([&] { resumed::load(other, 0, 0, folder.path()); }) == "no error");
   }
-  // A case on another mesh, with other dtypes and another parameter order is still the same model.
+  // A case with another mesh, other dtypes and another order of parameters is still the same model.
   const Folder folder;
   resumed::save(small(), 2, folder.path());
   world::Case same = small();

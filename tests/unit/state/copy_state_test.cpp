@@ -1,4 +1,4 @@
-// Tests copying state from the survivors of a failure to a new optimizer over other ranks and
+// Tests copying state from the survivors of a failure to a new optimizer with other ranks and
 // another mesh.
 
 #include "state/copy/copy_state.hpp"
@@ -91,8 +91,8 @@ std::vector<Row> rows() {
           {"the same mesh", make({2, 2}, {kSame, kRows}), {}, make({2, 2}, {kSame, kRows})}};
 }
 
-/// Runs the first steps of `from` until the dead ranks fail. On the remaining ranks copies the
-/// state to `to` and calls `script(new rank, comm, old rank or null)`.
+/// Runs the first steps of `from` until the dead ranks fail. The remaining ranks then copy the
+/// state to `to` and call `script(new rank, comm, old rank or null)`.
 world::Tensors moved(const Row& row,
                      const std::function<void(world::Rank&, Comm&, world::Rank*)>& script) {
   const int world = std::max(row.from.world, row.to.world + static_cast<int>(row.dead.size()));

@@ -72,8 +72,8 @@ TEST_CASE("extent: stretches and overlaps are those of its elements one by one",
   }
 }
 
-// Such an extent fits into a checkpoint of a few hundred bytes, but counting from element 0 would
-// take an hour.
+// Such an extent fits into a checkpoint of a few hundred bytes, but counting its elements from
+// element 0 on would take an hour.
 TEST_CASE("extent: a part at the end of a huge tensor is found quickly", "[unit][state]") {
   constexpr int64_t kHuge = int64_t{1} << 40;
   const Extent columns = {{kHuge, 4}, {{{0, kHuge}}, {{1, 2}}}, 0, kHuge};
@@ -88,7 +88,7 @@ TEST_CASE("extent: a part at the end of a huge tensor is found quickly", "[unit]
   REQUIRE(both.size() == 2);
   CHECK(both[1].first == kHuge - 1);
   CHECK(both[1].second == 1);
-  // Here the other extent is flat, so its neighboring dimensions are merged.
+  // The other extent is flat, so its adjacent dimensions are merged.
   CHECK(overlaps(columns, whole_extent(4 * kHuge).part(4 * kHuge - 3, 4 * kHuge)).size() == 1);
   CHECK(overlaps(columns, whole_extent(4 * kHuge).part(4 * kHuge - 2, 4 * kHuge)).empty());
 }

@@ -132,7 +132,7 @@ TEST_CASE("save: a relative folder is resolved when the save begins", "[unit][st
   CHECK(fs::is_empty(elsewhere.path()));
 }
 
-// If such a manifest counted as absent, a save with `keep` would replace it.
+// If such a manifest were treated as absent, a save with `keep` would replace it.
 TEST_CASE("files: a file that cannot be examined is an error, not absent", "[unit][state]") {
   const test_support::Folder folder;
   Files files;

@@ -137,8 +137,8 @@ TEST_CASE("state: each kind of state that exists has one shard on one rank", "[u
 
 TEST_CASE("state: AdamW uses the update count of a parameter, not the number of steps",
           "[unit][abi]") {
-  // The parameter is one weight with gradient 1. With beta1 = 0 its update is g / (sqrt(v / (1 -
-  // beta2^t)) + eps).
+  // The parameter is a single weight with gradient 1. With beta1 = 0, its update is g / (sqrt(v /
+  // (1 - beta2^t)) + eps).
   constexpr double kLr = 0.01, kBeta2 = 0.999;
   constexpr int64_t kSteps = 2000;
   const auto moved = [&](int64_t updates, float variance) {

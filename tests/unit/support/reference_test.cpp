@@ -1,4 +1,5 @@
-// Tests the float64 reference implementation, with which all other code is compared.
+// Tests the float64 reference implementation, with which the results of all other code are
+// compared.
 #include "reference/reference.hpp"
 
 #include <algorithm>

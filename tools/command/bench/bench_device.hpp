@@ -13,16 +13,17 @@
 
 namespace muonrt::tool {
 
-/// A source of products: a device whose Ops::multiply computes them.
+/// A provider of products: a device whose Ops::multiply computes them.
 struct Provider {
   std::string name;
   std::function<std::unique_ptr<Device>()> make;
   bool portable = false;  // slow, so it skips large products
-  bool best = false;  // the vendor's fastest: computes symmetric products in full, sums in parts
+  bool best = false;  // fastest of the vendor: computes symmetric products in full, may split sums
 };
-/// The providers of --providers, or all. A new kernel for products needs a line in this function.
-/// Throws CLI::ValidationError for an unknown name, and for --tune without sm90.
-/// @param best  includes those that are only compared with.
+/// Returns the providers that --providers names, or all. A new kernel for products needs a line in
+/// this function. Throws CLI::ValidationError for an unknown name, and if --tune is given without
+/// sm90.
+/// @param best  also return providers that only serve for comparison.
 std::vector<Provider> providers(const DeviceArguments& arguments, bool best = false);
 
 /// The report of a benchmark of one device.
@@ -31,18 +32,18 @@ struct DeviceReport : BenchReport {
       : BenchReport({a.json, a.stream, false}, std::move(columns)), arguments(a) {}
   const DeviceArguments& arguments;
 
-  /// Does `work`, which adds rows, and finishes the report even if `work` throws. Returns the exit
+  /// Runs `work`, which adds rows, and finishes the report even if `work` throws. Returns the exit
   /// status.
   int run(const std::function<void()>& work);
-  /// Finishes the report and ends the process immediately, because freeing what a device that hangs
+  /// Finishes the report and ends the process immediately. Freeing memory that a hanging device
   /// still uses would wait without a limit.
   [[noreturn]] void give_up(const std::string& why);
 };
 
-/// The providers that this device has, at least one; the report names the others.
+/// Returns the providers that work on this device, at least one. The report lists the others.
 std::vector<Provider> present_providers(DeviceReport& report, bool best = false);
 
-/// Does `work`; errors get the provider's name.
+/// Runs `work`, and prepends the provider's name to the message of an error.
 template <class Work>
 auto on_behalf_of(const std::string& provider, const Work& work) {
   try {
@@ -52,11 +53,11 @@ auto on_behalf_of(const std::string& provider, const Work& work) {
   }
 }
 
-/// A device, a stream, and memory that lives as long.
+/// A device, a stream, and memory that stays allocated as long as this object exists.
 class Workbench {
  public:
   explicit Workbench(std::unique_ptr<Device> made);
-  /// If the provider's device does not answer in time, the report gives up.
+  /// If the provider's device does not respond in time, the report gives up.
   Workbench(const Provider& provider, DeviceReport& report);
   Device& device() { return *device_; }
   Ops& ops() { return device_->ops(); }
@@ -73,19 +74,20 @@ class Workbench {
     put(at, static_cast<const void*>(values.data()), bytes);
     return static_cast<T*>(at);
   }
-  /// Writes `count` values, which are made on many threads.
+  /// Writes `count` values, which up to 16 threads compute.
   void put_values(void* to, DType dtype, int64_t count,
                   const std::function<float(int64_t index)>& value);
-  /// Elements of the matrices that are infinite or NaN, such as those of a tile that was never
-  /// stored into memory that held NaN.
+  /// Counts the elements of the matrices that are infinite or NaN. If the memory held NaN before,
+  /// this also finds tiles that were never stored.
   int64_t not_finite(const MatrixBatch& m);
-  /// Milliseconds of one run on the device's clock.
+  /// Returns the milliseconds of one run on the device's clock.
   double time_once(const std::function<void()>& enqueue);
 
  private:
   /// Calls `move(offset, size)` for blocks that fit into the staging memory.
   void by_blocks(int64_t bytes, const std::function<void(int64_t offset, int64_t size)>& move);
-  /// Calls visit(bytes in host memory, their offset, their number) for block after block of `from`.
+  /// Reads `from` block by block, and calls visit(bytes in host memory, offset, number of bytes)
+  /// for each block.
   void read(const void* from, int64_t bytes,
             const std::function<void(const void* block, int64_t offset, int64_t size)>& visit);
 

@@ -23,19 +23,19 @@ constexpr int64_t kCols = 4096, kFingerprint = 7;
 constexpr int64_t kWideRows = 4096, kWideCols = 11008;
 
 enum class Data {
-  kMuon,        // a bf16 parameter with master and momentum, its bf16 gradient, a message
+  kMuon,        // a bf16 parameter with master weights and momentum, a bf16 gradient, a message
   kPlainMuon,   // an f32 parameter with momentum, its f32 gradient, a message
-  kPlainAdamW,  // the same with a variance
-  kRemainder,   // the same with a remainder of 16 bits instead of the master
-  kStochastic,  // the same without either, rounded stochastically
-  kAdamW,       // with a master and a variance
+  kPlainAdamW,  // as kPlainMuon, and a variance
+  kRemainder,   // as kMuon, with a 16-bit remainder instead of the master weights
+  kStochastic,  // as kMuon, without master weights, rounded stochastically
+  kAdamW,       // as kMuon, and a variance
   kTall,        // a matrix that is stored transposed, and a message
-  kMatrix,      // 4096 x 11008, or as much of it as there are elements
+  kMatrix,      // a matrix of 4096 x 11008, or smaller if there are fewer elements
   kPlainTall,   // as kTall, in f32
   kPlainMatrix  // as kMatrix, with an f32 result
 };
 
-/// The operands of a pass over at most `elements` elements, in a device's memory.
+/// The operands of a pass over at most `elements` elements, in device memory.
 struct ElementwiseWorkload {
   Workbench& bench;
   Ops& ops;
@@ -118,7 +118,7 @@ struct ElementwiseWorkload {
     sum = bench.put(std::vector<Vote>{Vote{1, kFingerprint, 0, 0, 0}});
   }
 
-  /// @param from, to  dtypes of `matrix` and `normal`.
+  /// @param from, to  the dtypes of `matrix` and `normal`.
   void make_matrices(DType from, DType to) {
     owned = {{0, rows, cols}};
     placed = {{0, rows, cols, 0, 0, 0}};
@@ -128,7 +128,8 @@ struct ElementwiseWorkload {
   MatrixBatch make_matrix(DType dtype) {
     const int64_t m = owned[0].short_side(), n = owned[0].long_side(), size = size_of(dtype);
     const int64_t ld = bench.ops().leading_dimension(n, dtype);
-    // The position in the matrix determines the value of an element, whatever the padding.
+    // The position in the matrix determines an element's value, so it does not depend on the
+    // padding.
     const auto dense = bench_values(7, dtype, elements());
     std::vector<unsigned char> padded(static_cast<size_t>(size * m * ld));
     for (int64_t row = 0; row < m; ++row)
@@ -136,7 +137,7 @@ struct ElementwiseWorkload {
     return {bench.put(padded), dtype, m, n, ld, 1, m * ld};
   }
 
-  /// The bytes that the passes write, without the padding of rows.
+  /// Returns the bytes that the passes write, without the padding of rows.
   std::vector<unsigned char> result() {
     std::vector<unsigned char> out;
     const auto add = [&](const void* from, int64_t count, int64_t size, int64_t stride) {
@@ -161,7 +162,7 @@ struct ElementwiseWorkload {
 
 struct Pass {
   const char* name;
-  int64_t bytes;  // that must move for each element
+  int64_t bytes;  // bytes that must move for each element
   Data data;
   void (*enqueue)(ElementwiseWorkload& s);
 };
@@ -211,14 +212,15 @@ constexpr Pass kPasses[] = {
     {"pack tall", 4, Data::kTall, pack_tall},
     {"normalize", 6, Data::kMatrix, normalize}};
 
-/// Those of a trainer whose weights are f32, on a device that iterates in f32.
+/// The passes of a trainer with f32 weights, on a device that iterates in f32.
 constexpr Pass kPlainPasses[] = {{"pack", 10, Data::kPlainMuon, pack},
                                  {"commit", 22, Data::kPlainMuon, commit_muon},
                                  {"adamw", 28, Data::kPlainAdamW, commit_adamw},
                                  {"pack tall", 6, Data::kPlainTall, pack_tall},
                                  {"normalize", 8, Data::kPlainMatrix, normalize}};
 
-/// Bytes of one run's results that differ from those of the host's portable pass.
+/// Runs the pass once, and counts the bytes of its results that differ from those of the host's
+/// portable pass.
 int64_t wrong(DeviceReport& report, int64_t elements, const Provider& provider, const Pass& pass) {
   const Provider host = {"host", [] { return host::make_host_device({1, true}); }};
   std::vector<unsigned char> results[2];

@@ -29,7 +29,7 @@ namespace muonrt::tool {
 namespace {
 
 #if MUONRT_TOOL_MPI
-/// One side of an exchange: bytes by peer, and where they begin.
+/// The send or receive side of an exchange: the number of bytes for each peer, and their offsets.
 struct Side {
   std::vector<int> counts, begins = {0};
   std::vector<unsigned char> memory;
@@ -41,8 +41,9 @@ struct Side {
 };
 #endif
 
-/// Milliseconds of an MPI_Alltoallv over the ranks of mpirun, with which ours is compared; empty if
-/// this process is no rank of mpirun, or if a rank sends more than MPI can count (2 GiB).
+/// Returns a function that runs MPI_Alltoallv over the ranks of mpirun and returns its
+/// milliseconds; our exchange is compared with it. Empty if the process was not started by mpirun,
+/// or if a rank sends or receives more bytes than MPI can count (2 GiB).
 std::function<double()> mpi_exchange([[maybe_unused]] int rank,
                                      [[maybe_unused]] const ExchangeSizes& sizes,
                                      [[maybe_unused]] double timeout) {
@@ -51,7 +52,7 @@ std::function<double()> mpi_exchange([[maybe_unused]] int rank,
   ExchangeSizes received(sizes.size());
   for (const auto& row : sizes)
     for (size_t to = 0; to < row.size(); ++to) received[to].push_back(row[to]);
-  // Every rank checks all, so that all come to the same answer.
+  // Every rank checks the sizes of all ranks, so all ranks make the same decision.
   for (const ExchangeSizes* side : {&sizes, &std::as_const(received)})
     for (const auto& row : *side)
       if (std::accumulate(row.begin(), row.end(), int64_t{0}) > std::numeric_limits<int>::max())
@@ -78,7 +79,8 @@ struct Arguments {
   RunDevice where;
 };
 
-/// Milliseconds of the slowest rank in each iteration, and the number of wrong bytes on all ranks.
+/// The milliseconds of the slowest rank in each iteration, and the number of wrong bytes on all
+/// ranks.
 struct Measured {
   std::vector<double> ours, reference;
   int64_t wrong = 0;
@@ -137,7 +139,7 @@ void add_row(BenchReport& report, int64_t bytes, const Measured& m, size_t ranks
              m.wrong);
 }
 
-/// The sizes of the rows in ascending order; the last one is max_bytes.
+/// Returns the sizes of the rows in ascending order. The last size is max_bytes.
 std::vector<int64_t> sizes_of(const Arguments& a) {
   std::vector<int64_t> out;
   for (int64_t bytes = a.min_bytes; bytes < a.max_bytes; bytes *= a.factor) out.push_back(bytes);

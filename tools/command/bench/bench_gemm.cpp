@@ -17,12 +17,13 @@ namespace {
 
 struct Arguments : DeviceArguments {
   std::string values = "random";
-  // For tests of the check: indices of elements that become NaN, or another number, in each result.
+  // For tests of the check: in each result, the elements with these indices become NaN or another
+  // number.
   int64_t plant_nan = -1, plant = -1;
 };
 
-/// A product of a Newton-Schulz step: alpha times one operand by another, plus beta times the
-/// second. The operands are X and a symmetric A.
+/// A product of a Newton-Schulz step: alpha times the product of two operands, plus beta times the
+/// second operand. The operands are X and a symmetric A.
 struct Kind {
   const char* name;
   bool left_is_x, right_is_x;
@@ -33,10 +34,11 @@ constexpr Kind kKinds[] = {{"X X^T", true, true, 1, 0},
                            {"b A + c A A", false, false, 0.5f, -1.5f},
                            {"a X + B X", false, true, 1, 1.875f}};
 
-/// Batches of one size at `sets` places, so that none is in a cache when its turn comes again.
+/// `sets` copies of a batch in memory, so that the cache no longer holds a copy when it is used
+/// again.
 struct Operand {
   MatrixBatch first;
-  int64_t bytes = 0;  // from one to the next
+  int64_t bytes = 0;  // from one copy to the next
   Buffer memory;
 
   Operand(Workbench& bench, int64_t rows, int64_t cols, int64_t count, DType dtype, int64_t sets) {
@@ -53,8 +55,8 @@ struct Operand {
   }
 };
 
-/// X and a symmetric A, made once for all providers and products; their devices reach the same
-/// memory.
+/// X and a symmetric A. All providers and products use the same copy, because their devices can
+/// access the same memory.
 struct Inputs {
   bool zeros;
   int64_t sets;
@@ -78,7 +80,7 @@ struct Inputs {
     }
     bench.finish();
   }
-  /// Element `index` of the memory of x.first or a.first, before it is rounded.
+  /// Returns element `index` of the memory of x.first or a.first, before it is rounded.
   float value(const MatrixBatch& m, int64_t index) const {
     if (zeros) return 0;
     if (m.data == x.first.data) return bench_value(1, index);
@@ -87,13 +89,14 @@ struct Inputs {
   }
 };
 
-/// The expected value of an element, in float64.
+/// The expected value of an element in float64, and its tolerances.
 struct Sample {
   int64_t matrix, row, col;
   double value, allowed, allowed_in_parts;
 };
 
-/// About 400 elements of all matrices, at least 9 of each, the corners among them.
+/// Returns about 400 elements of all matrices, but at least 9 of each matrix, including its
+/// corners.
 std::vector<Sample> samples_of(const Product& p, const Inputs& inputs) {
   const auto element = [&](const MatrixBatch& m, int64_t matrix, int64_t row, int64_t col) {
     return double{bench_rounded(inputs.value(m, matrix * m.stride + row * m.ld + col), m.dtype)};
@@ -120,18 +123,21 @@ std::vector<Sample> samples_of(const Product& p, const Inputs& inputs) {
     }
     at.value *= double{p.alpha};
     if (p.d.data) at.value += double{p.beta} * element(p.d, at.matrix, at.row, at.col);
-    // Sums in f32 in any order: each term may lose half a unit of the sum.
+    // The tolerance holds for f32 sums in any order: each term may lose half a unit of the sum.
     at.allowed = 2 * unit_of(p.c.dtype) * std::abs(at.value) +
                  0x1p-24 * static_cast<double>(p.a.cols) * size;
-    // Each part and each sum of parts is rounded, and is at most the sum of all sizes.
+    // Each part and each sum of parts is rounded, and none is larger than the sum of the absolute
+    // terms.
     at.allowed_in_parts = at.allowed + 2 * unit_of(p.c.dtype) * size;
     out.push_back(at);
   }
   return out;
 }
 
-/// Elements that are not finite, and samples that differ by more than their rounding errors.
-/// @param in_parts  sums of parts of the depth may have been rounded to the result's dtype.
+/// Counts the elements that are not finite, and the samples that differ by more than their rounding
+/// errors.
+/// @param in_parts  whether sums over parts of the depth may have been rounded to the result's
+///     dtype.
 int64_t wrong(Workbench& bench, const MatrixBatch& c, const std::vector<Sample>& samples,
               bool in_parts) {
   int64_t out = bench.not_finite(c), line = -1;
@@ -149,19 +155,19 @@ int64_t wrong(Workbench& bench, const MatrixBatch& c, const std::vector<Sample>&
   return out;
 }
 
-/// One provider's product.
+/// The products that one provider computes.
 struct GemmWorkload {
   Provider provider;
   Workbench bench;
   Operand out;
-  std::vector<Product> products;  // by set
+  std::vector<Product> products;  // one for each copy of the operands
 
   GemmWorkload(const Provider& from, DeviceReport& report, const Kind& kind, const Inputs& inputs)
       : provider(from),
         bench(from, report),
         out(bench, inputs.a.first.rows, (kind.symmetric() ? inputs.a : inputs.x).first.cols,
             inputs.a.first.count, inputs.a.first.dtype, inputs.sets) {
-    // NaN, because the memory may hold the result of another provider.
+    // Fills the result with NaN, because the memory may hold the result of another provider.
     bench.ops().fill(bench.stream(), out.first.data, 0xff, inputs.sets * out.bytes);
     for (int64_t i = 0; i < inputs.sets; ++i) {
       const MatrixBatch x = inputs.x.set(i), a = inputs.a.set(i);
@@ -183,7 +189,7 @@ struct GemmWorkload {
     bench.ops().multiply(bench.stream(),
                          products[static_cast<size_t>(number % std::ssize(products))]);
   }
-  /// Overwrites the bytes of an element of the first result.
+  /// Overwrites the bytes of one element of the first result.
   void plant(int64_t index, unsigned char byte) {
     if (index < 0) return;
     const int64_t one = size_of(out.first.dtype);
@@ -192,7 +198,7 @@ struct GemmWorkload {
   }
 };
 
-/// All providers, alternately.
+/// Measures all providers alternately.
 void measure(DeviceReport& report, const std::vector<Provider>& list, const Filler& filler,
              const Inputs& inputs, const Kind& kind, const BenchShape& s, const Arguments& a) {
   const int64_t n = kind.symmetric() ? s.rows : s.cols, k = kind.left_is_x ? s.cols : s.rows;
@@ -296,7 +302,7 @@ void add_bench_gemm(CLI::App& bench, Work& work) {
   add_device_options(*command, *a);
   command->footer("Example: muonrt bench gemm --device cuda --shapes 4096x4096,4096x11008");
   command->callback([=, &work] {
-    providers(*a, true);  // rejects wrong names
+    providers(*a, true);  // rejects unknown names
     work = [=] { return run(*a); };
   });
 }

@@ -18,20 +18,20 @@ namespace {
 struct Arguments : DeviceArguments {
   bool grouped = false;
   int64_t chunk_bytes = 0;  // 0: no limit
-  // A fault for tests of the check: "nan" in each result; "matrix" or "tile", a copy of its
-  // neighbor in results that are compared with others.
+  // A fault that tests of the check plant: "nan" in each result; "matrix" or "tile" overwrites a
+  // matrix or a tile with its neighbor, in results that are compared with others.
   std::string plant;
 };
 
-/// Part of a batch: `count` matrices from `first` on.
+/// `count` matrices of a batch, starting with matrix `first`.
 struct Part {
   size_t shape;
   int64_t first, count;
 };
 using Round = std::vector<Part>;
 
-/// Divides the batches into rounds, as the pipeline divides the matrices of an owner: a round has
-/// at most this many elements, or one matrix.
+/// Divides the batches into rounds in the same way as the pipeline divides the matrices of an
+/// owner. A round has at most `most` elements, or one matrix.
 std::vector<Round> rounds_of(const std::vector<BenchShape>& shapes, int64_t most) {
   std::vector<Round> out = {{}};
   int64_t elements = 0;
@@ -51,13 +51,13 @@ std::vector<Round> rounds_of(const std::vector<BenchShape>& shapes, int64_t most
   return out;
 }
 
-/// Batches that are orthogonalized in lockstep: one, or those of all shapes.
+/// Batches that are orthogonalized in lockstep: one batch, or those of all shapes.
 struct Job {
   std::vector<BenchShape> shapes;
   std::vector<Method> methods;  // by shape
-  bool gram = false;            // whether one of them is the Gram form
+  bool gram = false;            // whether at least one of them uses the Gram form
 
-  /// @param if_it_pays  the Gram form for wide matrices.
+  /// @param if_it_pays  use the Gram form for wide matrices.
   Job(const std::vector<BenchShape>& batches, const NewtonSchulz& settings, bool if_it_pays)
       : shapes(batches) {
     const auto steps = static_cast<int>(settings.list.steps.size());
@@ -69,7 +69,7 @@ struct Job {
       gram = gram || takes_gram;
     }
   }
-  /// In the standard form, with every product in full.
+  /// Returns the FLOPs of the standard form with every product computed in full.
   double flops() const {
     double sum = 0;
     for (const BenchShape& s : shapes) {
@@ -80,13 +80,13 @@ struct Job {
   }
 };
 
-/// The matrices of the shapes, made once for all providers and forms; their devices reach the same
-/// memory.
+/// The matrices of the shapes. All providers and forms use the same copy, because their devices can
+/// access the same memory.
 struct Inputs {
   std::vector<MatrixBatch> batches;
   std::vector<Buffer> memory;
 
-  /// @param dtype  of the messages that the matrices come from.
+  /// @param dtype  the dtype of the messages from which the matrices are unpacked.
   Inputs(Workbench& bench, const std::vector<BenchShape>& shapes, DType dtype) {
     for (const BenchShape& s : shapes) {
       const int64_t ld = bench.ops().leading_dimension(s.cols, dtype);
@@ -99,7 +99,7 @@ struct Inputs {
   }
 };
 
-/// One provider's run of a job: rounds one after the other, in the same workspace.
+/// One provider's run of a job. The rounds run one after the other in the same workspace.
 struct Scene {
   Provider provider;
   Workbench bench;
@@ -107,14 +107,14 @@ struct Scene {
   int64_t workspace_bytes = 0;
   void* workspace = nullptr;
   Findings* findings = nullptr;
-  std::vector<MatrixBatch> results;  // of the last round that was enqueued
+  std::vector<MatrixBatch> results;  // of the last enqueued round
 
   Scene(const Provider& from, DeviceReport& report, const NewtonSchulz& settings, const Job& job,
         const std::vector<Round>& parts, const Inputs& inputs)
       : provider(from), bench(from, report) {
     for (size_t i = 0; i < job.shapes.size(); ++i)
       reserve(bench.ops(), settings, job.methods[i], job.shapes[i].rows, job.shapes[i].cols);
-    std::vector<std::vector<int64_t>> begins;  // of the workspaces of each round
+    std::vector<std::vector<int64_t>> begins;  // offsets into the workspace, for each round
     for (const Round& round : parts) {
       int64_t bytes = 0;
       begins.emplace_back();
@@ -147,13 +147,14 @@ struct Scene {
   void enqueue() {
     for (size_t round = 0; round < rounds.size(); ++round) enqueue(round);
   }
-  /// Runs a round once more, after the workspace, and so the results, are filled with NaN.
+  /// Fills the workspace, which contains the results, with NaN, and runs a round again.
   void run_from_nan(size_t round) {
     bench.ops().fill(bench.stream(), workspace, 0xff, workspace_bytes);
     enqueue(round);
     bench.finish();
   }
-  /// Plants a fault. @param compared  whether the check compares the result with another one.
+  /// Plants a fault. @param compared  whether the results are compared with other results; if not,
+  /// only NaN can be found.
   void plant(const std::string& fault, bool compared) {
     for (const MatrixBatch& o : results) {
       const auto at = [&](int64_t matrix, int64_t row, int64_t col) {
@@ -197,7 +198,7 @@ void add_row(DeviceReport& report, const std::string& provider, const Job& job, 
       bad);
 }
 
-/// All providers, alternately.
+/// Measures all providers alternately.
 void measure(DeviceReport& report, const std::vector<Provider>& list, const Filler& filler,
              const NewtonSchulz& settings, const Inputs& inputs, const Job& job,
              const Arguments& a) {
@@ -217,7 +218,8 @@ void measure(DeviceReport& report, const std::vector<Provider>& list, const Fill
   }
   if (scenes.empty()) return;
   time_in_turns(report.arguments, filler, works);
-  // Results are compared with those of portable loops, or else of the first provider.
+  // Results are compared with those of the portable loops, or of the first provider if the portable
+  // loops do not run.
   std::vector<NsCheck> checks(parts.size());
   std::vector<int64_t> bad(scenes.size());
   for (const bool portable : {true, false})
@@ -287,7 +289,7 @@ void add_bench_ns(CLI::App& bench, Work& work) {
   add_device_options(*command, *a);
   command->footer("Example: muonrt bench ns --device cuda --shapes 768x2048x128,4096x4096x4");
   command->callback([=, &work] {
-    providers(*a);  // rejects wrong names
+    providers(*a);  // rejects unknown names
     work = [=] { return run(*a); };
   });
 }

@@ -10,10 +10,9 @@ namespace muonrt::tool {
 
 namespace {
 
-constexpr int64_t kDirections = 16;  // the rows of a block of the portable loops on a GPU
-constexpr int64_t kGroup = 32;       // columns: the mean of 16 x 32 squares is known to 6%
+constexpr int64_t kDirections = 16;  // a GPU's portable loops compute 16 rows as one block
+constexpr int64_t kGroup = 32;  // in columns; the mean of 16 x 32 squares has an uncertainty of 6%
 
-/// The images of one matrix.
 using Images = std::span<const float>;
 
 double direction(int64_t number, int64_t index) {
@@ -21,31 +20,33 @@ double direction(int64_t number, int64_t index) {
       bench_rounded(bench_value(static_cast<uint64_t>(100 + number), index), DType::kBF16)};
 }
 
-/// The relative error of an image by one rounding; in f32 that of sums of thousands of terms in
-/// another order.
+/// Returns the relative rounding error of an element of an image. For f32 the value covers sums of
+/// thousands of terms in another order.
 double image_unit(DType dtype) { return dtype == DType::kF32 ? 0x1p-18 : unit_of(dtype); }
 
-/// Sums in another order changed groups by 3 to 6 units in bf16, by 3 to 5 in f16, by up to 2 in
-/// f32 (five steps, oneDNN and portable loops, 512 to 2048), and no group by more than 1.4 times
-/// the median of its matrix. If rounding errors are as large as a small singular value, they turn
-/// its direction in all groups of a matrix; a turn of two directions is allowed.
+/// The bounds on the change of a group, in units of image_unit. With sums in another order, groups
+/// changed by 3 to 6 units in bf16, 3 to 5 in f16 and up to 2 in f32, and no group changed by more
+/// than 1.4 times the median of its matrix (five steps, oneDNN and portable loops, 512 to 2048). If
+/// rounding errors are as large as a small singular value, they rotate its direction, which changes
+/// all groups of the matrix. A rotation of two directions is allowed.
 constexpr double kLeastUnits = 5, kMaxUnits = 50, kTimesMedian = 4;
 
 double square(double x) { return x * x; }
 
 std::vector<float> images_of(Workbench& bench, const MatrixBatch& o) {
-  // Not the result's dtype, because for other dtypes each provider of a GPU uses portable loops,
-  // for which nothing must be reserved. On the host products are reserved by dtype.
+  // The dtype need not be that of the result. On a GPU it is always bf16, because for other dtypes
+  // each provider uses portable loops, which need no reservation. On the host, reservations depend
+  // on the dtype.
   const bool on_host = bench.device().host_reaches_memory();
   const DType dtype = on_host && o.dtype == DType::kF32 ? DType::kF32 : DType::kBF16;
   const Buffer from(bench.device(), kDirections * o.rows * size_of(dtype));
   bench.put_values(from.data(), dtype, kDirections * o.rows, [&](int64_t index) {
     return static_cast<float>(direction(index / o.rows, index % o.rows));
   });
-  const int64_t elements = kDirections * o.cols;  // of a matrix's images
+  const int64_t elements = kDirections * o.cols;  // elements of one matrix's images
   const Buffer to(bench.device(), o.count * elements * int64_t{sizeof(float)});
   Product p;
-  p.a = {from.data(), dtype, kDirections, o.rows, o.rows, o.count, 0};  // for all matrices
+  p.a = {from.data(), dtype, kDirections, o.rows, o.rows, o.count, 0};  // used for all matrices
   p.b = o;
   p.c = {to.data(), DType::kF32, kDirections, o.cols, o.cols, o.count, elements};
   if (on_host)

@@ -11,8 +11,9 @@ class App;
 
 namespace muonrt::tool {
 
-/// Adds --warmup and --iters. @param of  what they count, in the plural: "steps". @param more  end
-/// of the help of --warmup.
+/// Adds --warmup and --iters.
+/// @param of    the plural of what the options count, for example "steps".
+/// @param more  the end of the help text of --warmup.
 void add_iterations(CLI::App& command, const std::string& of, const std::string& more, int& warmup,
                     int& iters);
 
@@ -22,23 +23,22 @@ struct DeviceArguments {
   int threads = 1, warmup = 2, iters = 10;
   double deadline = 600;  // seconds
   bool json = false, stream = false;
-  // Of products:
+  // For benchmarks of products:
   std::string dtype = "bf16";
   double steady = 0;  // seconds
   int reserved_sms = 0;
-  std::vector<std::string> shapes, providers, tune;  // no providers: all
+  std::vector<std::string> shapes, providers, tune;  // if `providers` is empty: all
 };
-/// The values of --tune.
 constexpr const char* kTuneHelp =
     "pairs=0|1, early=0|1, tiles=large|medium|small|wide, slices=1|2|4, skew=0 to 3, "
     "raster=1 to 1024";
 void add_device_options(CLI::App& command, DeviceArguments& arguments);
-/// Those of products in addition.
+/// Adds the options of benchmarks of products.
 void add_product_options(CLI::App& command, DeviceArguments& arguments);
-/// Those of their values that JSON contains: name, JSON text.
+/// Returns the values of these options that the JSON output contains, as name and JSON text.
 std::vector<std::pair<std::string, std::string>> product_fields(const DeviceArguments& arguments);
 
-/// `count` matrices, short side first.
+/// `count` matrices, whose rows are their short side.
 struct BenchShape {
   int64_t rows = 0, cols = 0, count = 1;
 };

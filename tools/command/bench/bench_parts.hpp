@@ -7,13 +7,12 @@
 
 namespace muonrt::tool {
 
-// What `bench calibrate` takes from the other benchmarks: they make the operands and check the
-// results.
+// The measurements that `bench calibrate` takes from other benchmarks, which create the operands
+// and check the results.
 
-/// Milliseconds of the products of a Newton-Schulz step, as the default of the device computes
-/// them.
+/// Milliseconds of the products of a Newton-Schulz step, computed by the device's default provider.
 struct ProductTimes {
-  double symmetric_ms = 0;  // mean of the two symmetric ones
+  double symmetric_ms = 0;  // mean of the two symmetric products
   double general_ms = 0;
   int64_t wrong = 0;
 
@@ -30,11 +29,11 @@ struct ProductTimes {
 ProductTimes time_products(DeviceReport& report, const Provider& provider, const BenchShape& shape,
                            DType dtype);
 
-/// A pass over memory that has been repeated.
+/// The time of a pass over memory, measured by repeating the pass.
 struct PassTime {
   double ms = 0;
   int64_t bytes = 0;  // read and written
-  int64_t wrong = 0;  // of a few elements
+  int64_t wrong = 0;  // wrong bytes among those of a few elements
 
   PassTime& operator+=(const PassTime& other) {
     ms += other.ms;
@@ -43,8 +42,8 @@ struct PassTime {
   }
   PassTime operator/(double ranks) const { return {ms / ranks, bytes, wrong}; }
 };
-/// @param name       of a row of `bench elementwise`.
-/// @param footprint  bytes that it reads and writes, about.
+/// @param name       the name of a row of `bench elementwise`.
+/// @param footprint  the approximate number of bytes that the pass reads and writes.
 PassTime time_pass(DeviceReport& report, const Provider& provider, const std::string& name,
                    int64_t footprint);
 

@@ -63,7 +63,6 @@ std::vector<Provider> all_providers(const DeviceArguments& a, bool best) {
     settings.reserved_sms = reserved;
     return [=] { return make_cuda_device(0, settings); };
   };
-  // The library's default is one of these.
   std::vector<Provider> out = {
       {"cublaslt", with({.symmetric = SymmetricProvider::kVendor})},
       {"sm90", with({.symmetric = SymmetricProvider::kSm90, .sm90 = read_tuning(a.tune)})},

@@ -10,10 +10,10 @@
 
 namespace muonrt::tool {
 
-/// Of at least one value.
+/// Returns the median of at least one value.
 double median_of(std::vector<double> list);
 
-/// One list of columns or cells, made of several.
+/// Concatenates lists of columns or cells.
 template <class T>
 std::vector<T> joined(std::initializer_list<std::vector<T>> lists) {
   std::vector<T> out;
@@ -21,32 +21,32 @@ std::vector<T> joined(std::initializer_list<std::vector<T>> lists) {
   return out;
 }
 
-/// min_ms, median_ms and max_ms.
+/// The columns min_ms, median_ms and max_ms, and their cells.
 std::vector<Table::Column> range_columns();
 std::vector<Cell> range_cells(const std::vector<double>& ms);
 
-/// The output of a benchmark: a title and a table whose rows are printed as they are measured, or
-/// one JSON object at the end.
+/// The output of a benchmark: a title and a table whose rows are printed as soon as they are
+/// measured, or one JSON object at the end.
 class BenchReport {
  public:
   struct Output {
     bool json = false;
-    bool stream = false;  // with JSON: also each row when it is measured, as {"row":{...}}
-    bool silent = false;  // for every rank but one
+    bool stream = false;  // with JSON: also print each row as {"row":{...}} when it is measured
+    bool silent = false;  // for all ranks except one
   };
-  /// @param columns  all but the last one, #wrong.
+  /// @param columns  all columns except the last one, #wrong.
   BenchReport(Output output, std::vector<Table::Column> columns);
 
   std::string title, notes;  // of the table; the title is followed by " on " and the device
   std::string device;
   std::vector<std::pair<std::string, std::string>> fields;  // of the JSON object: name, JSON text
 
-  /// @param cells  one for each column but #wrong.
+  /// @param cells  one for each column except #wrong.
   void add(std::vector<Cell> cells, int64_t wrong);
-  /// @param why  this device does not have the provider.
+  /// @param why  the reason why the provider does not work on this device.
   void leave_out(const std::string& provider, const std::string& why);
-  /// Prints the rest, and why the benchmark ended early unless `failed` is empty. Returns the exit
-  /// status: 1 after a failure or a wrong result.
+  /// Prints the rest of the output, and `failed`, the reason why the benchmark ended early, unless
+  /// it is empty. Returns the exit status, which is 1 after a failure or a wrong result.
   int finish(const std::string& failed = "");
   size_t rows() const { return table_.rows(); }
 

@@ -37,13 +37,13 @@ struct Arguments {
   ThreadLink link;
   int64_t chunk_bytes = 0;
   RunDevice where;
-  std::string trace, timeline;  // files
+  std::string trace, timeline;  // names of files
   std::string machine;          // a name or a file; "": no model
   bool json = false;
   bool traces() const { return !trace.empty() || !timeline.empty() || !machine.empty(); }
 };
 
-/// Tensors in one measurement: all matrices of one shape, all tensors of AdamW, or all tensors.
+/// The tensors of one measurement: all matrices of one shape, all tensors of AdamW, or all tensors.
 struct Group {
   std::string name;
   std::vector<ModelTensor> tensors;
@@ -61,7 +61,7 @@ std::vector<Group> groups_of(const std::vector<ModelTensor>& tensors) {
   return out;
 }
 
-/// By tensor: the values after the first step on a single rank.
+/// For each tensor, the values after the first step on a single rank.
 using Truth = std::map<std::string, WholeTensor>;
 
 constexpr int64_t kOneChunk = int64_t{1} << 50;  // bytes
@@ -86,7 +86,7 @@ RunSettings settings_of(const Arguments& a, const std::string& strategy = "owner
 Truth make_truth(const Arguments& a, const std::vector<Group>& groups) {
   std::vector<ModelTensor> tensors;
   for (size_t g = 0; g < groups.size() && a.check != "none"; ++g) {
-    if (g > 0 && g + 1 == groups.size()) continue;  // the last group has the same tensors again
+    if (g > 0 && g + 1 == groups.size()) continue;  // the last group contains the same tensors
     const auto& list = groups[g].tensors;
     const bool all = a.check == "all";
     tensors.insert(tensors.end(), list.begin(), all ? list.end() : list.begin() + 1);
@@ -112,14 +112,14 @@ struct Counts {
   int64_t sent = 0, memory = 0, wrong = 0;
 };
 
-/// In milliseconds.
+/// Times in milliseconds.
 struct Measured {
-  std::vector<double> step;                          // by iteration: of the slowest rank
-  std::array<std::vector<double>, kPartCount> mean;  // by iteration: the mean over ranks
-  Counts counts;                                     // largest over ranks; wrong: sum
+  std::vector<double> step;                          // the slowest rank, for each iteration
+  std::array<std::vector<double>, kPartCount> mean;  // the mean over the ranks, for each iteration
+  Counts counts;  // the largest over the ranks; `wrong` is their sum
   double flops = 0;
-  std::string trace;  // rank 0: of the last steps
-  PartsTable parts;   // rank 0: next to the model
+  std::string trace;  // on rank 0: of the last steps
+  PartsTable parts;   // on rank 0: compared with the model
 
   void add(const std::vector<Sample>& ranks) {
     Sample sum = {};
@@ -134,7 +134,8 @@ struct Measured {
   }
 };
 
-/// Five Newton-Schulz steps with every product in full: 5 (4 m^2 n + 2 m^3), m the short side.
+/// Returns the FLOPs of five Newton-Schulz steps with every product computed in full: 5 (4 m^2 n +
+/// 2 m^3), where m is the short side.
 double full_flops(const ModelTensor& t) {
   if (!t.muon) return 0;
   const double matrices = static_cast<double>(t.matrices());
@@ -156,7 +157,7 @@ Measured measure(Comm& comm, Comm& host, const Arguments& a, const LayoutWords& 
   Counts mine;
   Measured out;
   train::StepTrace trace;
-  std::vector<StepParts> steps;  // rank 0
+  std::vector<StepParts> steps;  // on rank 0
   for (int i = -std::max(1, a.warmup); i < a.iters; ++i) {
     comm.barrier();
     const muonrt_step_report_t report = sharded.step_only(kRate);
@@ -201,8 +202,8 @@ Measured measure(Comm& comm, Comm& host, const Arguments& a, const LayoutWords& 
   return out;
 }
 
-/// The placements that the names of the mesh select for a matrix, or for a stack of matrices:
-/// dimensions that shard cut rows, tp cuts columns, ep the stack.
+/// Returns the placements that the dimension names of the mesh select for a matrix or a stack of
+/// matrices: tp shards the columns, ep the stack, and the other sharding dimensions the rows.
 std::vector<Placement> named_placements(const Mesh& mesh, bool stack) {
   const int rows = stack ? 1 : 0;
   std::vector<Placement> out(static_cast<size_t>(mesh.dims()));
@@ -243,7 +244,7 @@ std::vector<Table::Column> columns() {
         number("memory_bytes", "memory")}});
 }
 
-/// @param first  of the first strategy.
+/// @param first  the measurement of the first strategy.
 void add_row(BenchReport& report, const Group& group, const std::string& strategy, int ranks,
              const Measured& first, const Measured& m) {
   const auto exposed = [](const Measured& of) { return median_of(of.mean[kExposed]); };
@@ -335,7 +336,7 @@ int bench(Comm& comm, Comm& host, const Arguments& a, const std::vector<Group>& 
 
 int run(const Arguments& a) {
   if (const int skipped = skip_without_gpu(a.where.device, a.json)) return skipped;
-  if (!a.machine.empty()) Machine{a.machine};  // rejects it before anything runs
+  if (!a.machine.empty()) Machine{a.machine};  // throws for an unknown name, before anything runs
   const std::vector<Group> groups = groups_of(model_tensors(a.shapes));
   const Truth truth = make_truth(a, groups);
   const int ranks = a.ranks == 0 && !under_launcher() ? 2 : a.ranks;

@@ -10,13 +10,13 @@ namespace muonrt::tool {
 namespace {
 
 constexpr int64_t kLeastFiller = int64_t{1} << 20, kMaxFiller = int64_t{64} << 20;
-constexpr double kFillerMs = 0.2, kMaxFillerMs = 50;  // 0.2: before the first time is known
-constexpr double kSlowCopyMs = 1;                     // of an emulated GPU
+constexpr double kFillerMs = 0.2, kMaxFillerMs = 50;  // the filler before the first time is known
+constexpr double kSlowCopyMs = 1;                     // longer on an emulated GPU
 constexpr double kRegionMs = 0.33, kMaxRegionMs = 20, kWarmMs = 50;
 constexpr double kRepeatedMs = 1;
 constexpr double kLeadMs = 20;  // a GPU regulates its power every few ms
 constexpr std::chrono::milliseconds kClockPeriod(20);
-constexpr double kMaxLead = 5000, kMaxLeadMs = 100;  // 100 ms of the host: an emulated GPU
+constexpr double kMaxLead = 5000, kMaxLeadMs = 100;  // 100 ms on the host, for emulated GPUs
 
 double now_ms() {
   return std::chrono::duration<double, std::milli>(
@@ -38,7 +38,7 @@ Filler::Filler(Workbench& bench) {
     bytes_ = std::max(2 * bytes_, kLeastFiller);
     from_ = Buffer(bench.device(), bytes_);
     to_ = Buffer(bench.device(), bytes_);
-    timed();  // the first copy takes longer
+    timed();  // a warm-up, because the first copy takes longer
     copy_ms_ = timed();
   }
 }
@@ -63,7 +63,7 @@ ClockSampler::~ClockSampler() {
 
 void ClockSampler::read_into(std::vector<GpuClock>* samples) {
   const std::lock_guard lock(mutex_);
-  // Work that took less than 20 ms gets the clock at its end.
+  // Work that took less than 20 ms has no sample yet, so the clock is read at its end.
   if (samples_ && samples_->empty() && thread_.joinable())
     if (const auto now = read_gpu_clock(0)) samples_->push_back(*now);
   samples_ = samples;
@@ -111,7 +111,7 @@ void TimedWork::warm_up(bool steady) {
   if (portable_ && next_ > 0) return;
   on_behalf_of(name_, [&] {
     const bool first = next_ == 0;
-    if (first) take(0);  // allocates what products need
+    if (first) take(0);  // allocates the memory that products need
     if (filler_->empty()) return;
     if (first) {
       const double begin = now_ms();
@@ -141,7 +141,7 @@ void TimedWork::measure(ClockSampler& clocks) {
 
 double time_repeated(Workbench& bench, int iters, const std::function<void()>& enqueue,
                      int64_t most) {
-  // The stream is busy with a fill, or with copies on a GPU, while the host enqueues the runs.
+  // While the host enqueues the runs, a fill keeps the stream busy, or copies do on a GPU.
   const Filler filler(bench);
   const Buffer busy(bench.device(), filler.empty() ? int64_t{8} << 20 : 0);
   const int64_t copies =
@@ -154,7 +154,7 @@ double time_repeated(Workbench& bench, int iters, const std::function<void()>& e
     });
     return std::max(1e-6, ms) / static_cast<double>(runs);
   };
-  timed(1);  // allocates what products need
+  timed(1);  // allocates the memory that products need
   const double once = timed(1);
   const auto runs = std::clamp<int64_t>(std::llround(kRepeatedMs / once), 1, most);
   std::vector<double> all;

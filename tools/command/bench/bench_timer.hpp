@@ -13,15 +13,16 @@
 
 namespace muonrt::tool {
 
-/// Bytes of operands after which the first ones are no longer in the L2 of a GPU.
+/// The operands of the first runs are no longer in a GPU's L2 after this number of bytes.
 constexpr int64_t kColdBytes = int64_t{128} << 20;
-/// Maximum number of runs in one measurement, and therefore of sets of operands.
+/// Maximum number of runs in one measurement, and therefore of copies of the operands.
 constexpr int64_t kMaxRepeats = 100;
-/// A limit for products and Newton-Schulz in portable loops, which are slow.
+/// Portable loops are slow, so they skip products and Newton-Schulz jobs with more FLOPs than this.
 constexpr double kMaxPortableFlops = 2e9;
 
-/// Copies of up to 64 MiB that keep a GPU busy, and evict everything else from L2, while the host
-/// enqueues the work to be measured. For all devices of one GPU, one at a time. Empty on the host.
+/// Copies of up to 64 MiB. While the host enqueues the work to be measured, they keep the GPU busy
+/// and evict all other data from L2. All devices of one GPU may use one filler, one at a time.
+/// Empty on the host.
 class Filler {
  public:
   explicit Filler(Workbench& bench);
@@ -35,15 +36,15 @@ class Filler {
   double copy_ms_ = 0;
 };
 
-/// Reads the clock and the power of a GPU every 20 ms on a separate thread, for the work that runs.
+/// Reads the clock and the power of a GPU every 20 ms on a separate thread.
 class ClockSampler {
  public:
-  /// @param reads  whether there is a GPU.
+  /// @param reads  true if there is a GPU.
   explicit ClockSampler(bool reads);
   ~ClockSampler();
   ClockSampler(const ClockSampler&) = delete;
   ClockSampler& operator=(const ClockSampler&) = delete;
-  /// Adds the samples from now on to `samples`; null: drops them.
+  /// Adds the samples from now on to `samples`; if it is null, drops them.
   void read_into(std::vector<GpuClock>* samples);
 
  private:
@@ -56,24 +57,26 @@ class ClockSampler {
   std::thread thread_;
 };
 
-/// Milliseconds of one run, on the device's clock.
+/// The times of one run in milliseconds, on the device's clock.
 struct Times {
   std::vector<double> ms;
-  std::vector<double> enqueue_ms;  // of the host
-  int64_t repeats = 1;             // runs in each time
-  /// Whether the host had enqueued all runs of each time before the GPU began; otherwise a time may
-  /// contain the host's. None on the host.
+  std::vector<double> enqueue_ms;  // the host's time to enqueue a run
+  int64_t repeats = 1;             // number of runs in each time
+  /// Whether the host had enqueued all runs of each measurement before the GPU began. Otherwise a
+  /// time may include time of the host. Empty on the host.
   std::optional<bool> ahead;
   std::vector<GpuClock>
-      clocks;  // while the times were taken; on a GPU at least one, if it has NVML
+      clocks;  // sampled while the times were taken; on a GPU with NVML at least one
 };
 
-/// Work to be timed: on the host by itself; on a GPU after a filler that lasts until the host has
-/// enqueued all runs, as many as take a third of a millisecond.
+/// Work to be timed. A measurement on a GPU consists of as many runs as take a third of a
+/// millisecond, after a filler that lasts until the host has enqueued all of them. On the host it
+/// is one run.
 class TimedWork {
  public:
-  /// @param enqueue  gets the number of the run, for work that alternates between operands.
-  /// @param name     of the provider, for errors. @param portable  slow: measured at most twice.
+  /// @param enqueue   receives the number of the run, for work that alternates between operands.
+  /// @param name      the provider's name, for errors.
+  /// @param portable  true: the work is slow and is measured at most twice.
   TimedWork(Workbench& bench, const Filler& filler, std::function<void(int64_t run)> enqueue,
             const std::string& name, bool portable = false)
       : bench_(&bench),
@@ -82,9 +85,9 @@ class TimedWork {
         name_(name),
         portable_(portable) {}
 
-  /// Runs that are not measured; only one if the work is portable.
-  /// @param steady  from now on 20 ms of runs, at most 5000, precede each time that is shorter, so
-  ///                that a GPU has the power and the clocks of this work.
+  /// Runs the work without measuring it, only once if it is portable.
+  /// @param steady  if a measurement takes less than 20 ms, start each one with 20 ms of runs, but
+  ///     at most 5000 runs, so that the GPU has the power and the clocks of this work.
   void warm_up(bool steady);
   void measure(ClockSampler& clocks);
   const Times& times() const { return times_; }
@@ -103,23 +106,25 @@ class TimedWork {
   std::string name_;
   bool portable_;
   int64_t next_ = 0, lead_ = 0, copies_ = 0;
-  double run_ms_ = 0;  // of one, on the host's clock
+  double run_ms_ = 0;  // of one run, on the host's clock
   Times times_;
   Buffer clock_;
 };
 
-/// Milliseconds of one run of work that is repeated on a busy stream: the medians of `iters` times,
-/// each of as many runs as take about a millisecond, but at least one.
-/// @param most  runs, at most.
+/// Returns the milliseconds of one run of work that is repeated on a busy stream. The result is the
+/// median of `iters` measurements, each with as many runs as take about a millisecond.
+/// @param most  maximum number of runs in a measurement.
 double time_repeated(Workbench& bench, int iters, const std::function<void()>& enqueue,
                      int64_t most = 200);
 
-/// Runs works alternately, each once in a round, so that clocks and heat are the same for all. The
-/// warm-up lasts at least --warmup rounds, on a GPU 50 ms, and the seconds of --steady.
+/// Measures several works alternately, each once in a round, so that clocks and temperature are the
+/// same for all. The warm-up lasts for at least --warmup rounds and the seconds of --steady, and on
+/// a GPU for at least 50 ms.
 void time_in_turns(const DeviceArguments& arguments, const Filler& filler,
                    std::vector<TimedWork>& works);
 
-/// min_ms, median_ms, max_ms, repeats, enqueue_ms, ahead, mhz, watts.
+/// The columns min_ms, median_ms, max_ms, repeats, enqueue_ms, ahead, mhz and watts, and their
+/// cells.
 std::vector<Table::Column> time_columns();
 std::vector<Cell> time_cells(const Times& times);
 

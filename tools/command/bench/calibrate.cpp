@@ -24,9 +24,9 @@ namespace muonrt::tool {
 
 namespace {
 
-// A size that takes longer than this is the last one of its table.
+// If a measurement of a size takes longer than this, it is the last size of its table.
 constexpr double kLongProductMs = 12, kLongPassMs = 10;
-constexpr double kLongMeasurement = 2;  // seconds; an emulated GPU has another clock
+constexpr double kLongMeasurement = 2;  // seconds of the host; an emulated GPU has another clock
 constexpr int64_t kSmallest = 16, kLargest = 16384;
 constexpr int64_t kFootprints[] = {int64_t{1} << 18, int64_t{1} << 21, int64_t{1} << 24,
                                    int64_t{1} << 27, int64_t{1} << 30};
@@ -84,7 +84,8 @@ class Calibration {
     add("processors", "", out_.processors);
   }
 
-  /// The mean times of all ranks of the host, which do the same at once; one GPU is enough.
+  /// Runs `work` on all ranks of the host at the same time and returns the mean of their times. On
+  /// a GPU runs it once.
   template <class Times, class Work>
   Times on_all_ranks(const Work& work) const {
     std::vector<Times> all(gpu_ ? 1 : static_cast<size_t>(out_.node_ranks));
@@ -167,7 +168,7 @@ class Calibration {
     add("launch_seconds", "", out_.launch_seconds);
   }
 
-  /// The host iterates in f32, a GPU in 16 bits: the table is measured in this dtype.
+  /// The table is measured in the dtype of the iteration: f32 on the host, and 16 bits on a GPU.
   void measure_products() {
     const DType dtype = gpu_ ? DType::kBF16 : DType::kF32;
     const ProductTimes smallest = products_of(kSmallest, 1, dtype);
@@ -207,7 +208,7 @@ class Calibration {
     add("f32_ratio", fmt::format("{} x {}", size, size), out_.f32_ratio, same.wrong + other.wrong);
   }
 
-  /// Names of `bench elementwise`, by PassKind.
+  /// Names of passes of `bench elementwise`, indexed by PassKind.
   static constexpr std::array<std::array<const char*, 2>, kPassKinds> kPassesOfKind = {
       {{"copy", nullptr},
        {"pack", nullptr},

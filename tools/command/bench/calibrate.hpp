@@ -8,12 +8,12 @@
 
 namespace muonrt::tool {
 
-/// Returns the milliseconds of an exchange between threads on the slowest rank, in which each rank
-/// sends `bytes` to each other one, and adds the number of wrong bytes to `wrong`.
+/// Runs an exchange between threads in which each rank sends `bytes` to every other rank. Returns
+/// the milliseconds on the slowest rank, and adds the number of wrong bytes to `wrong`.
 using TimeExchange = std::function<double(int ranks, int64_t bytes, int64_t& wrong)>;
 
-/// Measures a device, prints what it measures, and writes a profile if all results are right.
-/// Returns the exit status.
+/// Measures a device, prints the results, and writes a profile if all results are right. Returns
+/// the exit status.
 int calibrate(const DeviceArguments& arguments, const std::string& file,
               const TimeExchange& exchange);
 

@@ -8,30 +8,31 @@ struct muonrt_comm;
 
 namespace muonrt::tool {
 
-/// Bytes that each rank sends to each, itself included: [from][to].
+/// The number of bytes that each rank sends to each rank, including itself: [from][to].
 using ExchangeSizes = std::vector<std::vector<int64_t>>;
 
-/// Every rank sends `bytes` in equal shares; the first ones are a byte larger if there is a
-/// remainder.
+/// Returns the sizes if every rank sends `bytes` in equal shares. If there is a remainder, the
+/// first shares are one byte larger.
 ExchangeSizes exchange_sizes(int ranks, int64_t bytes);
 
-/// A rank's part of one all-to-all-v, over the communicator of an optimizer's exchanges, and the
-/// memory that it sends from and receives into. Sender, receiver and position determine each byte.
+/// One rank's part of an all-to-all-v over the communicator that an optimizer uses, with the memory
+/// for the sent and received bytes. Sender, receiver and position determine the value of each byte.
 class ExchangeWorkload {
  public:
-  /// @param comm   of this rank. @param gpu  its index; the host's memory if it is negative.
-  /// Throws Error if there is no such device.
+  /// @param comm  the communicator, on this rank.
+  /// @param gpu   index of the GPU; negative: use host memory.
+  /// Throws Error if the device does not exist.
   static std::unique_ptr<ExchangeWorkload> of(muonrt_comm* comm, int gpu,
                                               const ExchangeSizes& sizes);
   virtual ~ExchangeWorkload() = default;
 
-  /// Milliseconds until all bytes have arrived on this rank. Collective.
+  /// Returns the milliseconds until all bytes have arrived on this rank. Collective.
   virtual double run() = 0;
-  /// Milliseconds of a copy of the bytes that this rank sends, on its device.
+  /// Returns the milliseconds of a copy, on this rank's device, of the bytes that it sends.
   virtual double copy() = 0;
   /// Overwrites the received bytes.
   virtual void forget() = 0;
-  /// Received bytes that differ from the sent ones.
+  /// Returns the number of received bytes that differ from the sent bytes.
   virtual int64_t wrong() = 0;
 };
 

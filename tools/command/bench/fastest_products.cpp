@@ -23,22 +23,22 @@ using namespace cuda;
 
 namespace {
 
-constexpr int kProposals = 8;  // for the batch, and for its matrices one by one
-constexpr int kRounds = 3;     // the best round counts
+constexpr int kProposals = 8;  // for the batch, and again for its single matrices
+constexpr int kRounds = 3;     // the fastest round counts
 constexpr double kRegionMs = 0.3;
 constexpr int64_t kMaxRepeats = 20;
 constexpr int64_t kFlushBytes = int64_t{64} << 20;  // more than an L2 of 50 MiB
-constexpr int64_t kMaxWaitMs = 20'000;              // for one time
+constexpr int64_t kMaxWaitMs = 20'000;              // for one measurement
 
-/// A way to compute a batch: in one launch, or its matrices one by one.
+/// A way to compute a batch: in one launch, or with one launch for each matrix.
 struct Way {
   cublasLtMatmulAlgo_t algorithm;
-  int64_t per_launch;  // matrices
+  int64_t per_launch;  // number of matrices
   int64_t repeats = 1;
   double ms = INFINITY;
 };
 
-/// The shapes, the number of matrices and their strides.
+/// The shape of a product, the number of matrices and their strides.
 struct BatchShape {
   ProductShape shape;
   int64_t count, a_stride, b_stride, c_stride, d_stride;
@@ -58,7 +58,7 @@ class FastestProducts final : public VendorProducts {
                ", the fastest for each batch");
   }
 
-  /// The batch is not known yet.
+  /// Reserves nothing, because the batch is not known yet.
   void reserve(int64_t, int64_t, int64_t, DType) override {}
 
   void multiply(const Product& p, cudaStream_t stream) override {
@@ -81,8 +81,8 @@ class FastestProducts final : public VendorProducts {
       library_.launch(words, way.algorithm, p, i, stream);
   }
 
-  /// Milliseconds of one run with its operands out of L2. The host enqueues the runs during the
-  /// memsets, which take longer.
+  /// Returns the milliseconds of one run whose operands are not in L2. The host enqueues the runs
+  /// while the memsets run, which take longer.
   double ms_of(const MatmulDescriptors& words, const Way& way, const Product& p,
                cudaStream_t stream) {
     auto* const times = clock_.as<int64_t>();
@@ -102,7 +102,7 @@ class FastestProducts final : public VendorProducts {
     return sum / static_cast<double>(way.repeats);
   }
 
-  /// Times all proposals alternately on the operands of `p`; one that fails is left out.
+  /// Times all proposals alternately on the operands of `p`. Leaves out proposals that fail.
   /// Errors: NOT_SUPPORTED with the last reason if all fail; TIMEOUT.
   Way fastest(const MatmulDescriptors& words, const Product& p, cudaStream_t stream) {
     std::vector<Way> ways;
@@ -116,7 +116,7 @@ class FastestProducts final : public VendorProducts {
     for (int round = -1; round < kRounds; ++round)
       for (Way& way : ways) try {
           if (round < 0) {
-            ms_of(words, way, p, stream);  // loads it
+            ms_of(words, way, p, stream);  // a warm-up that loads the kernel
             const double ms = ms_of(words, way, p, stream);
             way.repeats =
                 std::clamp<int64_t>(std::llround(kRegionMs / std::max(ms, 1e-3)), 1, kMaxRepeats);
@@ -124,7 +124,7 @@ class FastestProducts final : public VendorProducts {
             way.ms = std::min(way.ms, ms_of(words, way, p, stream));
           }
         } catch (const Error& error) {
-          if (error.status() == Status::kTimeout) throw;  // it still occupies the GPU
+          if (error.status() == Status::kTimeout) throw;  // the run still occupies the GPU
           reason = error.message();
           way.repeats = 0;
           way.ms = INFINITY;

@@ -12,7 +12,7 @@ namespace muonrt::tool {
 
 namespace {
 
-/// All rows of a table of rates, each on a line.
+/// Returns the JSON text of a table of rates, with one row on each line.
 template <class Rows, class Row>
 std::string table_of(const std::string& source, const Rows& rows, const Row& row) {
   std::string list;

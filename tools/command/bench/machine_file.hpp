@@ -6,15 +6,16 @@
 
 namespace muonrt::tool {
 
-/// A measured profile and what its numbers come from.
+/// A measured profile and the source of its numbers.
 struct MachineFile : MachineProfile {
   std::string source;
 
-  /// The JSON text of tools/machines. What has not been measured has another source.
+  /// Returns the JSON text, in the format of tools/machines. Numbers that were not measured have
+  /// another source.
   std::string text() const;
 };
 
-/// Bytes of this host's memory.
+/// Returns the size of this host's memory in bytes.
 double host_memory_bytes();
 
 }  // namespace muonrt::tool

@@ -17,7 +17,7 @@ namespace {
 
 constexpr const char* kExposed = "exposed";
 
-/// "pack" of "pack 3".
+/// Returns the kind of a span, for example "pack" for "pack 3".
 std::string kind_of(const std::string& name) {
   const size_t digits = name.find_last_not_of("0123456789");
   const bool numbered = digits + 1 < name.size() && name[digits] == ' ';

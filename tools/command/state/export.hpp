@@ -16,7 +16,7 @@ struct ExportArguments {
 };
 
 /// Writes the parameters as whole tensors, in F32 if the checkpoint has master weights or
-/// remainders. With `state`, also writes momentum and moments. Errors: those of Saved::open and
+/// remainders. With `state`, also writes momentum and moments. Errors: any error of Saved::open or
 /// muonrt_checkpoint_read; IO; std::runtime_error if the values of a parameter were not saved, or
 /// if the folder is not empty.
 void export_checkpoint(const ExportArguments& arguments);

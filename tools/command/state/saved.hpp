@@ -15,7 +15,7 @@ struct Saved {
   std::string path() const {
     return folder + "/" + (manifest.empty() ? "manifest.json" : manifest);
   }
-  /// Errors: those of muonrt_checkpoint_open.
+  /// Errors: any error of muonrt_checkpoint_open().
   Checkpoint open() const { return Checkpoint(folder, manifest); }
 };
 
@@ -31,7 +31,7 @@ std::string tensor_text(const muonrt_checkpoint_tensor_t& tensor);
 /// Returns the size of an element in bytes.
 int64_t element_size(const muonrt_checkpoint_tensor_t& tensor);
 
-/// Returns all tensors that have elements. Errors: those of muonrt_checkpoint_get_tensor.
+/// Returns all tensors that have elements. Errors: any error of muonrt_checkpoint_get_tensor().
 std::vector<muonrt_checkpoint_tensor_t> tensors_with_data(Checkpoint& checkpoint);
 
 }  // namespace muonrt::tool

@@ -4,7 +4,7 @@
 
 namespace muonrt::tool {
 
-/// Prints the manifest. Errors: those of Saved::open.
+/// Prints the manifest. Errors: any error of Saved::open.
 void show_checkpoint(const Saved& saved, bool json);
 
 }  // namespace muonrt::tool

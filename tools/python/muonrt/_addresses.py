@@ -50,8 +50,8 @@ def select(own: dict[str, list[str]], names: str | None, likely: list[str]) -> l
     """Returns the addresses at which to listen, in the order in which other ranks try them.
 
     own: the addresses of each interface.
-    names: interfaces or addresses, with commas between; None: every address is possible. Empty if
-        this machine has none of them.
+    names: interfaces or addresses, with commas between; None: every address is possible. If this
+        machine has none of them, the result is empty.
     likely: host names and addresses that come first.
     """
     every = [address for addresses in own.values() for address in addresses]
@@ -80,8 +80,9 @@ def listening_addresses(interface: str | None, store_host: str | None, has_store
     """Returns the addresses of this machine at which ranks on other machines may reach it.
 
     interface: the name or an address of an interface; None: those of GLOO_SOCKET_IFNAME, or all.
-    store_host: MASTER_ADDR. All ranks reach it, so the address that faces it is likely the right one.
-    has_store: this rank's machine has that address.
+    store_host: MASTER_ADDR. All ranks can reach this host, so the address from which this machine
+        reaches it is the most likely one.
+    has_store: whether `store_host` is this machine.
     """
     own = own_addresses()
     if interface is not None:

@@ -31,7 +31,7 @@ class FlatShard:
         return (info.intra_param_start_idx, info.intra_param_end_idx + 1) if info.in_shard else (0, 0)
 
     def has_gradient(self) -> bool:
-        """Returns whether the parameter has a gradient. An empty shard does not show this."""
+        """Returns whether the parameter has a gradient. FSDP1 sets no ``grad`` for an empty shard."""
         flat = self.handle.flat_param
         return self.handle.sharded_grad is not None and not flat._is_grad_none_mask[self.index]
 

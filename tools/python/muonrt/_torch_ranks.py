@@ -19,7 +19,7 @@ from muonrt._errors import of_status
 
 # After gloo has lost a peer, a rank waits this many seconds for the reason to arrive over TCP.
 REASON_S = 5.0
-# Timeout in seconds within which a rank finds an address of rank 0 that answers.
+# Timeout in seconds for finding an address of rank 0 that answers.
 CONNECT_S = 60.0
 # A tag that no message uses. Gloo selects a connection by the tag, and tags 840 and 0 share a connection.
 NO_TAG = 840

@@ -314,7 +314,7 @@ def take_model(ck: Checkpoint, path: Path, masters: bool) -> None:
 
 def convert(inputs: list[Path], output: Path, to: str | None = None, names: Path | None = None,
             model: Path | None = None, changes: dict | None = None) -> Checkpoint:
-    """Does what the command does. If a checkpoint cannot be converted, raises ValueError and writes
+    """Converts like the command. If a checkpoint cannot be converted, raises ValueError and writes
     nothing."""
     if output.exists():
         raise ValueError(f"{output} already exists; use another name")

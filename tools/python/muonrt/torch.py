@@ -50,8 +50,8 @@ class Muon(Folders, Steps):
         "row_dims" (see muonrt.Param). Parameters are float32 or bfloat16, all in host memory or all on one
         CUDA device. DTensors (FSDP2, HSDP, TP) keep their placements. Parameters that need no gradient
         are ignored.
-    :param lr: learning rate. With the default "scale_rule", "match_rms", which scales Muon's updates to the
-        size of AdamW's, it applies to Muon and AdamW, and a learning rate tuned for AdamW fits. Default:
+    :param lr: learning rate of Muon. The default "scale_rule", "match_rms", scales Muon's updates to the size
+        of AdamW's. The rate then also applies to AdamW, and a rate that is tuned for AdamW fits. Default:
         3e-4, or 0.02 with another "scale_rule".
     :param adamw_lr: learning rate of AdamW. Default: lr. Required with a "scale_rule" other than "match_rms".
     :param weight_decay: weight decay of Muon. Default: 0.1.

@@ -229,7 +229,8 @@ struct Exported {
   std::string dtype;  // "bfloat16" if the array holds its bits as uint16
 };
 
-/// Imports an array through DLPack or the buffer protocol. The arguments are those of take_array().
+/// Imports an array through DLPack or the buffer protocol. The arguments have the same meaning as
+/// in take_array().
 Exported export_array(const std::string& what, nb::handle object, const std::string& dtype,
                       bool writable);
 

@@ -49,7 +49,7 @@ std::unique_ptr<CallerFunctions> caller_functions(Options& options,
 
 /// Runs a collective call. If it fails after one of the caller's functions has raised an exception,
 /// that exception becomes the cause of the error.
-/// @param begins  if false, an exception that was raised since an earlier call also counts.
+/// @param begins  if false, exceptions from before this call also count.
 template <class Call>
 void with_cause(CallerFunctions* functions, const Call& call, bool begins = true) {
   if (functions == nullptr) return call();
@@ -112,8 +112,7 @@ class Optimizer {
   StepReport wait();
   void set_grad(nb::handle param, nb::handle grad);
   void set_grads(const std::vector<nb::object>& grads);
-  /// Does the same as set_grads, for gradients whose dtypes, shapes and device the caller has
-  /// checked.
+  /// Like set_grads, for gradients whose dtypes, shapes and device the caller has checked.
   /// @param addresses  0 for a parameter without a gradient.
   /// @param owners     kept alive as long as the gradients are bound.
   void set_grad_addresses(const std::vector<uintptr_t>& addresses, nb::object owners);

@@ -8,7 +8,7 @@ namespace {
 /// A plan that was made without an optimizer; see muonrt/plan.h.
 struct PlanOfRanks {
   muonrt::Plan plan;
-  std::string machine = {};  // of time()
+  std::string machine = {};  // the machine for time()
 };
 
 nb::dict summary(const PlanOfRanks& self) {

@@ -70,7 +70,7 @@ def flattened(m, size):
 
 
 def of_a_whole_mesh(m, size):
-    """Does the same as `flattened`, with parameters that are DTensors on the mesh of all ranks."""
+    """Like `flattened`, with parameters that are DTensors on the mesh of all ranks."""
     from torch.distributed.fsdp import DataParallelMeshDims, fully_shard
     from torch.distributed.tensor import Replicate, distribute_module
 

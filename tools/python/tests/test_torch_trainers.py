@@ -83,7 +83,7 @@ def tied_model():
 
 
 def sharded(m):
-    """Shards each layer as one unit, and in the first layer also each matrix as a unit of its own."""
+    """Shards each layer as one unit, and in the first layer also each matrix as a separate unit."""
     from torch.distributed.fsdp import fully_shard
 
     layers = [x for x in m.modules() if type(x).__name__ in ("LlamaDecoderLayer", "GPT2Block")]

@@ -26,7 +26,7 @@ struct Layers {
   /// inv[r]. Source: Zhang and Sennrich 2019, Root Mean Square Layer Normalization, equation 4.
   static void rms_norm(int64_t rows, int64_t d, const float* x, const float* gain, float* y,
                        float* inv);
-  /// Adds to dx.
+  /// Adds the gradient of x to dx.
   static void rms_norm_backward(int64_t rows, int64_t d, const float* x, const float* gain,
                                 const float* inv, const float* dy, float* dx, float* dgain);
 

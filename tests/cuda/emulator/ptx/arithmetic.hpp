@@ -9,8 +9,8 @@
 #include "cuda/kernels/ptx_half.cuh"
 #include "ptx/program.hpp"
 
-// The effects on registers of instructions that one thread executes. arithmetic.cpp has their
-// names. Source: PTX ISA 9.0, section 9.7.
+// The effects of instructions of a single thread on registers. arithmetic.cpp lists the names of
+// the instructions. Source: PTX ISA 9.0, section 9.7.
 
 namespace emulator::ptx {
 
@@ -49,7 +49,7 @@ void three(Thread& t, const Instruction& i) {
   t.set<T>(i.at[0], kOf(t.get<T>(i.at[1]), t.get<T>(i.at[2]), t.get<T>(i.at[3])));
 }
 
-// Integers are computed without a limit and then truncated.
+// Integers are computed with enough bits and then truncated.
 template <class T>
 T wrap(std::make_unsigned_t<T> value) {
   return static_cast<T>(value);
@@ -128,7 +128,7 @@ void shifted_left(Thread& t, const Instruction& i) {
   const uint32_t by = t.get<uint32_t>(i.at[2]);
   t.set<T>(i.at[0], by >= kBits<T> ? T{0} : static_cast<T>(t.get<T>(i.at[1]) << by));
 }
-/// Shifts right. The sign fills the bits that become free.
+/// Shifts right. The free bits receive the sign.
 template <class T>
 void shifted_right(Thread& t, const Instruction& i) {
   const uint32_t by = t.get<uint32_t>(i.at[2]);
@@ -212,8 +212,8 @@ template <class T>
 T whole(T a) {
   return std::trunc(a);
 }
-/// Returns the smaller number, or if one is NaN, the other one. greater() returns the greater
-/// number in the same way.
+/// Returns the smaller of two numbers. If one of them is NaN, returns the other one. greater()
+/// returns the greater number in the same way.
 template <class T>
 T smaller(T a, T b) {
   return std::fmin(a, b);
@@ -243,8 +243,8 @@ template <class T>
 bool equal(T a, T b) {
   return a == b;
 }
-/// Returns whether two floats differ. Like all comparisons without a "u", this one is false for a
-/// NaN.
+/// Returns whether two floats differ. Like all comparisons without "u", the result is false if an
+/// operand is NaN.
 template <class T>
 bool unequal(T a, T b) {
   return a < b || a > b;

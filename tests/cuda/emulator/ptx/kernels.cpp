@@ -28,8 +28,8 @@ std::string read_file(const std::filesystem::path& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-/// Returns a mangled name with a common name for anonymous namespaces, because compilers name these
-/// differently.
+/// Returns a mangled name in which anonymous namespaces have a common name, because compilers name
+/// them differently.
 std::string plain_name(std::string name) {
   constexpr std::string_view kAnonymous = "_GLOBAL__N_";
   for (size_t at = name.find(kAnonymous); at != std::string::npos;
@@ -48,7 +48,7 @@ class Symbols {
  public:
   Symbols() : image_(read_file("/proc/self/exe")) {
     dl_iterate_phdr(
-        [](dl_phdr_info* info, size_t, void* base) {  // the program itself is the first one
+        [](dl_phdr_info* info, size_t, void* base) {  // the first entry is the program itself
           *static_cast<uintptr_t*>(base) = info->dlpi_addr;
           return 1;
         },
@@ -89,7 +89,7 @@ class Symbols {
 
 const char* folder() { return std::getenv("MUONRT_EMULATED_PTX"); }
 
-/// All functions of the folder.
+/// All functions in the folder of .ptx files.
 class Library {
  public:
   Library() {

@@ -5,22 +5,23 @@
 
 #include "cuda_runtime.h"
 
-/// Runs kernels as nvcc has compiled them, instead of those in the emulator's build. If
-/// MUONRT_EMULATED_PTX names a folder of .ptx files, launches run their code.
+/// Runs kernels from the PTX that nvcc has generated, instead of the C++ code in the emulator's
+/// build. This is enabled if MUONRT_EMULATED_PTX names a folder of .ptx files.
 namespace emulator::ptx {
 
 /// Returns whether the environment variable is set.
 bool runs();
 
-/// Begins a launch. Call it when a launch, also one of a graph, begins to run on this host thread.
+/// Begins a launch. Call it when a launch begins to run on this host thread, also if it is part of
+/// a graph.
 void begin_launch();
 
 /// Returns a function that runs a thread of a kernel.
-/// @param kernel  The function of the emulator's build, by whose name the PTX is found.
-/// @param shared_bytes  The size that the launch sets. Receives the size of a block's shared
+/// @param kernel        the function in the emulator's build, whose name selects the PTX.
+/// @param shared_bytes  the size that the launch sets; receives the size of a block's shared
 ///     memory.
-/// Throws std::runtime_error if no PTX has the kernel, or its arguments have another size, or it
-/// does not allow this many threads.
+/// Throws std::runtime_error if no PTX contains the kernel, if its arguments have another size, or
+/// if it does not allow this number of threads.
 std::function<void()> prepare(const void* kernel, const Passed& passed, unsigned threads,
                               size_t& shared_bytes);
 

@@ -14,7 +14,7 @@ namespace emulator::ptx::order {
 
 namespace {
 
-/// A vector clock with entries for threads, and after them for barriers and engines.
+/// A vector clock. It has entries for threads, followed by entries for barriers and engines.
 class Clocks {
  public:
   uint32_t of(size_t who) const { return who < known_.size() ? known_[who] : 0; }
@@ -34,7 +34,8 @@ class Clocks {
   std::vector<uint32_t> known_;
 };
 
-/// The number of bytes that are tracked together. Threads share nothing smaller here.
+/// The number of bytes that are tracked together. In these kernels no two threads share a smaller
+/// unit.
 constexpr size_t kWord = 2;
 
 /// The last write of a word of shared memory, and the reads after it.
@@ -44,7 +45,8 @@ struct Word {
   std::vector<Epoch> reads, atomics;
 };
 
-/// A barrier of threads. Threads of one round may leave while threads of the next round arrive.
+/// A barrier of threads. Threads may leave one round while other threads already arrive for the
+/// next.
 struct ThreadBarrier {
   std::array<Clocks, 2> arrived;
   std::array<uint32_t, 2> round = {};
@@ -62,7 +64,7 @@ struct Thread {
   std::vector<uint32_t> fences;                   // the thread's clocks at its fences
   std::unordered_map<unsigned, uint32_t> rounds;  // number of rounds at each barrier of threads
   size_t bulk = 0;                                // id of the thread's copy engine; 0: none yet
-  // The last groups that are complete.
+  // The latest groups that are complete.
   uint32_t bulk_number = 0, bulk_committed = 0, product_group = 0;
 };
 
@@ -99,11 +101,11 @@ Thread& running() {
 uint32_t clock_of_running() { return running().knows.of(thread_in_cluster()); }
 void tick() { running().knows.set(thread_in_cluster(), clock_of_running() + 1); }
 
-/// Returns whether an access is complete before the running thread continues.
+/// Returns whether an access is complete at the current position of the running thread.
 bool over(const Thread& t, const Epoch& e) { return e.clock == 0 || t.knows.of(e.who) >= e.clock; }
 
-/// Returns whether the accessing thread has executed a fence after the access, and this fence is
-/// also ordered before the running thread.
+/// Returns whether the accessing thread has executed a fence after the access, and whether this
+/// fence is also ordered before the current position of the running thread.
 bool fenced(const Thread& t, const Epoch& e) {
   if (e.clock == 0 || e.engine) return true;
   const auto& fences = cluster().threads.at(e.who).fences;
@@ -132,7 +134,7 @@ void for_words(unsigned block, size_t offset, size_t bytes, const Visit& visit) 
   }
 }
 
-/// Keeps an access. A short list has any order, and a long one is indexed by id.
+/// Adds an access. A short list is unordered; a long list is indexed by id.
 void keep(std::vector<Epoch>& all, const Epoch& e) {
   constexpr size_t kFew = 8;
   if (all.size() <= kFew) {

@@ -3,14 +3,14 @@
 #include <cstddef>
 #include <cstdint>
 
-// Checks the order of a cluster's accesses to shared memory, and of a launch's accesses to memory
-// of the device. Every access is compared with all earlier ones. The comparison uses the
-// synchronization of the threads and not the turns that they took, so it finds a race in any
+// Checks the order of a cluster's accesses to shared memory, and of a launch's accesses to device
+// memory. Every access is compared with all earlier accesses. The comparison uses the
+// synchronization of the threads and not the turns that they have taken, so it finds a race in any
 // schedule. It uses vector clocks as in Flanagan and Freund 2009, FastTrack, section 3, and proxies
 // as in PTX ISA 9.0, section 8.7.
 //
-// All functions concern the running thread's cluster. Call them before the operation. Each throws
-// std::logic_error if an access is not ordered.
+// All functions act for the running thread's cluster. Call them before the operation. Each function
+// throws std::logic_error if an access is not ordered.
 
 namespace emulator::ptx::order {
 
@@ -24,35 +24,36 @@ struct Epoch {
 };
 /// Returns the current epoch of the running thread.
 Epoch now(bool atomic);
-/// Returns whether an access of the cluster is complete before the running thread continues.
+/// Returns whether an access of the cluster is complete at the current position of the running
+/// thread.
 bool is_over(const Epoch& e);
 
 /// Records that the running thread accesses shared memory of a block.
 void access(unsigned block, size_t offset, size_t bytes, Access access);
 
-/// Records that a bulk copy of the running thread writes. Threads that wait for the phase of the
-/// barrier may read the data.
+/// Records a write by a bulk copy of the running thread. Threads that have waited for the phase of
+/// the barrier may read the data.
 void bulk_write(unsigned block, size_t offset, size_t bytes, const uint64_t* barrier);
-/// Records that a bulk copy of the running thread reads, until tma_store_commit() and
-/// tma_store_wait() are called.
+/// Records a read by a bulk copy of the running thread. It ends with tma_store_commit() and
+/// tma_store_wait().
 void bulk_read(size_t offset, size_t bytes);
 void tma_store_commit();
 void tma_store_wait();
-/// Records that the tensor cores read for the running thread's warpgroup, until a thread of the
-/// warpgroup waits for their group.
+/// Records a read by the tensor cores for the running thread's warpgroup. It ends when a thread of
+/// the warpgroup waits for its group.
 void product_read(size_t offset, size_t bytes);
 void products_commit();
-/// Records that all groups except the last `pending` are complete.
+/// Records that all groups are complete, except the last `pending` groups.
 void products_wait(uint32_t pending);
 
 /// Makes the running thread's accesses to shared memory visible to bulk copies and tensor cores.
 void fence();
 
-/// Record that the thread arrives at a barrier of threads, and that it leaves the barrier.
-/// @param which  The number of the barrier.
+/// Record that the thread arrives at a barrier of threads, or leaves it.
+/// @param which  the number of the barrier.
 void arrive(unsigned which);
 void depart(unsigned which);
-/// Return the numbers of barriers of a block, a warp and the cluster.
+/// Return the number of a barrier of a block, of a warp, and of the cluster.
 unsigned of_block(unsigned number);
 unsigned of_warp();
 unsigned of_cluster();
@@ -64,8 +65,8 @@ void require_made_for_engines(unsigned block, size_t offset);
 void arrived(const uint64_t* barrier);
 void waited(const uint64_t* barrier);
 
-/// Records that the running thread, or one of its bulk copies, accesses memory of the device. The
-/// clusters of a launch are not ordered.
+/// Records that the running thread, or one of its bulk copies, accesses device memory. The clusters
+/// of a launch are not ordered.
 void device_access(uint64_t address, size_t bytes, Access access);
 /// Begins another launch on this host thread.
 void next_launch();

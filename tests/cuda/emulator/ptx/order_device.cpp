@@ -18,8 +18,7 @@ struct Mark {
   Epoch epoch;
 };
 
-/// A byte of the device's memory: its last write in this launch, and the reads and atomic accesses
-/// after it.
+/// A byte of device memory: its last write in this launch, and the later reads and atomic accesses.
 struct Word {
   Mark write;  // the last write that is not atomic
   std::vector<Mark> reads, atomics;
@@ -32,8 +31,8 @@ std::unordered_map<uint64_t, Line>& lines() {
   return of_launch;
 }
 
-/// Returns whether an access is ordered before the running thread's. Accesses of other clusters are
-/// not, because no thread here can observe their completion.
+/// Returns whether an access is ordered before the current access of the running thread. Accesses
+/// of other clusters are not, because no thread can observe that they are complete.
 bool before(const Mark& m) {
   return m.cluster == 0 || (m.cluster == cluster_number() && is_over(m.epoch));
 }
@@ -46,7 +45,7 @@ void keep(std::vector<Mark>& all, const Mark& mine) {
   for (Mark& m : all)
     if (m.cluster == mine.cluster && (m.epoch.who == mine.epoch.who || is_over(m.epoch)))
       return void(m = mine);
-  // It suffices to keep one access of another cluster, because nothing orders any of them.
+  // One access of another cluster is enough, because no access of another cluster is ordered.
   if (!all.empty() && all.front().cluster != mine.cluster) return;
   all.push_back(mine);
 }

@@ -11,8 +11,8 @@
 
 #include "ptx/text.hpp"
 
-// PTX in an executable form, in which names are slots in a table of values and labels are
-// positions.
+// PTX in an executable form. Slots in a table of values replace the names, and positions replace
+// the labels.
 
 namespace emulator::ptx {
 
@@ -20,7 +20,7 @@ struct Instruction;
 struct Thread;
 using Run = void (*)(Thread&, const Instruction&);
 
-/// The slot of an operand's value and, for an address, the offset that is added.
+/// An operand: the slot of its value and, for an address, the offset that is added to the value.
 struct Argument {
   int slot = 0;
   int64_t offset = 0;
@@ -66,20 +66,20 @@ struct StackRange {
 
 struct Function {
   std::string name;
-  bool kernel = false;  // otherwise it is a function that kernels call
+  bool kernel = false;  // false: a function that kernels call
   unsigned most_threads = 0;
   size_t parameter_bytes = 0, local_bytes = 0;
-  // Static shared memory, after which the dynamic part begins.
+  // Size of the static shared memory; the dynamic part follows it.
   size_t static_bytes = 0;
-  std::vector<StackRange> parameters, results;  // those of a called function, one after the other
+  std::vector<StackRange> parameters, results;  // of a called function, one after the other
   std::vector<uint64_t> values;                 // initial values of all slots
   std::vector<Instruction> code;
   std::vector<std::string> sources;  // texts of the instructions
   std::vector<std::unique_ptr<std::vector<Argument>>> arguments;
 };
 
-/// A running thread. Numbers of up to 32 bits are in the lower half of a slot. Signed numbers are
-/// extended.
+/// A running thread. Values of up to 32 bits are in the lower half of a slot. Signed values are
+/// sign-extended.
 struct Thread {
   uint64_t* slots = nullptr;
   const Function* function = nullptr;
@@ -121,7 +121,7 @@ struct Thread {
 using Table = std::unordered_map<std::string, Run>;
 void add_arithmetic(Table& table);
 void add_memory(Table& table);
-/// Add instructions that threads execute together, and those of other engines.
+/// Add the instructions that threads execute together, and those of copy engines and tensor cores.
 void add_together(Table& table);
 void add_warp(Table& table);
 

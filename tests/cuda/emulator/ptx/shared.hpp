@@ -5,8 +5,8 @@
 
 namespace emulator::ptx {
 
-/// The bits above this one select the block to which a shared-memory address belongs: the thread's
-/// own, or one from `mapa`.
+/// The bits from this one on select the block to which an address in shared memory belongs. It is
+/// the block of the thread, or a block from `mapa`.
 constexpr int kRankShift = 24;
 
 struct SharedRange {
@@ -14,9 +14,9 @@ struct SharedRange {
   size_t offset = 0;
   unsigned char* memory = nullptr;
 };
-/// Returns `bytes` at a shared-memory address of the running thread's cluster. Throws
-/// std::logic_error if they are outside the block's shared memory, in a block that has ended, or
-/// not aligned.
+/// Returns `bytes` bytes at an address in the shared memory of the running thread's cluster. Throws
+/// std::logic_error if they are outside the block's shared memory, if the block has ended, or if
+/// the address is not aligned.
 SharedRange shared_range(uint64_t address, size_t bytes);
 
 }  // namespace emulator::ptx

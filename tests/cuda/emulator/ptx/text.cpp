@@ -194,7 +194,7 @@ std::string without_comments(std::string_view text) {
   return kept;
 }
 
-/// Returns whether the directive takes a whole line without a semicolon.
+/// Returns whether the directive occupies a whole line and has no semicolon.
 bool is_line_directive(const std::string& word) {
   return word == ".version" || word == ".target" || word == ".address_size";
 }
@@ -281,7 +281,7 @@ class Reader {
     Variable v;
     if (read_variable(text, v)) {
       module_.variables.push_back(v);
-      // Otherwise the function is defined below.
+      // A function that is only declared here is defined below.
     } else if (text.find(".func") == std::string::npos) {
       refuse("a statement outside functions", text);
     }

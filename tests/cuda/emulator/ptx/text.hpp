@@ -17,13 +17,13 @@ struct Variable {
 
 struct Operand {
   std::string text;
-  bool address = false;  // whether it was in brackets
+  bool address = false;  // whether it is in brackets
 };
 
 struct Statement {
   enum class Kind { kInstruction, kLabel, kRegisters, kVariable, kOpen, kClose };
   Kind kind = Kind::kInstruction;
-  std::string guard;  // its predicate, or empty
+  std::string guard;  // the predicate of the instruction, or empty
   bool unless = false;
   std::string name;               // opcode, label, or prefix of the registers
   std::vector<Operand> operands;  // in order; elements of vectors and lists are separate

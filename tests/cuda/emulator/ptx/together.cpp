@@ -77,7 +77,7 @@ void await_launches(Thread&, const Instruction&) { muonrt::cuda::griddepcontrol_
 
 // Returns a barrier in shared memory.
 uint64_t* barrier_in(const SharedRange& place) { return reinterpret_cast<uint64_t*>(place.memory); }
-/// Returns a barrier, which must have been initialized before the running thread gets there.
+/// Returns a barrier. It must have been initialized in the view of the running thread.
 SharedRange barrier_at(Thread& t, const Argument& a) {
   const SharedRange place = shared_range(t.address(a), 8);
   order::require_made(place.block, place.offset);
@@ -98,7 +98,7 @@ void barrier_expect(Thread& t, const Instruction& i) {
   order::arrived(barrier);
   muonrt::cuda::mbarrier_arrive_expect_tx(barrier, t.get<uint32_t>(i.at[2]));
 }
-/// Waits until the phase has ended, which the instruction permits.
+/// Waits until the phase has ended. The instruction may return earlier, but need not.
 void barrier_try(Thread& t, const Instruction& i) {
   uint64_t* const barrier = barrier_in(barrier_at(t, i.at[1]));
   require(t.get<uint32_t>(i.at[2]) <= 1, "a parity other than 0 and 1");
@@ -112,7 +112,7 @@ void address_in_block(Thread& t, const Instruction& i) {
   t.set<uint32_t>(i.at[0], (rank + 1) << kRankShift | address);
 }
 
-// Returns a tensor map. Bulk copies use boxes of the emulated tensor maps.
+// Returns a tensor map. Bulk copies use the boxes of the emulated tensor maps.
 const TensorMap& map_at(Thread& t, const Argument& a) {
   require(t.address(a) % 64 == 0, "a tensor map that is not aligned");
   return *reinterpret_cast<const TensorMap*>(t.address(a));
@@ -195,15 +195,15 @@ void stmatrix(Thread& t, const Instruction& i) {
   muonrt::cuda::store_eights(row.memory, words, kTransposed);
 }
 
-// The following instructions multiply matrices with a warpgroup.
+// The instructions of a warpgroup that multiply matrices.
 
-/// Registers that the tensor cores use. Until the product is complete, they read as NaN, and a
-/// write to them is an error.
+/// Registers that the tensor cores are using. Until the product is complete, the emulator returns
+/// NaN for reads and reports an error for writes.
 struct Held {
-  // Registers of the first product; other products must name the same ones.
+  // Registers of the first product. All other products must use the same registers.
   const Argument* registers = nullptr;
   int count = 0;
-  bool fenced = false;  // earlier writes to registers are visible to the next product
+  bool fenced = false;  // whether the next product sees all earlier writes to registers
   uint64_t cluster = 0;
   std::array<float, 128> sums;
 };
@@ -220,8 +220,8 @@ Held& held() {
   return mine;
 }
 
-/// Records the part of an operand that a product reads: rows of 32 bytes, as its descriptor
-/// specifies.
+/// Records the part of an operand that a product reads. It consists of rows of 32 bytes, which the
+/// descriptor specifies.
 void note_operand(uint64_t descriptor, int rows) {
   const auto start = static_cast<uint32_t>(descriptor & 0x3fff) << 4;
   const auto group_stride = static_cast<uint32_t>(descriptor >> 32 & 0x3fff) << 4;
@@ -254,7 +254,7 @@ void multiply_of_group(Thread& t, const Instruction& i) {
     require(i.at[k].slot == mine.registers[k].slot, "products in flight use different registers");
     t.set<uint32_t>(i.at[k], kHeld);
   }
-  if (threadIdx.x % 32 == 0) {  // the lanes of a warp arrive together, but the warps separately
+  if (threadIdx.x % 32 == 0) {  // the lanes of a warp arrive together, but each warp separately
     note_operand(t.get<uint64_t>(i.at[kSums]), muonrt::cuda::kWgmmaRows);
     note_operand(t.get<uint64_t>(i.at[kSums + 1]), kCols);
   }

@@ -21,7 +21,8 @@ namespace {
 constexpr uint64_t kSector = 32, kBankBytes = 4, kBanks = 32;
 constexpr size_t kKinds = 3;
 
-/// Counts for one kind of access of a kernel: requests of warps, actual traffic, and the minimum.
+/// Counts for one kind of access of a kernel: requests of warps, actual traffic, and minimum
+/// traffic.
 struct Sum {
   uint64_t requests = 0, bytes = 0, units = 0, least = 0;
 };
@@ -30,7 +31,8 @@ struct Kernel {
   std::array<Sum, kKinds> sums;
 };
 
-/// All kernels of the program, and the file that is written when the program ends.
+/// The counts of all kernels of the program, and the file to which they are written when the
+/// program ends.
 struct Book {
   std::mutex mutex;
   std::map<std::string, Kernel> kernels;
@@ -67,7 +69,7 @@ struct Access {
   unsigned lane;
   uint64_t address;
 };
-/// The accesses of a warp's lanes with one instruction in the same iteration.
+/// The accesses of a warp's lanes by one instruction in one iteration.
 struct Request {
   const Function* function = nullptr;
   Kind kind = Kind::kLoad;
@@ -90,8 +92,9 @@ uint64_t least_sectors(const Request& r) {
   return (places.size() * r.bytes + kSector - 1) / kSector;
 }
 
-/// Returns the number of wavefronts. Lanes are grouped up to 128 bytes: the whole warp, halves, or
-/// quarters. Each group needs as many wavefronts as there are different words in one bank.
+/// Returns the number of wavefronts. The lanes form groups that access at most 128 bytes: the whole
+/// warp, halves, or quarters. A group needs as many wavefronts as the largest number of different
+/// words in one bank.
 uint64_t wavefronts(const Request& r) {
   const size_t together = r.bytes <= 4 ? 32 : 128 / r.bytes;
   uint64_t all = 0;
@@ -144,7 +147,7 @@ void close(const Request& r) {
   sum.least += least;
 }
 
-/// Requests of the running cluster.
+/// The requests of the running cluster.
 struct Open {
   uint64_t cluster = 0;
   size_t ended = 0;                                          // number of threads that have ended

@@ -17,12 +17,13 @@ enum class Kind { kLoad, kStore, kShared };
 /// Returns whether traffic is counted.
 bool counts();
 
-/// Records that the thread's last instruction accesses `bytes` at an address (an offset in shared
-/// memory). The request is complete when the last lane of the warp has made it.
+/// Records that the thread's last instruction accesses `bytes` bytes at an address, or at an offset
+/// in shared memory. The request is complete when the last lane of the warp has recorded its
+/// access.
 void note(const Thread& t, Kind kind, uint64_t address, size_t bytes);
 
 void note_launch(const Function& f);
-/// Records that a thread has ended after this many instructions.
+/// Records that a thread has ended after this number of instructions.
 void note_end(const Function& f, uint64_t instructions);
 
 }  // namespace emulator::ptx::traffic

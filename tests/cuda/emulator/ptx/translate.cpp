@@ -27,13 +27,13 @@ const Table& table() {
 
 size_t up(size_t n, size_t to) { return (n + to - 1) / to * to; }
 
-/// What each name means: a slot, and an offset that is added to its value.
+/// The meaning of a name: a slot, and an offset that is added to the slot's value.
 using Names = std::unordered_map<std::string, Argument>;
 
 void branch(Thread& t, const Instruction& i) { t.next = i.target; }
 void leave(Thread& t, const Instruction&) { t.ended = true; }
 
-/// Stores an address that is a constant, or has a constant offset from a special slot.
+/// Stores an address that is a constant, or that has a constant offset from a special slot.
 void take_address(Thread& t, const Instruction& i) { t.set<uint64_t>(i.at[0], t.address(i.at[1])); }
 
 class Translator {
@@ -51,7 +51,7 @@ class Translator {
     lay_out(text);
     find_labels(text);
     for (const Statement& s : text.body) take(s);
-    add("ret", {}).run = leave;  // the function also ends at its last brace
+    add("ret", {}).run = leave;  // the function also ends at its closing brace
     return std::move(f_);
   }
 
@@ -68,8 +68,8 @@ class Translator {
     return names;
   }
 
-  /// Assigns places to parameters and shared memory: static variables come first, then the dynamic
-  /// part.
+  /// Assigns addresses to parameters and shared memory. Static variables come first, followed by
+  /// the dynamic part.
   void lay_out(const FunctionText& text) {
     size_t at = 0;
     const auto place = [&](const std::vector<Variable>& all, std::vector<StackRange>& places) {
@@ -137,7 +137,7 @@ class Translator {
           scopes_.back()[s.name + std::to_string(i)] = new_slot(kNeverWritten);
         break;
       case Statement::Kind::kVariable:
-        if (s.variable.space == "shared") break;  // already has an address
+        if (s.variable.space == "shared") break;  // it already has an address
         if (s.variable.space != "local" && s.variable.space != "param")
           refuse("an unsupported variable", s.source);
         f_->local_bytes = up(f_->local_bytes, s.variable.alignment);
@@ -222,15 +222,16 @@ class Translator {
     f_->code.back().unless = s.unless;
   }
 
-  /// Returns the opcode. For moves between a value and its parts, it also contains the number of
-  /// operands.
+  /// Returns the opcode. For moves between a value and its parts, the number of operands is
+  /// appended.
   static std::string shape_of(const Statement& s) {
     if (s.name.rfind("mov.", 0) != 0 || s.operands.size() == 2) return s.name;
     const bool whole_first = s.source.find('{') > s.source.find(',');
     return s.name + (whole_first ? ".pack" : ".unpack");
   }
 
-  /// The form is: call.uni (result), function, (arguments). All of them are names of memory.
+  /// Reads a call of the form: call.uni (result), function, (arguments). All of these names denote
+  /// memory.
   void take_call(const Statement& s) {
     const Function* callee = nullptr;
     std::vector<Argument> arguments;

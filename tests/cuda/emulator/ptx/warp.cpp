@@ -29,8 +29,8 @@ void shuffle_down(Thread& t, const Instruction& i) {
   t.set<uint32_t>(i.at[0], word);
   t.set<bool>(i.at[1], threadIdx.x % 32 + delta < 32);
 }
-/// Takes the value of the lane whose index differs in some bits, or the value of one lane for all
-/// lanes. All lanes take part.
+/// Takes the value of the lane whose index differs in some bits, or, for all lanes, the value of
+/// one lane. All lanes take part.
 template <auto kShuffle>
 void shuffle(Thread& t, const Instruction& i) {
   require(t.get<int>(i.at[4]) == 31, "a shuffle of part of a warp");

@@ -13,13 +13,13 @@ namespace muonrt::cuda {
 inline unsigned char* dynamic_shared() {
   return emulator::shared_memory(emulator::block_in_cluster());
 }
-/// Returns the offset in the block's shared memory, which is an address here.
+/// Returns the offset in the block's shared memory. The emulator uses it as the address.
 inline uint32_t shared_address(const void* memory) {
   return static_cast<uint32_t>(static_cast<const unsigned char*>(memory) - dynamic_shared());
 }
 
 /// The 16-byte rows of a block's shared memory that its threads have accessed with the instructions
-/// below, but for which they have not executed a fence for bulk copies.
+/// below and without a later fence for bulk copies.
 class Unfenced {
  public:
   void touch(size_t thread, uint32_t row) {
@@ -33,7 +33,7 @@ class Unfenced {
   void clear() {
     for (size_t thread = 0; count_ > 0 && thread < rows_.size(); ++thread) fence(thread);
   }
-  /// Throws std::logic_error if there was no fence for one of these bytes.
+  /// Throws std::logic_error if a fence is missing for one of these bytes.
   void require_none(uint32_t from, uint32_t bytes) const {
     for (size_t t = 0; count_ > 0 && t < rows_.size(); ++t)
       for (const uint32_t row : rows_[t])

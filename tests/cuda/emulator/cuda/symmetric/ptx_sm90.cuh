@@ -92,8 +92,8 @@ inline void load_four_of(float* to, const float* from, uint32_t rank) {
 /// on bits of the address.
 inline uint32_t swizzled_address(uint32_t address) { return address ^ ((address >> 7 & 7) << 4); }
 
-/// The words of the emulated make_tensor_map are: data, columns, rows, count, ld, stride, and rows
-/// of a box.
+/// The words of the emulated tensor map are data, columns, rows, count, ld, stride, and the rows of
+/// a box.
 constexpr int kBoxCols = 64;
 inline uint16_t* element_in(const TensorMap& map, int64_t col, int64_t row, int64_t matrix) {
   const auto inside = [&](int64_t at, int word) {
@@ -104,8 +104,8 @@ inline uint16_t* element_in(const TensorMap& map, int64_t col, int64_t row, int6
          row * static_cast<int64_t>(map.words[4]) + col;
 }
 /// Calls visit(element of the matrix, byte in shared memory, elements) for each chunk of a box.
-/// Only the first `elements` of the chunk are inside the matrix. If there are none, the element is
-/// null.
+/// Only the first `elements` elements of the chunk are inside the matrix. If no element is inside,
+/// the pointer is null.
 template <class Visit>
 void for_box(const TensorMap& map, uint32_t at, int col, int row, int matrix, const Visit& visit) {
   for (int r = 0; r < static_cast<int>(map.words[6]); ++r)
@@ -155,8 +155,8 @@ inline void tma_load_multicast(void* to, const TensorMap& map, int col, int row,
     if (blocks >> block & 1u) bulk_load_into(block, to, map, col, row, matrix, barrier);
 }
 
-/// Returns the number of bulk stores of a thread that are in flight. They read shared memory as
-/// late as possible and write whole chunks, as on a GPU.
+/// Returns the number of bulk stores of a thread that are in flight. The emulator delays their
+/// reads of shared memory as long as possible, and writes whole chunks, like a GPU.
 inline int& stores_in_flight() {
   static thread_local std::vector<int> of_thread(2048);
   return of_thread[emulator::thread_in_cluster()];

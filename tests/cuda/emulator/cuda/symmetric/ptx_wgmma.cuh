@@ -21,7 +21,7 @@ struct PendingProduct {
   bool adds;
   void (*multiply)(const PendingProduct* const (&of)[kWarpgroup]);
 };
-/// Products are computed only when the warpgroup waits for them.
+/// Products in flight. They are computed only when the warpgroup waits for them.
 struct PendingProducts {
   std::deque<std::vector<PendingProduct>> groups;
   std::vector<PendingProduct> open;
@@ -31,8 +31,8 @@ inline PendingProducts& pending_products() {
   return of_thread[emulator::thread_in_cluster()];
 }
 
-/// Reads the 16 elements of a row of an operand, as its descriptor specifies. `apart` is the
-/// distance of the elements in `to`.
+/// Reads the 16 elements of a row of an operand, which its descriptor specifies. In `to`, the
+/// elements are `apart` elements apart.
 template <DType kElement>
 void read_row(float* to, size_t apart, const unsigned char* memory, uint64_t descriptor, int row) {
   const auto start = static_cast<uint32_t>(descriptor & 0x3fff) << 4;
@@ -49,7 +49,7 @@ void read_row(float* to, size_t apart, const unsigned char* memory, uint64_t des
 }
 
 /// Computes a product of 64 x cols for a warpgroup from shared memory, and adds it to the sums of
-/// all threads in the order of the depth.
+/// all threads. The terms are added in order of the depth.
 template <DType kElement>
 void multiply_warpgroup(const PendingProduct* const (&of)[kWarpgroup]) {
   const PendingProduct& p = *of[0];
@@ -59,7 +59,7 @@ void multiply_warpgroup(const PendingProduct* const (&of)[kWarpgroup]) {
   for (int row = 0; row < kWgmmaRows; ++row) {
     float a[kWgmmaDepth], sums[kWgmmaCols];
     read_row<kElement>(a, 1, p.memory, p.a, row);
-    // Four threads have the row. Each of them has two adjacent columns of every eight.
+    // Four threads share a row. Each of them has two adjacent columns of every eight.
     const int first = row / 16 * 32 + row % 8 * 4, half = row / 8 % 2;
     const auto for_values = [&](const auto& visit) {
       for (int thread = first; thread < first + 4; ++thread)
@@ -110,7 +110,7 @@ inline void wgmma_commit() {
   mine.groups.push_back(std::move(mine.open));
   mine.open.clear();
 }
-/// All threads of the warpgroup wait together, as the instruction requires.
+/// Waits for products. The instruction requires that all threads of the warpgroup wait together.
 template <int kPending>
 void wgmma_wait() {
   PendingProducts* mine = &pending_products();
