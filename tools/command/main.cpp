@@ -32,13 +32,13 @@ bool runs_on_rank_0_only(const CLI::App& app) {
   return top->get_name() != "bench" && at->get_option_no_throw("--ranks") == nullptr;
 }
 
-/// Makes --sample and all options --...-bytes accept units, such as 256MiB. Rejects whole numbers
+/// Makes --sample, --memory and all options --...-bytes accept units, such as 256MiB. Rejects whole numbers
 /// beyond 64 bits, which CLI11 would replace with the largest or smallest number.
 void complete_numbers(CLI::App& app) {
   for (CLI::Option* option : app.get_options()) {
     if (option->get_type_name().rfind("INT", 0) == 0) option->check(muonrt::tool::in_64_bits());
     const std::string name = option->get_name();
-    const bool is_size = name.ends_with("-bytes") || name == "--sample";
+    const bool is_size = name.ends_with("-bytes") || name == "--sample" || name == "--memory";
     if (is_size) option->transform(muonrt::tool::size_with_unit());
   }
   for (CLI::App* command : app.get_subcommands({})) complete_numbers(*command);
