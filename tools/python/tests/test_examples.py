@@ -45,6 +45,7 @@ def example(rank, size, name, port, arguments):
 
         deepspeed.comm.torch.build_shm_op = lambda: None
     sys.argv = [name, *arguments]
+    sys.path.insert(0, str(EXAMPLES))  # as if Python ran the file
     with contextlib.redirect_stdout(io.StringIO()) as out, cuda_on_the_host(name.startswith("megatron")):
         runpy.run_path(str(EXAMPLES / name), run_name="__main__")
     return out.getvalue()
