@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "command/progress.hpp"
+#include "plan/report/text_table.hpp"
 #include "show/fit.hpp"
 #include "show/status_line.hpp"
 #include "show/table.hpp"
@@ -61,7 +62,7 @@ TEST_CASE("train progress: a terminal shows one line, narrower than it is", "[un
 
 TEST_CASE("table: wide and combining characters have the columns that a terminal gives them",
           "[unit][train]") {
-  using muonrt::tool::columns_of;
+  using muonrt::columns_of;
   CHECK(columns_of("plain") == 5);
   CHECK(columns_of("\xe5\xb1\x82.0") == 4);  // a CJK ideograph has two columns
   CHECK(columns_of("e\xcc\x81tat") == 4);    // an accent over the letter before it has none

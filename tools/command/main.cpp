@@ -32,12 +32,14 @@ bool runs_on_rank_0_only(const CLI::App& app) {
   return top->get_name() != "bench" && at->get_option_no_throw("--ranks") == nullptr;
 }
 
-/// Makes all options --...-bytes accept units, such as 256MiB. Rejects whole numbers
-/// beyond 64 bits, which CLI11 would replace with the largest or smallest number.
+/// Makes --memory and all options --...-bytes accept units, such as 256MiB. Rejects whole
+/// numbers beyond 64 bits, which CLI11 would replace with the largest or smallest number.
 void complete_numbers(CLI::App& app) {
   for (CLI::Option* option : app.get_options()) {
     if (option->get_type_name().rfind("INT", 0) == 0) option->check(muonrt::tool::in_64_bits());
-    if (option->get_name().ends_with("-bytes")) option->transform(muonrt::tool::size_with_unit());
+    const std::string name = option->get_name();
+    const bool is_size = name.ends_with("-bytes") || name == "--memory";
+    if (is_size) option->transform(muonrt::tool::size_with_unit());
   }
   for (CLI::App* command : app.get_subcommands({})) complete_numbers(*command);
 }

@@ -10,6 +10,8 @@
 #include <sstream>
 #include <string>
 
+#include "show/size_text.hpp"
+
 namespace muonrt::tool {
 
 // The names of mesh dimensions that muonrt/strategies.h defines, except tp and ep.
@@ -74,29 +76,17 @@ inline CLI::Validator in_64_bits() {
           ""};
 }
 
-/// Converts a size with a unit, such as 4096, 1e9, 64KiB or 5GB, to bytes. K, M, ... mean KiB, MiB,
-/// ...
+/// Converts a size with a unit to bytes (parse_bytes).
 inline CLI::Validator size_with_unit() {
   return {[](std::string& text) {
-            size_t length = 0;
-            long double bytes = -1;
-            try {
-              bytes = std::stold(text, &length);
-            } catch (const std::exception&) {
-            }
-            const std::string unit = CLI::detail::to_lower(text.substr(length));
-            const size_t power = unit.empty() ? 0 : std::string("bkmgtp").find(unit[0]);
-            const std::string rest = unit.substr(unit.empty() ? 0 : 1);
-            const bool known =
-                power == 0 ? rest.empty() : rest.empty() || rest == "b" || rest == "ib";
-            if (!std::isfinite(bytes) || bytes < 0 || power == std::string::npos || !known)
+            double rate = -1;
+            if (const auto bytes = parse_bytes(text)) {
+              text = std::to_string(*bytes);
+            } else if (!CLI::detail::lexical_cast(text, rate) || !(rate >= 0 && rate < 1e300)) {
+              // Other numbers, such as a rate of 0.5, are checked by the type of the option.
               return text + " is not a size in bytes, such as 268435456, 256MiB or 5GB";
-            bytes *= std::pow(rest == "b" ? 1000.0L : 1024.0L, static_cast<long double>(power));
-            const bool whole = bytes == std::floor(bytes) && bytes < 0x1p63L;
-            if (whole) text = std::to_string(static_cast<int64_t>(bytes));
-            // Other numbers without a unit, such as a rate of 0.5, are checked by the type of the
-            // option.
-            return whole || unit.empty() ? "" : text + " is not a whole number of bytes below 2^63";
+            }
+            return std::string();
           },
           ""};
 }

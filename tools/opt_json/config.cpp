@@ -176,7 +176,7 @@ const std::vector<Key<StepConfig>>& top_keys() {
        }},
       {"grad_scale_inv",
        [](S& out, const Value& v) { out.grad_scale_inv = v.number(1e-30, kHuge); }},
-      {"chunk_bytes", [](S& out, const Value& v) { out.chunk_bytes = v.integer(0, kMaxSize); }},
+      {"chunk_bytes", [](S& out, const Value& v) { out.chunk_bytes = v.bytes(); }},
       {"window", [](S& out, const Value& v) { out.window = v.integer(1, 64); }},
       {"prefetch_count", [](S& out, const Value& v) { out.prefetch_count = v.integer(0, 63); }},
       {"async_parallelism", [](S& out, const Value& v) { out.async_parallelism = v.boolean(); }},

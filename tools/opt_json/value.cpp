@@ -6,6 +6,7 @@
 #include <stdexcept>
 
 #include "opt_json/strict_json.hpp"
+#include "show/size_text.hpp"
 
 namespace muonrt::tool {
 
@@ -62,6 +63,14 @@ int64_t Value::integer(int64_t low, int64_t high) const {
            ", but is " + shown());
   }
   return json.get<int64_t>();
+}
+
+int64_t Value::bytes() const {
+  if (!json.is_string()) return integer(0, kMaxSize);
+  const auto bytes = parse_bytes(json.get<std::string>());
+  if (!bytes || *bytes > kMaxSize)
+    refuse("must be a number of bytes, such as 268435456 or \"256MiB\", but is " + shown());
+  return *bytes;
 }
 
 bool Value::boolean() const {

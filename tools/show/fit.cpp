@@ -5,8 +5,8 @@
 #include <cstdlib>
 #include <numeric>
 
+#include "plan/report/text_table.hpp"
 #include "show/status_line.hpp"
-#include "show/table.hpp"
 
 namespace muonrt::tool {
 

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "plan/report/text_table.hpp"
 #include "show/table.hpp"
 
 namespace muonrt::tool {

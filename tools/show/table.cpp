@@ -3,12 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <clocale>
 #include <cmath>
-#include <cstdio>
-#include <cwchar>
 #include <nlohmann/json.hpp>
 
+#include "base/text.hpp"
+#include "plan/report/text_table.hpp"
 #include "show/fit.hpp"
 
 namespace muonrt::tool {
@@ -129,23 +128,6 @@ std::string Table::json() const {
   return out + "]";
 }
 
-size_t columns_of(const std::string& text) {
-  static const locale_t utf8 = newlocale(LC_CTYPE_MASK, "C.UTF-8", nullptr);
-  const locale_t before = utf8 ? uselocale(utf8) : nullptr;
-  size_t columns = 0;
-  for (size_t at = 0; at < text.size();) {
-    std::mbstate_t state{};
-    wchar_t character = 0;
-    const size_t bytes = std::mbrtowc(&character, text.data() + at, text.size() - at, &state);
-    const bool valid = bytes > 0 && bytes <= text.size() - at;
-    const int width = valid ? wcwidth(character) : 1;
-    columns += static_cast<size_t>(std::max(width, 0));
-    at += valid ? bytes : 1;
-  }
-  if (utf8) uselocale(before);
-  return columns;
-}
-
 std::string first_columns(const std::string& text, size_t most) {
   size_t end = 0;
   for (size_t at = 1; at <= text.size(); ++at) {
@@ -154,15 +136,6 @@ std::string first_columns(const std::string& text, size_t most) {
     end = at;
   }
   return text.substr(0, end);
-}
-
-std::string human_bytes(int64_t bytes) {
-  constexpr const char* kUnits[] = {"KiB", "MiB", "GiB", "TiB", "PiB"};
-  if (bytes < 1024) return fmt::format("{} B", bytes);
-  double value = static_cast<double>(bytes) / 1024;
-  size_t unit = 0;
-  for (; value >= 1024 && unit + 1 < std::size(kUnits); ++unit) value /= 1024;
-  return fmt::format("{:.{}f} {}", value, value < 10 ? 2 : 1, kUnits[unit]);
 }
 
 std::string json_object(const std::vector<std::pair<std::string, std::string>>& fields) {

@@ -66,15 +66,8 @@ class Table {
   std::vector<std::vector<Cell>> rows_;
 };
 
-/// Returns the number of columns that UTF-8 text fills on a terminal: 2 for a wide character, 0 for
-/// a combining one.
-size_t columns_of(const std::string& text);
-
 /// Returns the beginning of UTF-8 text that fills at most this many columns.
 std::string first_columns(const std::string& text, size_t most);
-
-/// Returns "1.50 KiB" for 1536.
-std::string human_bytes(int64_t bytes);
 
 /// Returns {"name":json,...} for pairs of a name and a JSON text.
 std::string json_object(const std::vector<std::pair<std::string, std::string>>& fields);

@@ -9,6 +9,7 @@
 #include <set>
 #include <stdexcept>
 
+#include "base/text.hpp"
 #include "show/chart.hpp"
 #include "show/table.hpp"
 

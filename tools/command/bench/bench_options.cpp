@@ -3,8 +3,8 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
-#include <cstdio>
 
+#include "command/plan/models.hpp"
 #include "command/validators.hpp"
 #include "show/table.hpp"
 
@@ -13,14 +13,11 @@ namespace muonrt::tool {
 namespace {
 
 BenchShape parse(const std::string& text) {
-  char rest = 0;
-  long rows = 0, cols = 0, count = 1;
-  const int two = std::sscanf(text.c_str(), "%ldx%ld%c", &rows, &cols, &rest);
-  const int three = std::sscanf(text.c_str(), "%ldx%ldx%ld%c", &rows, &cols, &count, &rest);
-  if ((two != 2 && three != 3) || rows < 1 || cols < rows || count < 1)
+  const std::vector<int64_t> sizes = sizes_of(text);
+  if (sizes.size() < 2 || sizes.size() > 3 || sizes[1] < sizes[0])
     throw CLI::ValidationError(
         "--shapes", text + " is not rows x columns [x how many] with the short side first");
-  return {rows, cols, count};
+  return {sizes[0], sizes[1], sizes.size() == 3 ? sizes[2] : 1};
 }
 
 }  // namespace

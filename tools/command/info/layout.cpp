@@ -176,7 +176,8 @@ std::string placements_by_names(const LayoutText& text) {
 int run(const Arguments& arguments) {
   LayoutText text = arguments.text;
   std::replace(text.flat_dims.begin(), text.flat_dims.end(), ',', '*');
-  std::replace(text.shape.begin(), text.shape.end(), 'x', ',');
+  std::ranges::replace_if(
+      text.shape, [](char c) { return c == 'x' || c == 'X'; }, ',');
   if ((text.placements + text.cuts + text.partial + text.row_bounds + text.owner + text.flat)
           .empty())
     text.placements = placements_by_names(text);

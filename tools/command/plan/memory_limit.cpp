@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <map>
 #include <stdexcept>
 #include <tuple>
@@ -99,25 +98,6 @@ std::string size_text(int64_t bytes) { return cell::bytes(bytes).text; }
 
 }  // namespace
 
-int64_t bytes_of(const std::string& text, const char* option) {
-  static const std::map<std::string, double> kUnits = {
-      {"", 1},     {"B", 1},    {"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30}, {"TiB", 0x1p40},
-      {"kB", 1e3}, {"KB", 1e3}, {"MB", 1e6},     {"GB", 1e9},     {"TB", 1e12}};
-  double number = 0;
-  const char* const end = text.data() + text.size();
-  const auto [next, error] = std::from_chars(text.data(), end, number, std::chars_format::fixed);
-  std::string unit(error == std::errc() ? next : end, end);
-  std::erase(unit, ' ');
-  const auto factor = kUnits.find(unit);
-  const double bytes = factor == kUnits.end() ? 0 : number * factor->second;
-  if (error != std::errc() || !(bytes >= 1 && bytes <= 1e18))
-    throw std::runtime_error(fmt::format(
-        "{} '{}' is not a size between 1 byte and 10^18 bytes; write 70GiB, 80GB, 512MiB or a "
-        "number of bytes",
-        option, text));
-  return static_cast<int64_t>(bytes);
-}
-
 std::string MemoryChoice::flags() const {
   return fmt::format("--chunk-bytes {} --window {} --commit {}", chunk_bytes, window, commit);
 }
@@ -147,7 +127,7 @@ MemoryChoice choose_under_limit(const PlanArguments& a, const ModelStages& model
       throw std::runtime_error(fmt::format(
           "--memory is {}, but a rank needs {}, even with {}; give at least --memory {}B, or shard "
           "over more ranks",
-          a.memory, size_text(best.bytes),
+          size_text(limit), size_text(best.bytes),
           MemoryChoice{std::get<0>(at), std::get<1>(at), std::get<2>(at) ? "eager" : "atomic"}
               .flags(),
           best.bytes));

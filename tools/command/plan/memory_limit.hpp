@@ -8,9 +8,6 @@
 
 namespace muonrt::tool {
 
-/// Parses "70GiB", "512MiB" or a number of bytes. Throws std::runtime_error for other texts.
-int64_t bytes_of(const std::string& text, const char* option);
-
 /// The settings that a limit of memory has led to.
 struct MemoryChoice {
   int64_t chunk_bytes = 0, window = 0;

@@ -12,20 +12,6 @@ namespace muonrt::tool {
 
 namespace {
 
-std::vector<int64_t> sizes_of(const std::string& item) {
-  std::vector<int64_t> out;
-  const char* at = item.data();
-  const char* end = at + item.size();
-  for (;;) {
-    int64_t n = 0;
-    const auto [next, error] = std::from_chars(at, end, n);
-    if (error != std::errc() || n < 1 || (next != end && *next != 'x')) return {};
-    out.push_back(n);
-    if (next == end) return out;
-    at = next + 1;
-  }
-}
-
 /// The tensors of a list of shapes.
 std::vector<ModelTensor> listed_tensors(const std::string& text) {
   std::vector<ModelTensor> out;
@@ -67,6 +53,20 @@ bool muon_by_name(const ModelShape& t) {
 }
 
 }  // namespace
+
+std::vector<int64_t> sizes_of(const std::string& shape) {
+  std::vector<int64_t> out;
+  const char* at = shape.data();
+  const char* end = at + shape.size();
+  for (;;) {
+    int64_t n = 0;
+    const auto [next, error] = std::from_chars(at, end, n);
+    if (error != std::errc() || n < 1 || (next != end && *next != 'x' && *next != 'X')) return {};
+    out.push_back(n);
+    if (next == end) return out;
+    at = next + 1;
+  }
+}
 
 std::vector<std::string> model_names() {
   std::vector<std::string> out;

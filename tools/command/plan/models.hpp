@@ -30,6 +30,9 @@ struct ModelTensor {
   int64_t elements() const;
 };
 
+/// The sizes of "768x768x4", or none if the text has another form or a size below 1.
+std::vector<int64_t> sizes_of(const std::string& shape);
+
 /// The names of published language models: gpt2-124m, llama3-8b, ...
 std::vector<std::string> model_names();
 

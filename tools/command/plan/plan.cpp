@@ -166,7 +166,7 @@ void check_combination(const PlanArguments& a) {
         "--mesh has {} meshes, which are compared on a machine; add --machine", a.meshes.size()));
   for (const auto& [given, name] :
        {std::pair(a.compare, "--compare"), std::pair(a.explain, "--explain"),
-        std::pair(!a.memory.empty(), "--memory"), std::pair(!a.trace.empty(), "--trace"),
+        std::pair(a.memory > 0, "--memory"), std::pair(!a.trace.empty(), "--trace"),
         std::pair(!a.timeline.empty(), "--timeline")})
     if (given)
       throw std::runtime_error(
@@ -186,9 +186,8 @@ int run(PlanArguments a) {
   if (a.meshes.size() > 1) return compare_meshes(a, model, *machine, work);
   Report r;
   work.show("plan: " + a.model);
-  if (!a.memory.empty()) {
-    r.memory =
-        choose_under_limit(a, model, machine ? &*machine : nullptr, bytes_of(a.memory, "--memory"));
+  if (a.memory > 0) {
+    r.memory = choose_under_limit(a, model, machine ? &*machine : nullptr, a.memory);
     a.chunk_bytes = r.memory->chunk_bytes;
     a.window = r.memory->window;
     a.commit = r.memory->commit;

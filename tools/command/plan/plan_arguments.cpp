@@ -148,10 +148,11 @@ void add_questions(CLI::App* command, PlanArguments& a) {
       ->add_flag("--compare", a.compare,
                  "compares the step with those of other ways to distribute the matrices")
       ->needs(machine);
-  command->add_option(
-      "--memory", a.memory,
-      "limit of a rank, such as 70GiB: chooses --chunk-bytes, --window and --commit "
-      "under it, with --machine for the fastest step; what is stated is kept");
+  command
+      ->add_option("--memory", a.memory,
+                   "limit of a rank, such as 70GiB: chooses --chunk-bytes, --window and --commit "
+                   "under it, with --machine for the fastest step; what is stated is kept")
+      ->check(positive());
 }
 
 void add_rates(CLI::App* command, PlanArguments& a) {

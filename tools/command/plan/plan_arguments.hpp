@@ -19,7 +19,7 @@ struct PlanArguments {
   std::string device;            // "": that of the machine, or host
   std::string machine, trace, timeline;
   bool compare = false, explain = false;
-  std::string memory;  // the limit of a rank, as text; "": none
+  int64_t memory = 0;  // the limit of a rank in bytes; 0: none
   std::string dtype = "f32", grad_dtype, master = "auto";
   std::optional<int64_t> chunk_bytes;  // absent: the default of the device
   std::optional<int64_t> window;

@@ -31,20 +31,8 @@ class MegatronMuon(muonrt.torch.Muon):
 from megatron.core import parallel_state  # noqa: E402
 from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig  # noqa: E402
 from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer  # noqa: E402
-from megatron.core.transformer import MegatronModule, TransformerConfig  # noqa: E402
-
-
-class TinyModel(MegatronModule):
-    def __init__(self, config):
-        super().__init__(config)
-        torch.manual_seed(0)
-        self.layers = torch.nn.Sequential(torch.nn.Linear(12, 32), torch.nn.Tanh(), torch.nn.Linear(32, 32),
-                                          torch.nn.Tanh())
-        self.output_layer = torch.nn.Linear(32, 6)
-        self.output_layer.weight.is_embedding_or_output_parameter = True
-
-    def forward(self, inputs):
-        return self.output_layer(self.layers(inputs))
+from megatron.core.transformer import TransformerConfig  # noqa: E402
+from megatron_ddp import TinyModel  # noqa: E402
 
 
 def main(folder, steps=16, name="muonrt"):
@@ -52,6 +40,7 @@ def main(folder, steps=16, name="muonrt"):
     parallel_state.initialize_model_parallel()
     config = TransformerConfig(num_layers=1, hidden_size=32, num_attention_heads=1)
     module = TinyModel(config).to(torch.cuda.current_device())
+    module.output_layer.weight.is_embedding_or_output_parameter = True
     model = DistributedDataParallel(config, DistributedDataParallelConfig(use_distributed_optimizer=False), module)
     clip = 1.0 if torch.cuda.is_available() else 0.0  # Megatron clips only CUDA tensors
     optimizer = get_megatron_optimizer(OptimizerConfig(

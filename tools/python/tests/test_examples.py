@@ -41,10 +41,10 @@ def example(rank, size, name, port, arguments):
     # Otherwise DeepSpeed compiles its exchange for more than a minute.
     if name == "deepspeed_zero.py":
         os.environ["DS_ACCELERATOR"] = "cpu"
-        import deepspeed.comm.torch
-
-        deepspeed.comm.torch.build_shm_op = lambda: None
+        # The attribute deepspeed.comm.torch is PyTorch itself.
+        importlib.import_module("deepspeed.comm.torch").build_shm_op = lambda: None
     sys.argv = [name, *arguments]
+    sys.path.insert(0, str(EXAMPLES))  # as if Python ran the file
     with contextlib.redirect_stdout(io.StringIO()) as out, cuda_on_the_host(name.startswith("megatron")):
         runpy.run_path(str(EXAMPLES / name), run_name="__main__")
     return out.getvalue()
