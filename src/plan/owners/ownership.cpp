@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <optional>
 #include <tuple>
 
 #include "plan/owners/owner_classes.hpp"
@@ -38,66 +39,98 @@ OwnerClasses classify(const OwnerProblem& problem) {
 
 namespace {
 
-/// A rank that may own the items of a set. The smallest candidate owns the next item.
+/// A rank that may own the items of a set, and its replica. The smallest one owns the next item.
 struct Candidate {
-  int64_t level;     // the larger of load and SetLevels::level
-  int64_t load;      // cost of the rank's items
-  int64_t replica;   // cost of the set's items that the rank's replica owns
-  int32_t rank, at;  // sets[set][at] == rank
+  int64_t level;  // the larger of load and SetLevels::level
+  int64_t load;   // cost of the rank's items
+  int64_t owned;  // cost of the set's items that the replica owns; 0 in the heap of a replica
+  int32_t rank;
+  size_t replica;
   auto operator<=>(const Candidate&) const = default;
+};
+
+/// The ranks that may own the items of a set: a heap of the ranks of each replica, and a heap of
+/// the replicas' first entries. Loads only grow, so an outdated first entry is updated before it is
+/// used.
+class OwnerHeap {
+ public:
+  /// @param candidate  returns the current entry of a rank.
+  template <class Current>
+  OwnerHeap(const std::vector<int32_t>& ranks, const std::vector<int32_t>& replicas,
+            const Current& candidate) {
+    for (size_t i = 0; i < ranks.size(); ++i) {
+      const size_t replica = replicas.empty() ? 0 : static_cast<size_t>(replicas[i]);
+      if (ranks_.size() <= replica) ranks_.resize(replica + 1);
+      ranks_[replica].push_back(candidate(ranks[i], replica));
+    }
+    owned_.assign(ranks_.size(), 0);
+    for (std::vector<Candidate>& heap : ranks_) {
+      if (heap.empty()) continue;
+      std::make_heap(heap.begin(), heap.end(), std::greater<>());
+      replicas_.push_back(heap.front());
+    }
+    std::make_heap(replicas_.begin(), replicas_.end(), std::greater<>());
+  }
+
+  /// Returns the rank that owns the next item, which has this cost.
+  template <class Current>
+  int32_t take(int64_t cost, const Current& candidate) {
+    update_first(replicas_, [&](const Candidate& c) {
+      std::vector<Candidate>& heap = ranks_[c.replica];
+      update_first(heap, [&](const Candidate& r) { return candidate(r.rank, r.replica); });
+      Candidate out = heap.front();
+      out.owned = owned_[c.replica];
+      return out;
+    });
+    owned_[replicas_.front().replica] += cost;
+    return replicas_.front().rank;
+  }
+
+ private:
+  template <class Update>
+  static void update_first(std::vector<Candidate>& heap, const Update& update) {
+    for (bool current = false; !current;) {
+      std::pop_heap(heap.begin(), heap.end(), std::greater<>());
+      const Candidate now = update(heap.back());
+      current = now == heap.back();
+      heap.back() = now;
+      std::push_heap(heap.begin(), heap.end(), std::greater<>());
+    }
+  }
+
+  std::vector<std::vector<Candidate>> ranks_;  // by replica
+  std::vector<Candidate> replicas_;
+  std::vector<int64_t> owned_;  // by replica
 };
 
 /// Assigns each item, largest first, to the least loaded rank of its set, as far as the levels of
 /// smaller sets allow. If ranks are equally loaded, replicas take turns, because the owner's
-/// replica sends the gradient and receives the update before all others. Each set has a heap of its
-/// ranks. Loads only grow, so if the first entry of a heap is outdated, it is updated before it is
-/// used.
+/// replica sends the gradient and receives the update before all others.
 Shares largest_first(const OwnerProblem& problem, const OwnerClasses& classes) {
   Shares out;
   out.of_rank.resize(static_cast<size_t>(problem.ranks));
   out.load.assign(static_cast<size_t>(problem.ranks), 0);
   SetLevels levels(problem, classes);
-  std::vector<std::vector<int64_t>> owned(problem.sets.size());  // by set and replica
-  const auto replica_of = [&](int32_t set, int32_t at) {
-    return problem.replicas.empty() || problem.replicas[static_cast<size_t>(set)].empty()
-               ? 0
-               : problem.replicas[static_cast<size_t>(set)][static_cast<size_t>(at)];
-  };
-  const auto candidate = [&](int32_t set, int32_t at) -> Candidate {
-    const int32_t rank = problem.sets[static_cast<size_t>(set)][static_cast<size_t>(at)];
-    const int64_t load = out.load[static_cast<size_t>(rank)];
-    return {levels.divided(set) ? std::max(load, levels.level(set, rank)) : load, load,
-            owned[static_cast<size_t>(set)][static_cast<size_t>(replica_of(set, at))], rank, at};
-  };
-  std::vector<std::vector<Candidate>> heaps(problem.sets.size());
+  std::vector<std::optional<OwnerHeap>> heaps(problem.sets.size());
   for (size_t c = 0; c < classes.classes.size(); ++c) {
     const OwnerClass& cls = classes.classes[c];
-    std::vector<Candidate>& heap = heaps[static_cast<size_t>(cls.set)];
-    if (heap.empty()) {
-      const int64_t ranks = std::ssize(problem.sets[static_cast<size_t>(cls.set)]);
-      int32_t replicas = 0;
-      for (int32_t at = 0; at < ranks; ++at) replicas = std::max(replicas, replica_of(cls.set, at));
-      owned[static_cast<size_t>(cls.set)].assign(static_cast<size_t>(replicas) + 1, 0);
-      for (int32_t at = 0; at < ranks; ++at) heap.push_back(candidate(cls.set, at));
-      std::make_heap(heap.begin(), heap.end(), std::greater<>());
-    }
-    const auto update_first = [&] {
-      std::pop_heap(heap.begin(), heap.end(), std::greater<>());
-      const Candidate now = candidate(cls.set, heap.back().at);
-      const bool current = now == heap.back();
-      heap.back() = now;
-      std::push_heap(heap.begin(), heap.end(), std::greater<>());
-      return current;
+    const auto set = static_cast<size_t>(cls.set);
+    const auto candidate = [&](int32_t rank, size_t replica) -> Candidate {
+      const int64_t load = out.load[static_cast<size_t>(rank)];
+      const int64_t level = levels.divided(cls.set) ? levels.level(cls.set, rank) : 0;
+      return {std::max(load, level), load, 0, rank, replica};
     };
+    if (!heaps[set])
+      heaps[set].emplace(problem.sets[set],
+                         problem.replicas.empty() ? std::vector<int32_t>() : problem.replicas[set],
+                         candidate);
     for (int32_t i = 0; i < cls.count(); ++i) {
-      while (!update_first()) continue;
-      const auto [level, load, replica, rank, at] = heap.front();
+      const int32_t rank = heaps[set]->take(cls.cost, candidate);
       auto& shares = out.of_rank[static_cast<size_t>(rank)];
       if (shares.empty() || shares.back().cls != static_cast<int32_t>(c))
         shares.push_back({static_cast<int32_t>(c), 0});
       ++shares.back().count;
       out.load[static_cast<size_t>(rank)] += cls.cost;
-      owned[static_cast<size_t>(cls.set)][static_cast<size_t>(replica_of(cls.set, at))] += cls.cost;
       levels.place(cls.set, rank, cls.cost);
     }
   }
