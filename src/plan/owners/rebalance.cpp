@@ -13,11 +13,11 @@ namespace {
 /// count and not a time, so that all ranks end with the same result.
 constexpr int64_t kTrials = 60'000'000;
 
-constexpr size_t kMostItems = 4;
+constexpr size_t kMaxItems = 4;
 
 /// The classes of items that move from one rank to another. -1 means no item.
 struct Items {
-  std::array<int32_t, kMostItems> classes = {-1, -1, -1, -1};
+  std::array<int32_t, kMaxItems> classes = {-1, -1, -1, -1};
   static Items of(int32_t first, int32_t second = -1) { return {{first, second, -1, -1}}; }
 };
 
@@ -134,10 +134,10 @@ class Search {
     for (const Share& back : of(to)) {
       if (!may_own(from, back.cls)) continue;
       Items given;
-      for (size_t g = 0; g < kMostItems && std::cmp_less(g, give.count); ++g) {
+      for (size_t g = 0; g < kMaxItems && std::cmp_less(g, give.count); ++g) {
         given.classes[g] = give.cls;
         Items taken;
-        for (size_t t = 0; t < kMostItems && std::cmp_less(t, back.count); ++t) {
+        for (size_t t = 0; t < kMaxItems && std::cmp_less(t, back.count); ++t) {
           taken.classes[t] = back.cls;
           offer(from, {0, to, given, taken}, best);
         }
