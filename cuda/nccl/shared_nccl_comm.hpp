@@ -24,9 +24,10 @@ constexpr int64_t kTeardownTimeoutMs = 3000;
 class SharedNcclComm : public std::enable_shared_from_this<SharedNcclComm> {
  public:
   explicit SharedNcclComm(int device);
-  /// Returns the object that all links over the caller's `handle` share, even if they belong to
-  /// unrelated communicators. After an abort has ended, NCCL may reuse the handle value, so a new
-  /// object is created. Errors: the first error of its links while the abort is in progress.
+  /// Returns the object for the caller's `handle`. All links over this handle share it, even if
+  /// they belong to unrelated communicators. After an abort has ended, NCCL may reuse the handle
+  /// value, so a new object is created. Errors: the first error of its links while the abort is in
+  /// progress.
   static std::shared_ptr<SharedNcclComm> for_borrowed_handle(NcclHandle handle, int device);
 
   /// Stores the error and sets the flag, unless another error is already stored. Returns whether

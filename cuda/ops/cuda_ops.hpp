@@ -20,7 +20,7 @@ class CudaOps final : public Ops {
   /// @param vendor  null: the naive kernels compute the products.
   CudaOps(CudaDevice& device, std::unique_ptr<VendorProducts> vendor, const CudaSettings& settings);
 
-  /// Names and versions of the implementations of products.
+  /// Names and versions of the libraries and kernels that compute matrix products.
   std::string product_identity() const;
 
   int64_t leading_dimension(int64_t cols, DType dtype) const override {

@@ -108,7 +108,7 @@ enum muonrt_status {
   /** A function that the caller has passed to muonrt returned an error. */
   MUONRT_ERROR_CALLBACK = 13,
 
-  /** Arguments or versions that must be equal differ between ranks. */
+  /** Arguments or versions differ between ranks, although they must be equal. */
   MUONRT_ERROR_MISMATCH = 20,
 
   /** Host or device memory could not be allocated. */

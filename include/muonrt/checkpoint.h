@@ -121,8 +121,9 @@ MUONRT_API void muonrt_load_options_init_sized(muonrt_load_options_t* options, u
  * seed and keys of stochastic rounding. If a parameter has f32 master weights, the checkpoint
  * usually contains only these, because muonrt_optimizer_load() can compute the parameter from them
  * with the rounding of a step. It contains both if the parameter differs from its rounded master
- * weights. `saved_param_bytes` of muonrt_counters_t is the number of bytes that the parameters add.
- * With `without_params`, the checkpoint contains a hash of each parameter instead.
+ * weights. `saved_param_bytes` of muonrt_counters_t is the number of bytes that the parameters add
+ * to the checkpoint. With `without_params`, the checkpoint contains a hash of each parameter
+ * instead.
  *
  * Each rank writes its part into one file in `folder`. Then rank 0 writes manifest.json under a
  * temporary name and renames it. Until the rename, the folder holds the previous checkpoint; after

@@ -303,8 +303,8 @@ MUONRT_API muonrt_status_t muonrt_comm_allreduce_sum(double* sums, muonrt_comm_t
  * @return The statuses of muonrt_comm_barrier(), or
  *   - MUONRT_ERROR_INVALID_ARGUMENT: a pointer or a number is invalid. Only this rank reports the
  *     error, while the peers wait;
- *   - MUONRT_ERROR_INVALID_ARGUMENT: a message has an invalid peer, no data, 0 bytes or a
- *     `reserved` other than 0, or is the second message to or from the same peer. The communicator
+ *   - MUONRT_ERROR_INVALID_ARGUMENT: a message has an invalid peer, no data, 0 bytes, or a
+ *     `reserved` other than 0, or there are two messages to or from the same peer. The communicator
  *     is then unusable on all ranks;
  *   - MUONRT_ERROR_MISMATCH: sender and receiver pass different sizes.
  */

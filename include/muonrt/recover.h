@@ -93,8 +93,8 @@ MUONRT_API void muonrt_recovery_init_sized(muonrt_recovery_t* recovery, uint32_t
  * Call it after a step has returned MUONRT_ERROR_COMM, _TIMEOUT, _ABORTED or _UNDECIDED on some
  * ranks. After the first three no rank has committed that step, but a peer may still not know the
  * result of the step before it. Every survivor must call it, including those on which no step has
- * failed. You may call it again, with the same or other survivors. Until it has returned, keep the
- * gradients of the failed step bound, and do not change gradients, parameters or state.
+ * failed. You may call it again, with the same or other survivors. Until it has returned, do not
+ * unbind the gradients of the failed step, and do not change gradients, parameters or state.
  *
  * Threads: one at a time per optimizer. Collective: over `survivors`. Blocking; the timeout of
  * `survivors` limits every wait.
@@ -139,9 +139,9 @@ MUONRT_API muonrt_status_t muonrt_optimizer_recover(muonrt_optimizer_t* optimize
  * of `from`, including parameters, and loading it into `to`. The caller must restore everything
  * else, such as the data loader.
  *
- * A rank of `to` can receive its elements from any rank that passes `from`. Every element must
- * still exist on one of these ranks; if a rank that held it is lost, a replica on another rank is
- * enough.
+ * If a rank passes `to`, it can receive its elements from any rank that passes `from`. Every
+ * element must still exist on one of these ranks; if a rank that held it is lost, a replica on
+ * another rank is enough.
  *
  * Both optimizers must have the same parameters with the same dtypes and kinds of state. For a
  * parameter, `to` may use the same buffer as `from` only if this rank holds the same elements in

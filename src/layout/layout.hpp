@@ -130,7 +130,7 @@ class Layout {
   std::vector<int> full_replica_dims() const;
 
   bool holds_mesh_rank(int rank) const { return d_->mesh->position_of(rank) >= 0; }
-  /// Returns the indices of `dim` that `rank` holds, which are none outside the mesh. The rank
+  /// Returns the indices of `dim` that `rank` holds. A rank outside the mesh holds none. The rank
   /// holds the product of its lists for all dims. Errors: INVALID_ARGUMENT if there are flat ranges
   /// or `dim` is out of range.
   Runs runs(int rank, int dim) const;

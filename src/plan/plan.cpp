@@ -147,8 +147,8 @@ int32_t counterpart(const HolderGroup& group, int32_t rank, int32_t replica) {
   return group.rank_of(replica, mine.partial_index, mine.shard);
 }
 
-/// Returns the replica of the gradient that is gathered: the owner's own replica, or one that is
-/// chosen by the owner's rank if the owner does not hold the gradient.
+/// Returns the replica from which the gradient is gathered. This is the owner's replica. If the
+/// owner does not hold the gradient, its rank number selects the replica.
 int32_t gathered_replica(const HolderGroup& group, int32_t owner) {
   const Holder* holder = group.find(owner);
   return holder ? holder->replica : owner % group.replicas;

@@ -6,8 +6,7 @@
 
 namespace muonrt::train {
 
-/// A factor of a product: a row-major matrix, of which the transpose is used if `transposed` is
-/// set.
+/// A factor of a product: a row-major matrix, or its transpose if `transposed` is set.
 struct Factor {
   const float* data;
   int64_t rows, cols, ld;

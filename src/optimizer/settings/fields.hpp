@@ -29,8 +29,8 @@ struct Number {
 };
 /// The setting is a number in [0, 1) that is still below 1 after it is rounded to f32.
 struct Decay {};
-/// The setting is 0, which means `none`, or a number in [kLeast, 1e30]. `why` explains for messages
-/// why the number cannot be smaller.
+/// The setting is 0, which means `none`, or a number in [kLeast, 1e30]. Error messages quote `why`,
+/// which explains why the number cannot be smaller.
 struct NumberOrNone {
   static constexpr double kLeast = 1e-30;
   const char *why, *none;

@@ -14,8 +14,8 @@ void hold(bool held);
 /// Makes the next launch and everything after it fail.
 void fail_next_kernel();
 void forget_failure();
-/// Makes allocation number `number` of device or pinned memory fail, counted from now on the
-/// calling thread; 1 is the next one. If `number` is 0, no allocation fails.
+/// Makes a future allocation of device or pinned memory by the calling thread fail: 1 is the next
+/// allocation, 2 the one after it. If `number` is 0, no allocation fails.
 void fail_allocation(int number);
 /// Numbers of kernels that were launched so far.
 struct Launched {

@@ -28,7 +28,7 @@ struct Launch {
   bool transposed;         // whether the first operand is transposed
   int candidate;           // index of the algorithm among those that were found
 };
-/// Returns the launches since the last call.
+/// Returns the number of launches since the last call.
 std::vector<Launch> launches();
 /// Returns the number of searches for an algorithm so far.
 int64_t searches();

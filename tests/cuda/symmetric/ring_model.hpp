@@ -189,7 +189,7 @@ class LargeBlock {
     if (pair && !w.has(Fault::kNoPeerArrival)) w.arrive(Name::kPeerEmpty, fill, other_);
   }
 
-  /// Returns the operands of a stage that the products of one consumer read.
+  /// Returns those operands of a stage that one consumer's products read.
   Contents operands(int tile, int depth, int consumer) const {
     const Tile& t = tiles_[static_cast<size_t>(tile)];
     Contents contents;

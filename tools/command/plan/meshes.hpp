@@ -41,7 +41,8 @@ class PlanMeshes {
 
   int32_t world() const { return static_cast<int32_t>(dense_.size()); }
   const TextMesh& of(const ModelTensor& tensor) const { return tensor.stack() ? experts_ : dense_; }
-  /// The placements of muonrt_placements_for_tensor(); of a list of shapes TP shards the columns.
+  /// The placements of muonrt_placements_for_tensor(), except that TP shards the columns if the
+  /// model is a list of shapes.
   std::vector<muonrt_placement_t> placements(const ModelTensor& tensor) const;
   std::string text() const;
 
