@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "state/device_copy.hpp"
+#include "state/copy/device_copy.hpp"
 #include "state/state_shards.hpp"
 
 namespace muonrt {

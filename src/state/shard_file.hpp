@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "state/checksums.hpp"
-#include "state/device_copy.hpp"
+#include "state/copy/device_copy.hpp"
 #include "state/files.hpp"
 #include "state/state_shards.hpp"
 #include "state/tensor_file.hpp"

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "optimizer/optimizer.hpp"
-#include "state/device_copy.hpp"
+#include "state/copy/device_copy.hpp"
 
 namespace muonrt {
 

@@ -7,7 +7,7 @@
 
 #include "base/crc32c.hpp"
 #include "base/error.hpp"
-#include "state/device_copy.hpp"
+#include "state/copy/device_copy.hpp"
 #include "state/digits.hpp"
 #include "state/sources.hpp"
 #include "support/checkpoints.hpp"

@@ -1,4 +1,4 @@
-#include "state/device_copy.hpp"
+#include "state/copy/device_copy.hpp"
 
 #include <algorithm>
 #include <cstring>
