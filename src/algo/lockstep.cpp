@@ -34,11 +34,8 @@ std::vector<GroupedProducts> in_lockstep(std::span<const std::vector<IterationSt
 }
 
 void run(Ops& ops, Stream& stream, std::span<const GroupedProducts> calls) {
-  bool first = true;
   for (const GroupedProducts& call : calls) {
-    const bool last = !call.then.empty() || &call == &calls.back();
-    ops.multiply_in_sequence(stream, call.products, {first, last});
-    first = last;
+    ops.multiply(stream, call.products);
     for (const auto& then : call.then) then();
   }
 }
