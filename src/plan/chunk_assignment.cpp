@@ -69,8 +69,10 @@ int64_t largest_share(const Layout& layout) {
 }
 
 /// Returns the order in which chunks of these classes are exchanged. A return with two levels takes
-/// much longer than others, so the chunks with such returns come after the first window - 1 others:
-/// they are gathered while these are orthogonalized, and returned during the products of the rest.
+/// much longer than others, so up to window - 1 chunks with such returns come after the first
+/// window - 1 others: they are gathered while these are orthogonalized, and returned during the
+/// products of the rest. If there are more, they are last, because the gather of the next other
+/// chunk would have to wait for them.
 std::vector<int32_t> order_of(const std::vector<const ChunkClass*>& classes, int window) {
   std::vector<int32_t> out(classes.size());
   std::iota(out.begin(), out.end(), 0);
@@ -82,7 +84,8 @@ std::vector<int32_t> order_of(const std::vector<const ChunkClass*>& classes, int
     end = std::find_if(begin, out.end(), [&](int32_t i) { return part(i) != part(*begin); });
     const auto relayed = std::stable_partition(
         begin, end, [&](int32_t i) { return classes[static_cast<size_t>(i)]->relay == 0; });
-    std::rotate(begin + std::min<int64_t>(window - 1, relayed - begin), relayed, end);
+    const auto moved = relayed + std::min<int64_t>(window - 1, end - relayed);
+    std::rotate(begin + std::min<int64_t>(window - 1, relayed - begin), relayed, moved);
   }
   return out;
 }

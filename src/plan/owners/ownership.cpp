@@ -106,18 +106,18 @@ class OwnerHeap {
 /// Assigns each item, largest first, to the least loaded rank of its set, as far as the levels of
 /// smaller sets allow. If ranks are equally loaded, replicas take turns, because the owner's
 /// replica sends the gradient and receives the update before all others.
-Shares largest_first(const OwnerProblem& problem, const OwnerClasses& classes) {
+/// @param levels  null to ignore the levels of smaller sets.
+Shares largest_first(const OwnerProblem& problem, const OwnerClasses& classes, SetLevels* levels) {
   Shares out;
   out.of_rank.resize(static_cast<size_t>(problem.ranks));
   out.load.assign(static_cast<size_t>(problem.ranks), 0);
-  SetLevels levels(problem, classes);
   std::vector<std::optional<OwnerHeap>> heaps(problem.sets.size());
   for (size_t c = 0; c < classes.classes.size(); ++c) {
     const OwnerClass& cls = classes.classes[c];
     const auto set = static_cast<size_t>(cls.set);
     const auto candidate = [&](int32_t rank, size_t replica) -> Candidate {
       const int64_t load = out.load[static_cast<size_t>(rank)];
-      const int64_t level = levels.divided(cls.set) ? levels.level(cls.set, rank) : 0;
+      const int64_t level = levels && levels->divided(cls.set) ? levels->level(cls.set, rank) : 0;
       return {std::max(load, level), load, 0, rank, replica};
     };
     if (!heaps[set])
@@ -131,7 +131,7 @@ Shares largest_first(const OwnerProblem& problem, const OwnerClasses& classes) {
         shares.push_back({static_cast<int32_t>(c), 0});
       ++shares.back().count;
       out.load[static_cast<size_t>(rank)] += cls.cost;
-      levels.place(cls.set, rank, cls.cost);
+      if (levels) levels->place(cls.set, rank, cls.cost);
     }
   }
   return out;
@@ -167,11 +167,22 @@ std::vector<int32_t> deal(const OwnerProblem& problem, const OwnerClasses& class
 
 Ownership assign_owners(const OwnerProblem& problem) {
   const OwnerClasses classes = classify(problem);
-  Shares shares = largest_first(problem, classes);
-  const auto busiest = [&] { return std::max_element(shares.load.begin(), shares.load.end()); };
+  SetLevels levels(problem, classes);
+  Shares shares = largest_first(problem, classes, &levels);
+  const auto largest = [](const Shares& s) {
+    return std::max_element(s.load.begin(), s.load.end());
+  };
+  const auto busiest = [&] { return largest(shares); };
   Ownership out;
   out.lower_bound = owner_lower_bound(problem, classes, *busiest());
   rebalance(problem, classes, out.lower_bound, shares);
+  if (levels.any_divided() && *busiest() > out.lower_bound) {
+    // Levels are means, so they can mislead if a part covers only some ranks of the set. A gain of
+    // 1% is not worth a worse distribution over nodes and replicas.
+    Shares without = largest_first(problem, classes, nullptr);
+    rebalance(problem, classes, out.lower_bound, without);
+    if (*largest(without) < *busiest() - out.lower_bound / 100) shares = std::move(without);
+  }
   out.owner = deal(problem, classes, shares);
   out.makespan = *busiest();
   const auto rank = static_cast<int32_t>(busiest() - shares.load.begin());

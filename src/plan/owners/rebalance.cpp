@@ -44,6 +44,7 @@ class Search {
   }
 
   void run(int64_t lower_bound) {
+    lower_bound_ = lower_bound;
     for (int32_t rank = 0; rank < std::ssize(shares_.load); ++rank)
       busiest_first_.emplace(-load(rank), rank);
     bool improved = true;
@@ -68,12 +69,15 @@ class Search {
 
   /// Applies the best move or swap after which both `from` and its partner have less load than
   /// `from` has now. If there is none and `from` is one of the busiest ranks, tries to exchange two
-  /// items for one, or one for two, and then several equal items for several equal ones. Skips
-  /// partners that have not changed since the last failed search.
+  /// items for one, or one for two. If its load is more than 1% above the lower bound, it then
+  /// tries to exchange several equal items for several equal ones. Skips partners that have not
+  /// changed since the last failed search.
   bool improve(int32_t from, bool busiest) {
     const auto f = static_cast<size_t>(from);
     for (const size_t depth : {0, 1, 2}) {
       if (depth > 0 && !busiest) break;
+      // Several items make the parts of chunks uneven, which costs more time than 1% of the load.
+      if (depth == 2 && load(from) <= lower_bound_ + lower_bound_ / 100) break;
       int64_t& settled = settled_[f][depth];
       const int64_t since = changed_[f] > settled ? -1 : settled;
       Change best{load(from)};
@@ -191,7 +195,7 @@ class Search {
   std::vector<int64_t> changed_;                         // for each rank, when it last changed
   // For each rank, when its last failed search of each depth took place.
   std::vector<std::array<int64_t, 3>> settled_;
-  int64_t now_ = 1, trials_ = 0;
+  int64_t now_ = 1, trials_ = 0, lower_bound_ = 0;
 };
 
 }  // namespace

@@ -8,9 +8,19 @@ namespace muonrt {
 
 namespace {
 
-/// The most updates of a rank's level that the items of one set may cause. A set with more counts
-/// as not divided.
-constexpr int64_t kUpdates = 100'000'000;
+/// The most updates of levels for one set: each item that many ranks may own can outdate the levels
+/// of all ranks of a part. A set with more counts as not divided.
+constexpr int64_t kUpdates = 4'000'000;
+
+/// Returns whether a set of ranks contains all ranks of another set. Both are ascending.
+bool contains(const std::vector<int32_t>& set, const std::vector<int32_t>& part) {
+  if (part.front() < set.front() || part.back() > set.back()) return false;
+  if (part.size() > set.size() / 16)
+    return std::includes(set.begin(), set.end(), part.begin(), part.end());
+  return std::all_of(part.begin(), part.end(), [&](int32_t rank) {
+    return std::binary_search(set.begin(), set.end(), rank);
+  });
+}
 
 }  // namespace
 
@@ -38,16 +48,16 @@ SetLevels::SetLevels(const OwnerProblem& problem, const OwnerClasses& classes)
     for (const int32_t other : sets_of_[static_cast<size_t>(ranks.front())]) {
       const auto o = static_cast<size_t>(other);
       const std::vector<int32_t>& larger = problem.sets[o];
-      if (sizes_[o] <= sizes_[s] ||
-          !std::includes(larger.begin(), larger.end(), ranks.begin(), ranks.end()))
-        continue;
+      if (o == s || sizes_[o] < sizes_[s] || !contains(larger, ranks)) continue;
       outer_[s].push_back(other);
       loads_[o] += own[s];
-      largest_part[o] = std::max(largest_part[o], sizes_[s]);
+      if (sizes_[o] > sizes_[s]) largest_part[o] = std::max(largest_part[o], sizes_[s]);
     }
   }
+  int64_t outside = 0;  // items of sets with parts
+  for (size_t s = 0; s < problem.sets.size(); ++s) outside += largest_part[s] > 0 ? items[s] : 0;
   for (size_t s = 0; s < problem.sets.size(); ++s)
-    divided_[s] = largest_part[s] > 0 && items[s] <= kUpdates / largest_part[s];
+    divided_[s] = largest_part[s] > 0 && outside <= kUpdates / largest_part[s];
 }
 
 bool SetLevels::is_part(int32_t part, int32_t set) const {

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -20,6 +22,9 @@ class SetLevels {
 
   /// Returns true if the items of other sets may only be on a part of this set's ranks.
   bool divided(int32_t set) const { return divided_[static_cast<size_t>(set)]; }
+  bool any_divided() const {
+    return std::find(divided_.begin(), divided_.end(), true) != divided_.end();
+  }
   /// Returns the largest mean of the sets that contain the rank and are a part of `set`, or 0.
   int64_t level(int32_t set, int32_t rank) const;
   /// An item that the ranks of `set` may own is now on this rank.
@@ -30,7 +35,7 @@ class SetLevels {
 
   std::vector<int64_t> sizes_, loads_;         // by set
   std::vector<bool> divided_;                  // by set
-  std::vector<std::vector<int32_t>> outer_;    // by set: the larger sets that contain it, ascending
+  std::vector<std::vector<int32_t>> outer_;    // by set: the other sets that contain it, ascending
   std::vector<std::vector<int32_t>> sets_of_;  // by rank: the sets that contain it, ascending
 };
 

@@ -117,21 +117,24 @@ TEST_CASE("relay: no rank returns to more than max_peers peers, if possible",
   }
 }
 
-TEST_CASE("relay: chunks with two levels come after the first window - 1 others",
+TEST_CASE("relay: up to window - 1 chunks with two levels come after window - 1 others",
           "[unit][plan][relay]") {
-  // On eight ranks, five chunks of direct returns and one in two levels.
+  // On eight ranks, five chunks of direct returns (D), and two chunks in two levels (R).
   Problem p;
   p.options.max_peers = 3;
   p.options.chunk_bytes = 1;
   const auto on = plan_case::mesh({4, 2});
   for (int i = 0; i < 40; ++i) plan_case::add(p, placed(cat("near", i), on, {64, 64}, {kS, kS}));
-  for (int i = 0; i < 8; ++i) plan_case::add(p, placed(cat("far", i), on, {64, 64}, {kR, kS}));
-  for (const auto& [window, place] : {std::pair(1, 0), {2, 1}, {3, 2}, {6, 5}, {64, 5}}) {
+  for (int i = 0; i < 16; ++i) plan_case::add(p, placed(cat("far", i), on, {64, 64}, {kR, kS}));
+  for (const auto& [window, order] :
+       {std::pair(1, "DDDDDRR"), {2, "DRDDDDR"}, {3, "DDRRDDD"}, {6, "DDDDDRR"}, {64, "DDDDDRR"}}) {
     p.options.window = window;
     const Plan plan(p);
-    REQUIRE(plan.chunks().size() == 6);
-    for (int k = 0; k < 6; ++k) CHECK((plan.chunks()[k].relay > 0) == (k == place));
-    for (const Matrix& m : plan.matrices()) CHECK((m.chunk == place) == (m.param >= 40));
+    std::string found;
+    for (const ChunkSpec& chunk : plan.chunks()) found += chunk.relay > 0 ? 'R' : 'D';
+    CHECK(found == order);
+    for (const Matrix& m : plan.matrices())
+      CHECK((found[static_cast<size_t>(m.chunk)] == 'R') == (m.param >= 40));
   }
 }
 
