@@ -113,8 +113,7 @@ void TcpWorld::connect(int32_t peer) {
 void TcpWorld::continue_handshake(int32_t peer) {
   Link& l = link(peer);
   if (l.dial.state == Dial::State::kGreeted)
-    l.dial.send_claim(key_,
-                      {kClaim, rank_, size_, 0, kProtocolVersion, 0, peer, fresh_nonce(), {}});
+    l.dial.send_claim(key_, {.rank = rank_, .size = size_, .to = peer, .nonce = fresh_nonce()});
   if (l.dial.is_waiting()) return;
   if (l.dial.state == Dial::State::kAnswered) {
     l.socket = std::move(l.dial.socket);

@@ -39,14 +39,23 @@ struct Hostile {
   std::string content;
 };
 
+Hostile frame_of(const char* name, FrameKind kind, int from, int to, const std::string& content) {
+  const auto bytes = std::ssize(content);
+  return {name,
+          {.kind = kind,
+           .channel = kChannel,
+           .from = from,
+           .to = to,
+           .message_bytes = bytes,
+           .payload_bytes = bytes},
+          content};
+}
+
 /// Frames that `from` sends to `to`, the only other rank, which expects a message of 16 bytes. Each
 /// differs from a valid one in one field.
 std::vector<Hostile> hostile_frames(int from, int to) {
   const auto frame = [&](const char* name, FrameKind kind, const std::string& content) {
-    const auto bytes = std::ssize(content);
-    return Hostile{name,
-                   {0, static_cast<int32_t>(kind), kChannel, from, to, 0, bytes, 0, bytes, 0, 0},
-                   content};
+    return frame_of(name, kind, from, to, content);
   };
   std::vector<Hostile> out;
   const auto change = [&](const Hostile& valid, auto FrameHeader::*field, auto... values) {
@@ -125,7 +134,8 @@ TEST_CASE("tcp: no frame of a hostile rank makes a result wrong or allocates muc
       const auto [transport, other] = one_of_two(me);
       send_frame(other, frame);
       const auto outcome = receive_error(*transport, 1 - me);
-      INFO("rank " << me << ": " << frame.name << " (kind " << frame.head.kind << ")");
+      INFO("rank " << me << ": " << frame.name << " (kind " << static_cast<int>(frame.head.kind)
+                   << ")");
       REQUIRE(outcome);
       INFO(outcome->message());
       CHECK((outcome->status() == Status::kComm || outcome->status() == Status::kMismatch));
@@ -140,8 +150,7 @@ TEST_CASE("tcp: the text of a peer's error has no control characters", "[unit][c
   const ErrorFrameHeader error{static_cast<int32_t>(Status::kAborted), -1};
   std::string content(reinterpret_cast<const char*>(&error), sizeof error);
   content += "a\x1b[2Jb\x7f";
-  const auto bytes = std::ssize(content);
-  send_frame(other, {"", {0, 3, kChannel, 1, kToAll, 0, bytes, 0, bytes, 0, 0}, content});
+  send_frame(other, frame_of("", FrameKind::kError, 1, kToAll, content));
   CHECK(is_error(receive_error(*transport, 1), Status::kAborted, "a?[2Jb?"));
 }
 
@@ -151,7 +160,8 @@ TEST_CASE("tcp: a message is sent when its receiver expects it, and an abort end
   const SendTo send{0, much.data(), std::ssize(much)};
   for (const bool granted : {false, true}) {
     const auto [transport, other] = one_of_two(1);
-    Hostile grant{"", {0, 2, kChannel, 0, 1, 0, std::ssize(much), 0, 0, 0, 0}, ""};
+    Hostile grant = frame_of("", FrameKind::kGrant, 0, 1, "");
+    grant.head.message_bytes = std::ssize(much);
     if (granted) send_frame(other, grant);
     const auto begin = Deadline::Clock::now();
     std::thread beside([&, t = transport.get()] {
