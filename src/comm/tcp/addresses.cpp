@@ -129,12 +129,6 @@ SocketAddress::SocketAddress(const sockaddr* address) {
   std::memcpy(&data_, address, length());
 }
 
-SocketAddress SocketAddress::any(int family) {
-  SocketAddress out;
-  out.data_.sin6_family = static_cast<sa_family_t>(family);
-  return out;
-}
-
 SocketAddress SocketAddress::with_port(uint16_t other) const {
   SocketAddress out = *this;
   out.data_.sin6_port = htons(other);

@@ -15,8 +15,6 @@ class SocketAddress {
  public:
   SocketAddress() = default;  // no address
   explicit SocketAddress(const sockaddr* address);
-  /// The address for all addresses of this machine.
-  static SocketAddress any(int family);
 
   int family() const { return data_.sin6_family; }  // AF_INET, AF_INET6; 0: no address
   uint16_t port() const { return ntohs(data_.sin6_port); }

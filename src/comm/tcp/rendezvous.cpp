@@ -87,9 +87,9 @@ void listen_for_ranks(const Rendezvous& rendezvous, const std::vector<SocketAddr
   };
   if (here || !rendezvous.interface.empty()) return listen(local);
   try {
-    listen(SocketAddress::any(AF_INET6));  // IPv4, too
+    listen(resolve("[::]:0")[0]);  // IPv4, too
   } catch (const Error&) {
-    listen(SocketAddress::any(AF_INET));
+    listen(resolve("0.0.0.0:0")[0]);
   }
 }
 

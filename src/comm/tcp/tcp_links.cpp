@@ -83,7 +83,7 @@ void TcpWorld::poll_links(Lock& lock, Poll& p, int timeout_ms) {
       l.dial.fail(Dial::State::kUnreachable, "no answer for 20 s");
       continue_handshake(peer);
     }
-    retrying_ = retrying_ || (l.state == Link::State::kNone && !l.why.empty() && !l.failed);
+    retrying_ = retrying_ || (l.state == Link::State::kNone && !l.why.empty());
   }
 }
 
@@ -103,7 +103,7 @@ void TcpWorld::serve() {
 /// Starts to connect to a lower rank; a higher rank connects to this one.
 void TcpWorld::connect(int32_t peer) {
   Link& l = link(peer);
-  if (peer > rank_ || l.failed || !l.try_again.passed()) return;
+  if (peer > rank_ || !l.try_again.passed()) return;
   l.dial = Dial(addresses_[static_cast<size_t>(peer)], from_);
   l.state = Link::State::kConnecting;
   l.connect_by = Deadline::in_ms(kConnectMs);
@@ -119,8 +119,7 @@ void TcpWorld::continue_handshake(int32_t peer) {
     l.socket = std::move(l.dial.socket);
     return open(peer);
   }
-  l.failed = l.dial.state != Dial::State::kClosed;
-  l.state = Link::State::kNone;
+  l.state = l.dial.state == Dial::State::kClosed ? Link::State::kNone : Link::State::kFailed;
   l.why.swap(l.dial.why);
   l.try_again = Deadline::in_ms(kRetryMs);
 }

@@ -272,8 +272,8 @@ std::optional<Error> TcpWorld::why_impossible(Channel& channel, int32_t of) {
   Peer& peer = channel.of(of);
   const Link& l = link(of);
   const auto& since = disconnected_[static_cast<size_t>(of)];
-  const bool connecting = l.state != Link::State::kNone && l.state != Link::State::kClosed;
-  const bool ended = l.state == Link::State::kClosed || l.failed || peer.left;
+  const bool connecting = l.state == Link::State::kConnecting || l.state == Link::State::kOpen;
+  const bool ended = peer.left || (!connecting && l.state != Link::State::kNone);
   const bool hears_why = rank_ > 0 && of > 0 && link(0).state == Link::State::kOpen;
   if (ended && hears_why && !peer.left_forwarded && !since) {
     if (!peer.ended) peer.ended = Clock::now();
@@ -283,7 +283,7 @@ std::optional<Error> TcpWorld::why_impossible(Channel& channel, int32_t of) {
   if (peer.left || (peer.left_forwarded && !connecting)) return disconnected_error(of, "");
   if (since && (!connecting || Clock::now() - *since > kDisconnectGrace))
     return disconnected_error(of, "");
-  if (l.failed) return make_error(Status::kComm, missing_link_text(of));
+  if (l.state == Link::State::kFailed) return make_error(Status::kComm, missing_link_text(of));
   return std::nullopt;
 }
 

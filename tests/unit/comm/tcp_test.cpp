@@ -1,5 +1,5 @@
-// Ranks over TCP: frames that no rank of muonrt makes, flow control, a blocked port, and many
-// ranks. The simulation has changed bits, lost connections and connections without a proof.
+// Ranks over TCP: frames that no rank of muonrt makes, a blocked port, and many ranks. The
+// simulation has flow control, changed bits, lost connections and connections without a proof.
 #include <sys/ioctl.h>
 
 #include <array>
@@ -177,31 +177,6 @@ TEST_CASE("tcp: a message is sent when its receiver expects it, and an abort end
     ioctl(other.fd(), FIONREAD, &arrived);
     CHECK((arrived > 4096) == granted);
   }
-}
-
-TEST_CASE("tcp: small messages may be early, and a sender waits if its peer receives none",
-          "[unit][comm][rendezvous]") {
-  auto ranks = over_tcp(2);
-  std::atomic<int> sent = 0;
-  const auto errors = on_ranks(2, [&](int rank) {
-    Transport& mine = *ranks[static_cast<size_t>(rank)];
-    mine.set_timeout_ms(30'000);
-    for (char i = 0; i < 10; ++i) {
-      std::vector<char> data(kEarlyBytes, i);
-      const SendTo send{1, data.data(), kEarlyBytes};
-      const ReceiveFrom receive{0, data.data(), kEarlyBytes};
-      if (rank == 0) {
-        mine.exchange({&send, 1}, {});
-        ++sent;
-        continue;
-      }
-      std::this_thread::sleep_for(std::chrono::milliseconds(i == 3 ? 50 : 0));
-      if (sent > i + 1) throw Error(Status::kInternal, "too early");
-      mine.exchange({}, {&receive, 1});
-      if (data != std::vector<char>(kEarlyBytes, i)) throw Error(Status::kCorrupt, "wrong bytes");
-    }
-  });
-  CHECK(text_of(errors) == "");
 }
 
 TEST_CASE("tcp: a connection between ranks that is blocked is an error with both addresses",
