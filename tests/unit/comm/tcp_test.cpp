@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "comm/tcp/frame.hpp"
+#include "support/faults/allocation_failure.hpp"
 #include "support/loopback.hpp"
 #include "support/tcp_ranks.hpp"
 #include "support/thread_ranks.hpp"
@@ -18,6 +19,8 @@
 
 using namespace muonrt;
 using namespace transport_test;
+using support::AllocationFailure;
+using support::refusal;
 
 namespace {
 
@@ -177,6 +180,38 @@ TEST_CASE("tcp: a message is sent when its receiver expects it, and an abort end
     ioctl(other.fd(), FIONREAD, &arrived);
     CHECK((arrived > 4096) == granted);
   }
+}
+
+TEST_CASE("tcp: operations after the first ones do not allocate", "[unit][tcp]") {
+  const auto ranks = over_tcp(3);
+  refusal.disarm();
+  const auto errors = on_ranks(3, [&](int r) {
+    AllocationFailure::mark(false);
+    Transport& mine = *ranks[static_cast<size_t>(r)];
+    std::vector<char> data(1 << 20), all(3 << 20);
+    for (int turn = 0; turn < 4; ++turn) {
+      for (const int64_t bytes : {1, 1 << 20}) {
+        const SendTo send{(r + 1) % 3, data.data(), bytes};
+        const ReceiveFrom receive{(r + 2) % 3, all.data(), bytes};
+        mine.exchange({&send, 1}, {&receive, 1});
+        if (r == 0) mine.exchange({&send, 1}, {});
+        if (r == 1) mine.exchange({}, {&receive, 1});
+        mine.allgather(data.data(), all.data(), bytes);
+      }
+      // From now on allocations of the service thread of rank 0 fail.
+      if (turn == 0 && r == 0) refusal.begin_drought();
+      mine.allgather(data.data(), all.data(), 1);
+      if (turn == 0) {
+        AllocationFailure::mark(true);
+        if (r == 1) refusal.arm(0);
+      }
+    }
+    AllocationFailure::mark(false);
+    mine.allgather(data.data(), all.data(), 1);
+  });
+  CHECK(text_of(errors) == "");
+  CHECK_FALSE(refusal.fired());
+  refusal.disarm();
 }
 
 TEST_CASE("tcp: a connection between ranks that is blocked is an error with both addresses",
