@@ -70,6 +70,8 @@ TEST_CASE("rendezvous abi: an error names a field that is not set", "[unit][comm
   tcp.address = "localhost:1234";
   check_tcp_error("options.secret is NULL");
   tcp.secret = "0123456789abcdef";
+  tcp.secret_bytes = 15;
+  check_tcp_error("secret_bytes is 15, but must be between 16 and 4096");
   tcp.secret_bytes = 16;
   check_tcp_error("rank -1 of 0");
   tcp.timeout_ms = 0;
