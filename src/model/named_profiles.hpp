@@ -21,7 +21,8 @@ std::string profile_names();
 
 /// Returns the profile of this name, or the one that a JSON text describes.
 /// @param what  names the argument in errors.
-/// Errors: INVALID_ARGUMENT for an unknown name, and those of parse_profile().
+/// Errors: INVALID_ARGUMENT for an unknown name, and for a missing or unknown field, a field
+/// without a source, or a number out of range; CORRUPT for invalid JSON.
 MachineProfile find_profile(std::string_view name_or_json, const std::string& what);
 
 }  // namespace muonrt

@@ -24,7 +24,8 @@ struct StrategyStep {
 /// products, batches, transport dtype and link model are those of muonrt for all of them.
 /// @param ours  with the time of its step. If it repeats matrices in replicas, the others divide
 ///     those of a plan that does not. The trainer reduces partial gradients for the others.
-/// Errors: those of simulate().
+/// Errors: NOT_SUPPORTED if the caller's functions exchange the messages, because their time is
+/// unknown.
 std::vector<StrategyStep> compare_strategies(const Planning& ours, const Simulation& step,
                                              const MachineProfile& profile);
 

@@ -60,33 +60,34 @@ std::vector<LocalAddress> own_addresses() {
   return out;
 }
 
-/// Calls getaddrinfo(). Throws OUT_OF_MEMORY, because that error says nothing about the name.
-int get_address_info(const char* host, const char* port, const addrinfo& hints, addrinfo** list) {
-  const int result = getaddrinfo(host, port, &hints, list);
-  if (result == EAI_MEMORY || (result == EAI_SYSTEM && errno == ENOMEM))
-    throw Error(Status::kOutOfMemory);
-  return result;
-}
-
-/// Parses a numeric address, which may have several forms ("fd00:0::5" and "fd00::5"). Returns none
-/// if the text is not an address.
-std::vector<SocketAddress> address_of(const std::string& number) {
+/// Appends the addresses of a host to `out`, without duplicates. Returns the result of
+/// getaddrinfo(). Errors: OUT_OF_MEMORY, which says nothing about the host.
+int get_addresses(const std::string& host, const std::string& port, int flags,
+                  std::vector<SocketAddress>& out) {
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = AI_NUMERICHOST;
+  hints.ai_flags = AI_NUMERICSERV | flags;
   addrinfo* list = nullptr;
-  if (number.empty() || get_address_info(number.c_str(), nullptr, hints, &list) != 0) return {};
+  const int result = getaddrinfo(host.c_str(), port.c_str(), &hints, &list);
+  if (result == EAI_MEMORY || (result == EAI_SYSTEM && errno == ENOMEM))
+    throw Error(Status::kOutOfMemory);
+  if (result != 0) return result;
   const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owner(list, freeaddrinfo);
-  return {SocketAddress(list->ai_addr)};
+  for (const addrinfo* one = list; one; one = one->ai_next) {
+    if (one->ai_family != AF_INET && one->ai_family != AF_INET6) continue;
+    const SocketAddress address(one->ai_addr);
+    if (std::find(out.begin(), out.end(), address) == out.end()) out.push_back(address);
+  }
+  return 0;
 }
 
 /// Returns the addresses of the interface with that name, or the local address with that number.
 std::vector<LocalAddress> addresses_of_interface(const std::string& interface) {
-  const std::vector<LocalAddress> all = own_addresses();
-  const std::vector<SocketAddress> number = address_of(interface);
+  std::vector<SocketAddress> number;  // may have several forms ("fd00:0::5" and "fd00::5")
+  get_addresses(interface, "0", AI_NUMERICHOST, number);
   std::vector<LocalAddress> out;
   std::string names;
-  for (const LocalAddress& own : all) {
+  for (const LocalAddress& own : own_addresses()) {
     const bool by_number = !number.empty() && own.address.same_host(number[0]);
     if (own.interface == interface || by_number) out.push_back(own);
     names += cat(names.empty() ? "" : ", ", own.interface, " ", own.address.host());
@@ -98,7 +99,7 @@ std::vector<LocalAddress> addresses_of_interface(const std::string& interface) {
 
 struct HostAndPort {
   std::string host, port;
-  bool number;  // the host is a number, so an error is final
+  bool number = false;  // the host is a number or invalid, so an error is final
 };
 
 HostAndPort parse_address(const std::string& text) {
@@ -106,25 +107,18 @@ HostAndPort parse_address(const std::string& text) {
   MUONRT_REQUIRE(colon != std::string::npos && colon > 0 && colon + 1 < text.size(),
                  Status::kInvalidArgument, "rendezvous: address is '", text,
                  "', but must be host:port, or [address]:port for IPv6; correct it");
-  HostAndPort out{text.substr(0, colon), text.substr(colon + 1), false};
-  const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
+  HostAndPort out{text.substr(0, colon), text.substr(colon + 1)};
   const std::string& port = out.port;
-  MUONRT_REQUIRE(std::all_of(port.begin(), port.end(), is_digit) && port.size() <= 5 &&
+  MUONRT_REQUIRE(port.find_first_not_of("0123456789") == std::string::npos && port.size() <= 5 &&
                      std::stoi(port) <= 65535,
                  Status::kInvalidArgument, "rendezvous: the port of address '", text, "' is '",
                  port, "'; pass 1 to 65535");
   std::string& host = out.host;
   const bool brackets = host.front() == '[' && host.back() == ']';
   if (brackets) host = host.substr(1, host.size() - 2);
-  const bool name = std::none_of(host.begin(), host.end(), [](char c) {
-    return static_cast<unsigned char>(c) <= ' ' || c == '/' || c == '[' || c == ']' || c == '@';
-  });
-  MUONRT_REQUIRE(!host.empty() && name, Status::kInvalidArgument,
-                 "rendezvous: the host of address '", text, "' is '", host,
-                 "'; pass a host name or an IP address");
-  out.number =
-      brackets || host.find(':') != std::string::npos ||
-      std::all_of(host.begin(), host.end(), [&](char c) { return c == '.' || is_digit(c); });
+  const auto is_outside_names = [](char c) { return is_control(c) || std::strchr(" /:@[]", c); };
+  out.number = brackets || host.find_first_not_of("0123456789.") == std::string::npos ||
+               std::any_of(host.begin(), host.end(), is_outside_names);
   return out;
 }
 
@@ -133,12 +127,6 @@ HostAndPort parse_address(const std::string& text) {
 SocketAddress::SocketAddress(const sockaddr* address) {
   data_.sin6_family = address->sa_family;
   std::memcpy(&data_, address, length());
-}
-
-SocketAddress SocketAddress::any(int family) {
-  SocketAddress out;
-  out.data_.sin6_family = static_cast<sa_family_t>(family);
-  return out;
 }
 
 SocketAddress SocketAddress::with_port(uint16_t other) const {
@@ -185,23 +173,13 @@ std::string with_port(const std::string& host_and_port, uint16_t port) {
 
 std::vector<SocketAddress> look_up(const std::string& host_and_port, std::string& why) {
   const HostAndPort at = parse_address(host_and_port);
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = AI_NUMERICSERV | (at.number ? AI_NUMERICHOST : 0);
-  addrinfo* list = nullptr;
-  const int result = get_address_info(at.host.c_str(), at.port.c_str(), hints, &list);
-  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owner(list, freeaddrinfo);
+  std::vector<SocketAddress> out;
+  const int result = get_addresses(at.host, at.port, at.number ? AI_NUMERICHOST : 0, out);
   MUONRT_REQUIRE(result == 0 || !at.number, Status::kInvalidArgument,
                  "rendezvous: the host of address '", host_and_port, "' is '", at.host,
                  "'; pass a host name or an IP address");
   why = cat("host '", at.host, "' cannot be resolved");
   if (result != 0) why += cat(" (", gai_strerror(result), ")");
-  std::vector<SocketAddress> out;
-  for (const addrinfo* one = result == 0 ? list : nullptr; one; one = one->ai_next) {
-    if (one->ai_family != AF_INET && one->ai_family != AF_INET6) continue;
-    const SocketAddress address(one->ai_addr);
-    if (std::find(out.begin(), out.end(), address) == out.end()) out.push_back(address);
-  }
   return out;
 }
 

@@ -15,8 +15,6 @@ class SocketAddress {
  public:
   SocketAddress() = default;  // no address
   explicit SocketAddress(const sockaddr* address);
-  /// The address for all addresses of this machine.
-  static SocketAddress any(int family);
 
   int family() const { return data_.sin6_family; }  // AF_INET, AF_INET6; 0: no address
   uint16_t port() const { return ntohs(data_.sin6_port); }
@@ -54,7 +52,8 @@ std::string with_port(const std::string& host_and_port, uint16_t port);
 /// timeouts. Errors: INVALID_ARGUMENT if the text has another form.
 std::vector<SocketAddress> look_up(const std::string& host_and_port, std::string& why);
 
-/// The same. Errors: also COMM if the name cannot be resolved.
+/// The same. Errors: INVALID_ARGUMENT if the text has another form; COMM if the name cannot be
+/// resolved.
 std::vector<SocketAddress> resolve(const std::string& host_and_port);
 
 /// Returns this machine's addresses, with port 0, except the link-local ones, which have no meaning

@@ -142,12 +142,10 @@ class AddressFile {
   }
 
   Descriptor create_draft(std::string& draft) const {
-    draft = cat('.', name_, '.');
-    const Nonce run_nonce = fresh_nonce();
-    for (size_t i = 0; i < 8; ++i) {
-      draft += "0123456789abcdef"[run_nonce[i] >> 4];
-      draft += "0123456789abcdef"[run_nonce[i] & 15];
-    }
+    const Nonce random = fresh_nonce();
+    uint64_t number = 0;
+    std::memcpy(&number, random.data(), sizeof number);
+    draft = cat('.', name_, '.', number);
     Descriptor out([&] {
       return openat(folder_.fd(), draft.c_str(), O_WRONLY | O_CREAT | O_EXCL | kOpen, 0600);
     });
@@ -176,7 +174,7 @@ TcpConnections accept_through_folder(const Rendezvous& rendezvous, const Address
                    "shared folder: rank 0's machine has no "
                    "network address, not even the loopback address; configure one (ip link set lo "
                    "up)");
-    listeners = listen_in_range(addresses, rendezvous.ports, std::max(64, rendezvous.size));
+    listeners = listen_in_range(addresses, rendezvous.ports);
     std::string bound;
     for (const Socket& listener : listeners) bound += bytes_of(address_of(listener));
     head.proof = proof_of(rendezvous, head, bound);

@@ -20,15 +20,17 @@ enum class FrameKind : int32_t {
   kDisconnected = 5,  // from rank 0: the connection of `from` has ended
 };
 
+constexpr int32_t kToAll = -1;
+
 struct FrameHeader {
-  uint32_t magic;
-  int32_t kind;
-  uint64_t channel;
-  int32_t from, to;
-  uint64_t number;  // of the message, among those of the channel from one rank to the other
-  int64_t message_bytes, offset, payload_bytes;
-  uint32_t content_sum;  // CRC-32C of the payload
-  uint32_t head_sum;     // CRC-32C of all fields before this one
+  uint32_t magic = 0;
+  FrameKind kind = {};
+  uint64_t channel = 0;
+  int32_t from = 0, to = kToAll;
+  uint64_t number = 0;  // of the message, among those of the channel from one rank to the other
+  int64_t message_bytes = 0, offset = 0, payload_bytes = 0;
+  uint32_t content_sum = 0;  // CRC-32C of the payload
+  uint32_t head_sum = 0;     // CRC-32C of all fields before this one
 };
 static_assert(sizeof(FrameHeader) == 64);
 
@@ -42,7 +44,6 @@ constexpr uint16_t kProtocolVersion = 6;
 constexpr uint32_t kFrameMagic = 0x314d524d + ((kProtocolVersion - 1) << 24);
 constexpr int64_t kMaxPayloadBytes = int64_t{256} << 10;
 constexpr int64_t kTextLimit = 4000;  // bytes of an error's text
-constexpr int32_t kToAll = -1;
 /// A message of at most this size may be sent before its receive is posted.
 constexpr int64_t kEarlyBytes = 16384;
 
@@ -58,26 +59,17 @@ inline FrameHeader with_checksums(FrameHeader h, const void* content) {
   return h;
 }
 
-inline FrameHeader data_frame(uint64_t channel, int32_t from, int32_t to, uint64_t number,
-                              const void* message, int64_t bytes, int64_t offset) {
-  const FrameHeader h{
-      0,      static_cast<int32_t>(FrameKind::kData),     channel, from, to, number, bytes,
-      offset, std::min(kMaxPayloadBytes, bytes - offset), 0,       0};
-  return with_checksums(h, static_cast<const char*>(message) + offset);
-}
-
 /// Returns what is wrong with a header that rank `me` of `size` reads from its connection to rank
 /// `peer`; null: nothing.
 inline const char* frame_problem(const FrameHeader& h, int32_t peer, int32_t me, int size) {
   if (h.magic != kFrameMagic || h.head_sum != head_sum(h))
     return "the checksum of a frame header is wrong, so data was corrupted in transit";
-  const auto kind = static_cast<FrameKind>(h.kind);
-  const bool between = kind == FrameKind::kData || kind == FrameKind::kGrant;
+  const bool between = h.kind == FrameKind::kData || h.kind == FrameKind::kGrant;
   const bool forwarded = !between && peer == 0 && h.from >= 0 && h.from < size && h.from != me;
   if ((h.from != peer && !forwarded) || (h.to != me && (between || h.to != kToAll)))
     return "a frame has an invalid sender or receiver";
   int64_t least = 0, most = 0;  // bytes of the payload
-  switch (kind) {
+  switch (h.kind) {
     case FrameKind::kData: {
       const bool inside =
           h.offset >= 0 && h.offset < h.message_bytes && h.offset % kMaxPayloadBytes == 0;

@@ -42,9 +42,7 @@ Digest key_of(const std::string& secret, const Nonce& run) {
 }
 
 Answer make_answer(Status status, const std::string& message) {
-  Answer out{};
-  out.magic = kAnswer;
-  out.status = static_cast<int32_t>(status);
+  Answer out{.status = static_cast<int32_t>(status)};
   std::memcpy(out.message.data(), message.data(), std::min(message.size(), out.message.size() - 1));
   return out;
 }

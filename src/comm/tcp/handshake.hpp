@@ -25,33 +25,33 @@ constexpr size_t kSecretBytes = 16;  // minimum size of a secret
 using Nonce = std::array<uint8_t, 32>;
 using Digest = Sha256::Digest;
 
-struct Greeting {
-  std::array<char, 8> magic;
-  Nonce nonce;
-};
-struct Claim {
-  std::array<char, 8> magic;
-  int32_t rank, size, version;
-  uint16_t wire;  // kProtocolVersion
-  uint16_t port;  // rendezvous: at which the rank listens for other ranks; 0: at none
-  int32_t to;     // the listening rank
-  Nonce nonce;    // rendezvous: equal in all attempts of a process
-  Digest proof;
-};
-struct Answer {
-  std::array<char, 8> magic;
-  int32_t status;
-  std::array<char, 500> message;
-  // The end of a rendezvous, after which rank 0 sends the addresses of all ranks:
-  Nonce run;         // different for every rendezvous
-  Digest addresses;  // HMAC of the addresses
-  Digest proof;
-};
-static_assert(sizeof(Greeting) == 40 && sizeof(Claim) == 92 && sizeof(Answer) == 608);
-
 constexpr std::array<char, 8> kGreeting = {'m', 'u', 'o', 'n', 'r', 't', 'G', '1'};
 constexpr std::array<char, 8> kClaim = {'m', 'u', 'o', 'n', 'r', 't', 'C', '1'};
 constexpr std::array<char, 8> kAnswer = {'m', 'u', 'o', 'n', 'r', 't', 'A', '1'};
+
+struct Greeting {
+  std::array<char, 8> magic = kGreeting;
+  Nonce nonce{};
+};
+struct Claim {
+  std::array<char, 8> magic = kClaim;
+  int32_t rank = 0, size = 0, version = 0;
+  uint16_t wire = kProtocolVersion;
+  uint16_t port = 0;  // rendezvous: at which the rank listens for other ranks; 0: at none
+  int32_t to = 0;     // the listening rank
+  Nonce nonce{};      // rendezvous: equal in all attempts of a process
+  Digest proof{};
+};
+struct Answer {
+  std::array<char, 8> magic = kAnswer;
+  int32_t status = 0;
+  std::array<char, 500> message{};
+  // The end of a rendezvous, after which rank 0 sends the addresses of all ranks:
+  Nonce run{};         // different for every rendezvous
+  Digest addresses{};  // HMAC of the addresses
+  Digest proof{};
+};
+static_assert(sizeof(Greeting) == 40 && sizeof(Claim) == 92 && sizeof(Answer) == 608);
 
 /// Returns the bytes of a value, or the first ones.
 template <class T>
@@ -114,9 +114,9 @@ struct Dial {
   State state = State::kUnreachable;
   Socket socket;
   std::string why;
-  Greeting greeting{};
-  Claim claim{};
-  Answer answer{};
+  Greeting greeting;
+  Claim claim;
+  Answer answer;
 
  private:
   size_t got_ = 0;  // bytes of the message that is read

@@ -23,14 +23,13 @@ struct Stage {
 /// The connection between this rank and another one: the frames that are being written and read.
 /// No function blocks. Threads: one at a time.
 struct Link {
-  enum class State { kNone, kConnecting, kOpen, kClosed };
+  enum class State { kNone, kConnecting, kOpen, kClosed, kFailed };  // kFailed: cannot connect
   /// Where the payload of a frame goes.
   enum class Sink { kDiscard, kReceive, kEarly, kText };
 
   State state = State::kNone;
   Socket socket;
   std::string why;       // why the last attempt to connect failed, or the link has ended
-  bool failed = false;   // this rank cannot connect
   bool goodbye = false;  // the peer has left all channels
   Dial dial;             // kConnecting
   Deadline try_again = Deadline::in_ms(0), connect_by = Deadline::in_ms(0);

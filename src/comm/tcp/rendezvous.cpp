@@ -19,14 +19,11 @@ namespace {
 
 constexpr int kTryMs = 5000;  // per address: time to connect and to receive the greeting
 
-/// Continues a handshake to its next pause or its end. Returns false after the deadline.
-bool advance(Dial& dial, const std::string& secret, Deadline deadline,
+/// Continues a handshake to its next pause, its end, or the deadline.
+void advance(Dial& dial, const std::string& secret, Deadline deadline,
              const std::function<void()>& check) {
-  while (dial.is_waiting()) {
-    if (!wait_for(dial.socket.fd(), dial.events(), deadline, check)) return false;
+  while (dial.is_waiting() && wait_for(dial.socket.fd(), dial.events(), deadline, check))
     dial.advance(secret);
-  }
-  return true;
 }
 
 /// Returns a connection that rank 0 has greeted. If there is none but a later attempt may succeed,
@@ -40,17 +37,15 @@ Dial find_rank_0(const Rendezvous& rendezvous, const std::vector<SocketAddress>&
     const Deadline try_deadline = Deadline::in_ms(poll_ms(deadline, kTryMs * left) / left);
     --left;
     Dial dial(route.to, route.from);
-    const bool in_time = advance(dial, "", try_deadline, rendezvous.check_interrupt);
+    advance(dial, "", try_deadline, rendezvous.check_interrupt);
     if (dial.state == Dial::State::kGreeted) return dial;
     MUONRT_REQUIRE(dial.state != Dial::State::kForeign || left > 0, Status::kComm,
                    "rendezvous: the program at ", rendezvous.address,
                    " is not muonrt; use the port of rank 0");
-    if (in_time)
-      why = dial.why;
-    else if (dial.state == Dial::State::kConnecting)
-      why = "no answer";
-    else
-      why = "the program at that address sends nothing; perhaps it is not muonrt";
+    why = dial.state == Dial::State::kConnecting  ? "no answer"
+          : dial.state == Dial::State::kConnected ? "the program at that address sends nothing; "
+                                                    "perhaps it is not muonrt"
+                                                  : dial.why;
   }
   return Dial();
 }
@@ -61,9 +56,9 @@ Dial find_rank_0(const Rendezvous& rendezvous, const std::vector<SocketAddress>&
 bool ask(Dial& dial, const Rendezvous& rendezvous, const std::string& secret, const Claim& claim,
          Deadline deadline) {
   dial.send_claim(secret, claim);
-  const bool in_time = advance(dial, secret, deadline, rendezvous.check_interrupt);
-  MUONRT_REQUIRE(in_time, Status::kTimeout, "rendezvous at ", rendezvous.address, ": rank ",
-                 rendezvous.rank,
+  advance(dial, secret, deadline, rendezvous.check_interrupt);
+  MUONRT_REQUIRE(!dial.is_waiting(), Status::kTimeout, "rendezvous at ", rendezvous.address,
+                 ": rank ", rendezvous.rank,
                  " is connected, but other ranks did not connect before the timeout; start all "
                  "ranks, or raise timeout_ms");
   MUONRT_REQUIRE(dial.state != Dial::State::kForeign, Status::kComm, "rendezvous at ",
@@ -88,14 +83,13 @@ void listen_for_ranks(const Rendezvous& rendezvous, const std::vector<SocketAddr
                                 [](const SocketAddress& a) { return a.is_loopback(); });
   if (!rendezvous.interface.empty()) out.from = local.with_port(0);
   const auto listen = [&](const SocketAddress& at) {
-    out.listener =
-        std::move(listen_in_range({at}, rendezvous.ports, std::max(64, rendezvous.size))[0]);
+    out.listener = std::move(listen_in_range({at}, rendezvous.ports)[0]);
   };
   if (here || !rendezvous.interface.empty()) return listen(local);
   try {
-    listen(SocketAddress::any(AF_INET6));  // IPv4, too
+    listen(resolve("[::]:0")[0]);  // IPv4, too
   } catch (const Error&) {
-    listen(SocketAddress::any(AF_INET));
+    listen(resolve("0.0.0.0:0")[0]);
   }
 }
 
@@ -149,9 +143,7 @@ TcpConnections accept_at_address(const Rendezvous& rendezvous, Deadline deadline
     if (!rendezvous.interface.empty()) addresses = addresses_on(rendezvous.interface, addresses);
     Rendezvous out = rendezvous;
     listeners.clear();
-    const int backlog = std::max(64, rendezvous.size);
-    listeners = any_port ? listen_in_range(addresses, rendezvous.ports, backlog)
-                         : listen_at(addresses, backlog);
+    listeners = any_port ? listen_in_range(addresses, rendezvous.ports) : listen_at(addresses);
     out.address = with_port(rendezvous.address, address_of(listeners.front()).port());
     return out;
   });
@@ -164,11 +156,6 @@ TcpConnections accept_at_address(const Rendezvous& rendezvous, Deadline deadline
 void check_rendezvous(const Rendezvous& m, const char* where) {
   MUONRT_REQUIRE(m.size >= 1 && m.rank >= 0 && m.rank < m.size, Status::kInvalidArgument, where,
                  ": rank ", m.rank, " of ", m.size, " ranks does not exist; set 0 <= rank < size");
-  const bool may_be_empty = !m.run_id.empty();
-  MUONRT_REQUIRE(m.secret.size() >= kSecretBytes || (may_be_empty && m.secret.empty()),
-                 Status::kInvalidArgument, where, ": the secret has ", m.secret.size(),
-                 " bytes; pass at least ", kSecretBytes, " random bytes, the same on all ranks",
-                 may_be_empty ? ", or none" : "");
   const auto [first, last] = m.ports;
   MUONRT_REQUIRE((first == 0 && last == 0) || (first >= 1 && first <= last && last <= 65535),
                  Status::kInvalidArgument, where, ": the ports are ", first, " to ", last,
@@ -203,15 +190,10 @@ TcpConnections connect_to_rank_0(const Rendezvous& rendezvous,
                                  Deadline deadline) {
   std::string why;
   // The nonce is equal in all attempts, so that rank 0 can detect a second process.
-  Claim claim{kClaim,
-              rendezvous.rank,
-              rendezvous.size,
-              rendezvous.version,
-              kProtocolVersion,
-              0,
-              0,
-              fresh_nonce(),
-              {}};
+  Claim claim{.rank = rendezvous.rank,
+              .size = rendezvous.size,
+              .version = rendezvous.version,
+              .nonce = fresh_nonce()};
   int tries = 0, unanswered = 0;
   TcpConnections out;
   out.rank = rendezvous.rank;

@@ -61,9 +61,10 @@ constexpr int kMaxUnanswered = 8;
 /// connect to rank 0. The file has an HMAC over its content and the run id; without a secret the
 /// key is empty, so the HMAC is only a checksum. Over TCP the ranks prove that they know both the
 /// secret and the random number, so ranks of different runs cannot connect, even without a secret.
-/// Errors: also IO; on rank 0 INVALID_STATE if the file already exists; on the others COMM if the
-/// file was written with another secret, INVALID_STATE if it belongs to another user and there is
-/// no secret, CORRUPT if rank 0 did not write it.
+/// Errors: INVALID_ARGUMENT on one rank. MISMATCH and TIMEOUT as at an address. IO if the folder or
+/// the file cannot be used. COMM if the process may not open enough files, no port is free, or the
+/// file was written with another secret. INVALID_STATE on rank 0 if the file already exists, on the
+/// others if it belongs to another user and there is no secret. CORRUPT if rank 0 did not write it.
 TcpConnections rendezvous_in_folder(const Rendezvous& rendezvous, Deadline deadline);
 
 // The parts of both:

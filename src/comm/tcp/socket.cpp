@@ -16,10 +16,20 @@ Socket stream_socket(int family) {
   return Socket([&] { return socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0); });
 }
 
-/// Sockets may share a port if all of them set SO_REUSEADDR and none of them listens.
-void share_port(const Socket& s) {
+void turn_on(const Socket& s, int level, int option) {
   const int on = 1;
-  setsockopt(s.fd(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  setsockopt(s.fd(), level, option, &on, sizeof on);
+}
+
+/// Sockets may share a port if all of them set SO_REUSEADDR and none of them listens.
+void share_port(const Socket& s) { turn_on(s, SOL_SOCKET, SO_REUSEADDR); }
+
+/// @param get  getsockname or getpeername.
+SocketAddress address_from(int (*get)(int, sockaddr*, socklen_t*), const Socket& s) {
+  sockaddr_storage out{};
+  socklen_t length = sizeof out;
+  get(s.fd(), reinterpret_cast<sockaddr*>(&out), &length);
+  return SocketAddress(reinterpret_cast<sockaddr*>(&out));
 }
 
 }  // namespace
@@ -31,14 +41,16 @@ std::string errno_text(int error) {
   return cat("errno ", error, ", ", text);
 }
 
-std::vector<Socket> listen_at(const std::vector<SocketAddress>& addresses, int backlog) {
+std::vector<Socket> listen_at(const std::vector<SocketAddress>& addresses) {
   std::vector<Socket> out;
   std::string problems;
-  for (const SocketAddress& address : addresses) {
+  for (SocketAddress address : addresses) {
+    // The system chooses the port of the first listener, and the others use the same port.
+    if (address.port() == 0 && !out.empty()) address = address.with_port(address_of(out[0]).port());
     Socket one = stream_socket(address.family());
     if (one) share_port(one);
     const bool good = one && bind(one.fd(), address.get(), address.length()) == 0 &&
-                      listen(one.fd(), backlog) == 0;
+                      listen(one.fd(), SOMAXCONN) == 0;
     const int error = good ? 0 : errno;
     problems +=
         good ? "" : cat(problems.empty() ? "" : ", ", address.text(), " (", errno_text(error), ")");
@@ -53,44 +65,26 @@ std::vector<Socket> listen_at(const std::vector<SocketAddress>& addresses, int b
   return out;
 }
 
-std::vector<Socket> listen_in_range(const std::vector<SocketAddress>& addresses, PortRange ports,
-                                    int backlog) {
+std::vector<Socket> listen_in_range(std::vector<SocketAddress> addresses, PortRange ports) {
   constexpr int kTries = 20;
   const bool any = ports.last == 0;
-  const int32_t last = any ? kTries - 1 : ports.last;
-  for (int32_t port = any ? 0 : ports.first;; ++port) {
+  const int32_t tries = any ? kTries : ports.last - ports.first + 1;
+  for (int32_t i = 0;; ++i) {
+    const int32_t port = any ? 0 : ports.first + i;
+    for (SocketAddress& a : addresses) a = a.with_port(static_cast<uint16_t>(port));
     try {
-      std::vector<SocketAddress> at = addresses;
-      for (SocketAddress& a : at) a = a.with_port(any ? uint16_t{0} : static_cast<uint16_t>(port));
-      if (!any || at.size() < 2) return listen_at(at, backlog);
-      std::vector<Socket> out = listen_at({at[0]}, backlog);  // the system chooses the port
-      at.erase(at.begin());
-      for (SocketAddress& a : at) a = a.with_port(address_of(out[0]).port());
-      for (Socket& other : listen_at(at, backlog)) out.push_back(std::move(other));
-      return out;
+      return listen_at(addresses);
     } catch (const Error& error) {  // another program uses the port at one of the addresses
-      if (error.status() != Status::kComm) throw;
-      if (port < last) continue;
-      if (any) throw;
+      if (error.status() == Status::kComm && i + 1 < tries) continue;
+      if (error.status() != Status::kComm || any) throw;
       throw error.with_context("", cat("; no port from ", ports.first, " to ", ports.last,
                                        " is free, so pass a larger range of ports"));
     }
   }
 }
 
-SocketAddress address_of(const Socket& s) {
-  sockaddr_storage out{};
-  socklen_t length = sizeof out;
-  getsockname(s.fd(), reinterpret_cast<sockaddr*>(&out), &length);
-  return SocketAddress(reinterpret_cast<sockaddr*>(&out));
-}
-
-SocketAddress peer_of(const Socket& s) {
-  sockaddr_storage out{};
-  socklen_t length = sizeof out;
-  getpeername(s.fd(), reinterpret_cast<sockaddr*>(&out), &length);
-  return SocketAddress(reinterpret_cast<sockaddr*>(&out));
-}
+SocketAddress address_of(const Socket& s) { return address_from(getsockname, s); }
+SocketAddress peer_of(const Socket& s) { return address_from(getpeername, s); }
 
 Socket begin_connect(const SocketAddress& address, const SocketAddress& from, std::string& why) {
   Socket out = stream_socket(address.family());
@@ -98,8 +92,7 @@ Socket begin_connect(const SocketAddress& address, const SocketAddress& from, st
   if (out) share_port(out);
   if (out && from.family() != 0) {
     // The system then chooses the local port in connect(), when it knows the remote address.
-    const int on = 1;
-    setsockopt(out.fd(), IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &on, sizeof on);
+    turn_on(out, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT);
     if (bind(out.fd(), from.get(), from.length()) != 0) {
       why = cat("connecting from ", from.host(), " failed: ", errno_text(errno));
       return Socket();
@@ -129,9 +122,8 @@ bool is_connected(const Socket& s, std::string& why) {
 }
 
 void prepare(const Socket& s) {
-  const int on = 1;
-  setsockopt(s.fd(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-  setsockopt(s.fd(), SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
+  turn_on(s, IPPROTO_TCP, TCP_NODELAY);
+  turn_on(s, SOL_SOCKET, SO_KEEPALIVE);
 }
 
 Progress after_error() {

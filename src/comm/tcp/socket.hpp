@@ -19,9 +19,9 @@ using Socket = Descriptor;
 /// "errno 111, Connection refused".
 std::string errno_text(int error);
 
-/// Listens at all of `addresses` that belong to this machine.
-/// Errors: COMM if none does, or if another program listens at one.
-std::vector<Socket> listen_at(const std::vector<SocketAddress>& addresses, int backlog);
+/// Listens at all of `addresses` that belong to this machine. At those with port 0: on the same
+/// free port. Errors: COMM if none does, or if another program listens at one.
+std::vector<Socket> listen_at(const std::vector<SocketAddress>& addresses);
 
 /// A range of ports. Without a last port: any free port.
 struct PortRange {
@@ -29,8 +29,7 @@ struct PortRange {
 };
 
 /// Listens on all addresses, on the same free port from the range.
-std::vector<Socket> listen_in_range(const std::vector<SocketAddress>& addresses, PortRange ports,
-                                    int backlog);
+std::vector<Socket> listen_in_range(std::vector<SocketAddress> addresses, PortRange ports);
 
 /// Returns the local address of a socket, and that of the other end of its connection (none if
 /// the connection has ended).

@@ -11,20 +11,6 @@ namespace {
 
 constexpr int kReads = 16;  // of one connection before the next one
 
-/// Returns the text of a peer without control characters, or "" if there is no memory for it.
-std::string printable_text(const char* text, int64_t bytes) noexcept {
-  std::string out;
-  try {
-    out.assign(text, static_cast<size_t>(bytes));
-  } catch (const std::bad_alloc&) {
-  }
-  for (char& c : out) {
-    const auto byte = static_cast<unsigned char>(c);  // char is unsigned on arm64
-    if ((byte < ' ' && byte != '\n') || byte == 127) c = '?';
-  }
-  return out;
-}
-
 template <class... What>
 Error invalid_frame_error(int32_t from, const What&... what) {
   return make_error(Status::kComm, "received an invalid frame from rank ", from, ": ", what...,
@@ -44,19 +30,21 @@ Error size_error(int32_t from, int64_t sent, int64_t expected) {
                     "; pass the same size on both ranks");
 }
 
-/// Returns the error in the payload of a frame.
+/// Returns the error in the payload of a frame. Control characters in its text become '?'.
 Error error_in(const FrameHeader& head, const char* content, int size) {
   ErrorFrameHeader error;
   std::memcpy(&error, content, sizeof error);
   if (!is_error(error.status) || error.rank < -1 || error.rank >= size)
     return invalid_frame_error(head.from, "an error has status ", error.status, " and rank ",
                                error.rank);
-  const auto status = static_cast<Status>(error.status);
-  std::string text = printable_text(content + sizeof error,
-                                    head.payload_bytes - static_cast<int64_t>(sizeof error));
-  const Error error_of_peer =
-      text.empty() ? Error(status, error.rank) : Error(status, std::move(text), error.rank);
-  return error_of_peer.reported_by_rank(head.from);
+  const auto printable_text = [&] {
+    std::string text(content + sizeof error, content + head.payload_bytes);
+    std::replace_if(
+        text.begin(), text.end(), [](char c) { return is_control(c) && c != '\n'; }, '?');
+    return text;
+  };
+  return error_with_message(static_cast<Status>(error.status), printable_text, error.rank)
+      .reported_by_rank(head.from);
 }
 
 }  // namespace
@@ -65,14 +53,13 @@ Error error_in(const FrameHeader& head, const char* content, int size) {
 void TcpWorld::grant(Channel& channel, int32_t peer) {
   const Message& receive = channel.of(peer).receive;
   if (!receive.pending) return;
-  FrameHeader frame{};
-  frame.kind = static_cast<int32_t>(FrameKind::kGrant);
-  frame.channel = channel.id;
-  frame.from = rank_;
-  frame.to = peer;
-  frame.number = receive.number;
-  frame.message_bytes = receive.bytes;
-  link(peer).queue(frame);  // if it is open; otherwise open() calls this function again
+  // If the link is not open, open() calls this function again.
+  link(peer).queue({.kind = FrameKind::kGrant,
+                    .channel = channel.id,
+                    .from = rank_,
+                    .to = peer,
+                    .number = receive.number,
+                    .message_bytes = receive.bytes});
 }
 
 /// Takes the message that has arrived before its receive.
@@ -103,8 +90,16 @@ bool TcpWorld::next_part(int32_t to) {
                                "; pass the same size on both ranks"));
       continue;
     }
-    l.part = data_frame(id, rank_, to, m.number, m.data, m.bytes, m.done);
     l.part_data = m.data + m.done;
+    l.part = with_checksums({.kind = FrameKind::kData,
+                             .channel = id,
+                             .from = rank_,
+                             .to = to,
+                             .number = m.number,
+                             .message_bytes = m.bytes,
+                             .offset = m.done,
+                             .payload_bytes = std::min(kMaxPayloadBytes, m.bytes - m.done)},
+                            l.part_data);
     l.part_at = 0;
     m.done += l.part.payload_bytes;
     return true;
@@ -158,7 +153,7 @@ void TcpWorld::process_header(int32_t from) {
   if (const char* const problem = frame_problem(l.head, from, rank_, size_))
     return end_link(from, problem);
   if (l.payload_left == 0) return process_frame(from);
-  if (l.head.kind == static_cast<int32_t>(FrameKind::kData)) {
+  if (l.head.kind == FrameKind::kData) {
     find_destination(from);
   } else {
     l.sink = Link::Sink::kText;
@@ -198,7 +193,7 @@ void TcpWorld::process_frame(int32_t from) {
   const bool intact = l.sum == head.content_sum;
   const char* const content = l.text.get();
   Channel* const channel = find(head.channel);
-  switch (static_cast<FrameKind>(head.kind)) {
+  switch (head.kind) {
     case FrameKind::kData:
       if (!channel || error_of(*channel) || l.sink == Link::Sink::kDiscard) return;
       if (!intact) return fail(*channel, checksum_error(from));
@@ -215,7 +210,7 @@ void TcpWorld::process_frame(int32_t from) {
       return;
     case FrameKind::kLeft: {
       const bool forwarded = head.from != from;
-      forward(from, head, nullptr);
+      forward(from, head);
       if (head.channel == 0 && !forwarded) l.goodbye = true;
       if (!channel) return;
       Peer& peer = channel->of(head.from);
@@ -253,36 +248,8 @@ void TcpWorld::process_grant(Channel& channel, const FrameHeader& head) {
 }
 
 /// On rank 0: sends a frame that is for all ranks to the other ones.
-void TcpWorld::forward(int32_t from, const FrameHeader& head, const void* content) {
-  if (rank_ != 0 || head.to != kToAll) return;
-  for (int32_t peer = 1; peer < size_; ++peer) {
-    if (peer == from) continue;
-    link(peer).queue(head, content);
-    write(peer);
-  }
-}
-
-void TcpWorld::end_link(int32_t peer, std::string_view why) noexcept {
-  Link& l = link(peer);
-  const bool goodbye = l.goodbye;
-  l.close(why);
-  if (rank_ > 0 && peer == 0 && !goodbye && !error_) {
-    error_ = why.empty()
-                 ? make_error(Status::kComm,
-                              "lost the connection to rank 0, which forwards errors; see the "
-                              "output of rank 0, and make sure that rank 0 exits last")
-                 : make_error(Status::kComm, "lost the connection to rank 0: ", why,
-                              "; check the network and the memory of both machines, and use the "
-                              "same build of muonrt on all ranks");
-  }
-  if (rank_ == 0 && !goodbye) {
-    FrameHeader frame{};
-    frame.kind = static_cast<int32_t>(FrameKind::kDisconnected);
-    frame.from = peer;
-    frame.to = kToAll;
-    forward(peer, frame, nullptr);
-  }
-  wake_all();
+void TcpWorld::forward(int32_t from, const FrameHeader& head, const void* content) noexcept {
+  if (rank_ == 0 && head.to == kToAll) send_to_all(head, content, from);
 }
 
 }  // namespace muonrt

@@ -83,7 +83,7 @@ void TcpWorld::poll_links(Lock& lock, Poll& p, int timeout_ms) {
       l.dial.fail(Dial::State::kUnreachable, "no answer for 20 s");
       continue_handshake(peer);
     }
-    retrying_ = retrying_ || (l.state == Link::State::kNone && !l.why.empty() && !l.failed);
+    retrying_ = retrying_ || (l.state == Link::State::kNone && !l.why.empty());
   }
 }
 
@@ -103,7 +103,7 @@ void TcpWorld::serve() {
 /// Starts to connect to a lower rank; a higher rank connects to this one.
 void TcpWorld::connect(int32_t peer) {
   Link& l = link(peer);
-  if (peer > rank_ || l.failed || !l.try_again.passed()) return;
+  if (peer > rank_ || !l.try_again.passed()) return;
   l.dial = Dial(addresses_[static_cast<size_t>(peer)], from_);
   l.state = Link::State::kConnecting;
   l.connect_by = Deadline::in_ms(kConnectMs);
@@ -113,15 +113,13 @@ void TcpWorld::connect(int32_t peer) {
 void TcpWorld::continue_handshake(int32_t peer) {
   Link& l = link(peer);
   if (l.dial.state == Dial::State::kGreeted)
-    l.dial.send_claim(key_,
-                      {kClaim, rank_, size_, 0, kProtocolVersion, 0, peer, fresh_nonce(), {}});
+    l.dial.send_claim(key_, {.rank = rank_, .size = size_, .to = peer, .nonce = fresh_nonce()});
   if (l.dial.is_waiting()) return;
   if (l.dial.state == Dial::State::kAnswered) {
     l.socket = std::move(l.dial.socket);
     return open(peer);
   }
-  l.failed = l.dial.state != Dial::State::kClosed;
-  l.state = Link::State::kNone;
+  l.state = l.dial.state == Dial::State::kClosed ? Link::State::kNone : Link::State::kFailed;
   l.why.swap(l.dial.why);
   l.try_again = Deadline::in_ms(kRetryMs);
 }

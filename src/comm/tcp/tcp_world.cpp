@@ -20,7 +20,7 @@ constexpr int kGoodbyeMs = 1000;  // for frames that are not sent yet
 // after this connection has ended: until rank 0 reports it.
 constexpr auto kDisconnectGrace = std::chrono::seconds(2);
 
-Error disconnected_error(int32_t from, const std::string& why) {
+Error disconnected_error(int32_t from, std::string_view why) {
   if (why.empty())
     return make_error(Status::kComm, "rank ", from,
                       " destroyed its communicator or its process ended; see the output of rank ",
@@ -28,16 +28,6 @@ Error disconnected_error(int32_t from, const std::string& why) {
   return make_error(Status::kComm, "lost the connection to rank ", from, ": ", why,
                     "; check the network and the memory of both machines, and use the same build "
                     "of muonrt on all ranks");
-}
-
-FrameHeader frame_to_all(FrameKind kind, uint64_t channel, int32_t rank, int64_t bytes = 0) {
-  FrameHeader out{};
-  out.kind = static_cast<int32_t>(kind);
-  out.channel = channel;
-  out.from = rank;
-  out.to = kToAll;
-  out.payload_bytes = bytes;
-  return out;
 }
 
 }  // namespace
@@ -48,7 +38,10 @@ ErrorFrame::ErrorFrame(uint64_t channel, int32_t rank, const Error& error) {
   const auto length = std::min(text.size(), static_cast<size_t>(kTextLimit));
   std::memcpy(content, &what, sizeof what);
   std::memcpy(content + sizeof what, text.data(), length);
-  head = frame_to_all(FrameKind::kError, channel, rank, static_cast<int64_t>(sizeof what + length));
+  head = {.kind = FrameKind::kError,
+          .channel = channel,
+          .from = rank,
+          .payload_bytes = static_cast<int64_t>(sizeof what + length)};
 }
 
 TcpWorld::TcpWorld(TcpConnections c)
@@ -88,7 +81,7 @@ TcpWorld::~TcpWorld() {
   }
   if (server_.joinable()) server_.join();
   Lock lock(mutex_);
-  send_to_all(frame_to_all(FrameKind::kLeft, 0, rank_), nullptr);
+  send_to_all({.kind = FrameKind::kLeft, .from = rank_});
   // If data arrives after a socket is closed, the system sends a reset, and the peer may lose data
   // that is in transit. So wait until the peer's system has acknowledged all data.
   const auto is_delivered = [](const Link& l) {
@@ -137,7 +130,7 @@ void TcpWorld::leave(uint64_t id) noexcept {
   for (Link& l : links_)
     if (l.sink == Link::Sink::kEarly && l.sink_channel == id) l.sink = Link::Sink::kDiscard;
   channels_.erase(id);
-  send_to_all(frame_to_all(FrameKind::kLeft, id, rank_), nullptr);
+  send_to_all({.kind = FrameKind::kLeft, .channel = id, .from = rank_});
 }
 
 void TcpWorld::publish(uint64_t id, const Error& error) noexcept {
@@ -147,10 +140,10 @@ void TcpWorld::publish(uint64_t id, const Error& error) noexcept {
   send_to_all(frame.head, frame.content);
 }
 
-/// Sends a frame over all connections; rank 0 forwards it to the other ranks.
-void TcpWorld::send_to_all(const FrameHeader& frame, const void* content) noexcept {
+/// Sends a frame over all open connections except one; rank 0 forwards it to the other ranks.
+void TcpWorld::send_to_all(const FrameHeader& frame, const void* content, int32_t except) noexcept {
   for (int32_t peer = 0; peer < size_; ++peer) {
-    if (link(peer).state != Link::State::kOpen) continue;
+    if (peer == except) continue;
     link(peer).queue(frame, content);
     write(peer);
   }
@@ -169,6 +162,21 @@ void TcpWorld::send_rest() noexcept {
 
 void TcpWorld::start_server() {
   if (!server_.joinable()) server_ = start_thread("the connections", [this] { serve(); });
+}
+
+void TcpWorld::end_link(int32_t peer, std::string_view why) noexcept {
+  Link& l = link(peer);
+  const bool goodbye = l.goodbye;
+  l.close(why);
+  if (rank_ > 0 && peer == 0 && !goodbye && !error_) {
+    error_ = why.empty()
+                 ? make_error(Status::kComm,
+                              "lost the connection to rank 0, which forwards errors; see the "
+                              "output of rank 0, and make sure that rank 0 exits last")
+                 : disconnected_error(0, why);
+  }
+  if (!goodbye) forward(peer, {.kind = FrameKind::kDisconnected, .from = peer});
+  wake_all();
 }
 
 std::optional<Error> TcpWorld::published_error(uint64_t id) {
@@ -264,8 +272,8 @@ std::optional<Error> TcpWorld::why_impossible(Channel& channel, int32_t of) {
   Peer& peer = channel.of(of);
   const Link& l = link(of);
   const auto& since = disconnected_[static_cast<size_t>(of)];
-  const bool connecting = l.state != Link::State::kNone && l.state != Link::State::kClosed;
-  const bool ended = l.state == Link::State::kClosed || l.failed || peer.left;
+  const bool connecting = l.state == Link::State::kConnecting || l.state == Link::State::kOpen;
+  const bool ended = peer.left || (!connecting && l.state != Link::State::kNone);
   const bool hears_why = rank_ > 0 && of > 0 && link(0).state == Link::State::kOpen;
   if (ended && hears_why && !peer.left_forwarded && !since) {
     if (!peer.ended) peer.ended = Clock::now();
@@ -275,7 +283,7 @@ std::optional<Error> TcpWorld::why_impossible(Channel& channel, int32_t of) {
   if (peer.left || (peer.left_forwarded && !connecting)) return disconnected_error(of, "");
   if (since && (!connecting || Clock::now() - *since > kDisconnectGrace))
     return disconnected_error(of, "");
-  if (l.failed) return make_error(Status::kComm, missing_link_text(of));
+  if (l.state == Link::State::kFailed) return make_error(Status::kComm, missing_link_text(of));
   return std::nullopt;
 }
 

@@ -113,9 +113,11 @@ class TcpWorld {
   std::optional<Error> why_impossible(Channel& channel, int32_t peer);
   [[noreturn]] void throw_timeout(const Channel& channel);
   std::string missing_link_text(int32_t peer);
-  void send_to_all(const FrameHeader& frame, const void* content) noexcept;
+  void send_to_all(const FrameHeader& frame, const void* content = nullptr,
+                   int32_t except = -1) noexcept;
   void send_rest() noexcept;
   void wake_all() noexcept;
+  void end_link(int32_t peer, std::string_view why) noexcept;
 
   // tcp_frames.cpp: frames
   void grant(Channel& channel, int32_t peer);
@@ -128,8 +130,7 @@ class TcpWorld {
   void process_frame(int32_t peer);
   void process_data(int32_t peer, Channel& channel);
   void process_grant(Channel& channel, const FrameHeader& head);
-  void forward(int32_t peer, const FrameHeader& head, const void* content);
-  void end_link(int32_t peer, std::string_view why) noexcept;
+  void forward(int32_t peer, const FrameHeader& head, const void* content = nullptr) noexcept;
 
   // tcp_links.cpp: polling, connecting
   void wait(Lock& lock, Deadline deadline);

@@ -28,7 +28,8 @@ std::string gather_errors(int size,
 }  // namespace
 
 TEST_CASE("rendezvous abi: ranks connect over TCP and in a folder", "[unit][comm][rendezvous]") {
-  const std::string address = loopback::at_port(loopback::free_port());
+  // Not the first address of the interface.
+  const std::string address = "127.0.0.9:" + std::to_string(loopback::free_port());
   const std::string secret = "this run's secret";
   CHECK(gather_errors(3, [&](muonrt_comm_t** comm, int rank) {
           muonrt_tcp_options_t tcp;
@@ -69,6 +70,8 @@ TEST_CASE("rendezvous abi: an error names a field that is not set", "[unit][comm
   tcp.address = "localhost:1234";
   check_tcp_error("options.secret is NULL");
   tcp.secret = "0123456789abcdef";
+  tcp.secret_bytes = 15;
+  check_tcp_error("secret_bytes is 15, but must be between 16 and 4096");
   tcp.secret_bytes = 16;
   check_tcp_error("rank -1 of 0");
   tcp.timeout_ms = 0;

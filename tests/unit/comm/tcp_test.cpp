@@ -1,5 +1,5 @@
-// Ranks over TCP: frames that no rank of muonrt makes, flow control, a blocked port, and many
-// ranks. The simulation has changed bits, lost connections and connections without a proof.
+// Ranks over TCP: frames that no rank of muonrt makes, a blocked port, and many ranks. The
+// simulation has flow control, changed bits, lost connections and connections without a proof.
 #include <sys/ioctl.h>
 
 #include <array>
@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "comm/tcp/frame.hpp"
+#include "support/faults/allocation_failure.hpp"
 #include "support/loopback.hpp"
 #include "support/tcp_ranks.hpp"
 #include "support/thread_ranks.hpp"
@@ -18,6 +19,8 @@
 
 using namespace muonrt;
 using namespace transport_test;
+using support::AllocationFailure;
+using support::refusal;
 
 namespace {
 
@@ -39,14 +42,23 @@ struct Hostile {
   std::string content;
 };
 
+Hostile frame_of(const char* name, FrameKind kind, int from, int to, const std::string& content) {
+  const auto bytes = std::ssize(content);
+  return {name,
+          {.kind = kind,
+           .channel = kChannel,
+           .from = from,
+           .to = to,
+           .message_bytes = bytes,
+           .payload_bytes = bytes},
+          content};
+}
+
 /// Frames that `from` sends to `to`, the only other rank, which expects a message of 16 bytes. Each
 /// differs from a valid one in one field.
 std::vector<Hostile> hostile_frames(int from, int to) {
   const auto frame = [&](const char* name, FrameKind kind, const std::string& content) {
-    const auto bytes = std::ssize(content);
-    return Hostile{name,
-                   {0, static_cast<int32_t>(kind), kChannel, from, to, 0, bytes, 0, bytes, 0, 0},
-                   content};
+    return frame_of(name, kind, from, to, content);
   };
   std::vector<Hostile> out;
   const auto change = [&](const Hostile& valid, auto FrameHeader::*field, auto... values) {
@@ -125,7 +137,8 @@ TEST_CASE("tcp: no frame of a hostile rank makes a result wrong or allocates muc
       const auto [transport, other] = one_of_two(me);
       send_frame(other, frame);
       const auto outcome = receive_error(*transport, 1 - me);
-      INFO("rank " << me << ": " << frame.name << " (kind " << frame.head.kind << ")");
+      INFO("rank " << me << ": " << frame.name << " (kind " << static_cast<int>(frame.head.kind)
+                   << ")");
       REQUIRE(outcome);
       INFO(outcome->message());
       CHECK((outcome->status() == Status::kComm || outcome->status() == Status::kMismatch));
@@ -140,8 +153,7 @@ TEST_CASE("tcp: the text of a peer's error has no control characters", "[unit][c
   const ErrorFrameHeader error{static_cast<int32_t>(Status::kAborted), -1};
   std::string content(reinterpret_cast<const char*>(&error), sizeof error);
   content += "a\x1b[2Jb\x7f";
-  const auto bytes = std::ssize(content);
-  send_frame(other, {"", {0, 3, kChannel, 1, kToAll, 0, bytes, 0, bytes, 0, 0}, content});
+  send_frame(other, frame_of("", FrameKind::kError, 1, kToAll, content));
   CHECK(is_error(receive_error(*transport, 1), Status::kAborted, "a?[2Jb?"));
 }
 
@@ -151,7 +163,8 @@ TEST_CASE("tcp: a message is sent when its receiver expects it, and an abort end
   const SendTo send{0, much.data(), std::ssize(much)};
   for (const bool granted : {false, true}) {
     const auto [transport, other] = one_of_two(1);
-    Hostile grant{"", {0, 2, kChannel, 0, 1, 0, std::ssize(much), 0, 0, 0, 0}, ""};
+    Hostile grant = frame_of("", FrameKind::kGrant, 0, 1, "");
+    grant.head.message_bytes = std::ssize(much);
     if (granted) send_frame(other, grant);
     const auto begin = Deadline::Clock::now();
     std::thread beside([&, t = transport.get()] {
@@ -169,29 +182,36 @@ TEST_CASE("tcp: a message is sent when its receiver expects it, and an abort end
   }
 }
 
-TEST_CASE("tcp: small messages may be early, and a sender waits if its peer receives none",
-          "[unit][comm][rendezvous]") {
-  auto ranks = over_tcp(2);
-  std::atomic<int> sent = 0;
-  const auto errors = on_ranks(2, [&](int rank) {
-    Transport& mine = *ranks[static_cast<size_t>(rank)];
-    mine.set_timeout_ms(30'000);
-    for (char i = 0; i < 10; ++i) {
-      std::vector<char> data(kEarlyBytes, i);
-      const SendTo send{1, data.data(), kEarlyBytes};
-      const ReceiveFrom receive{0, data.data(), kEarlyBytes};
-      if (rank == 0) {
-        mine.exchange({&send, 1}, {});
-        ++sent;
-        continue;
+TEST_CASE("tcp: operations after the first ones do not allocate", "[unit][tcp]") {
+  const auto ranks = over_tcp(3);
+  refusal.disarm();
+  const auto errors = on_ranks(3, [&](int r) {
+    AllocationFailure::mark(false);
+    Transport& mine = *ranks[static_cast<size_t>(r)];
+    std::vector<char> data(1 << 20), all(3 << 20);
+    for (int turn = 0; turn < 4; ++turn) {
+      for (const int64_t bytes : {1, 1 << 20}) {
+        const SendTo send{(r + 1) % 3, data.data(), bytes};
+        const ReceiveFrom receive{(r + 2) % 3, all.data(), bytes};
+        mine.exchange({&send, 1}, {&receive, 1});
+        if (r == 0) mine.exchange({&send, 1}, {});
+        if (r == 1) mine.exchange({}, {&receive, 1});
+        mine.allgather(data.data(), all.data(), bytes);
       }
-      std::this_thread::sleep_for(std::chrono::milliseconds(i == 3 ? 50 : 0));
-      if (sent > i + 1) throw Error(Status::kInternal, "too early");
-      mine.exchange({}, {&receive, 1});
-      if (data != std::vector<char>(kEarlyBytes, i)) throw Error(Status::kCorrupt, "wrong bytes");
+      // From now on allocations of the service thread of rank 0 fail.
+      if (turn == 0 && r == 0) refusal.begin_drought();
+      mine.allgather(data.data(), all.data(), 1);
+      if (turn == 0) {
+        AllocationFailure::mark(true);
+        if (r == 1) refusal.arm(0);
+      }
     }
+    AllocationFailure::mark(false);
+    mine.allgather(data.data(), all.data(), 1);
   });
   CHECK(text_of(errors) == "");
+  CHECK_FALSE(refusal.fired());
+  refusal.disarm();
 }
 
 TEST_CASE("tcp: a connection between ranks that is blocked is an error with both addresses",

@@ -13,8 +13,6 @@
 #include "support/faults/failing_new.hpp"
 #include "support/numerics/gradient_cases.hpp"
 #include "support/sanitized.hpp"
-#include "support/tcp_ranks.hpp"
-#include "support/thread_ranks.hpp"
 #include "support/world.hpp"
 
 using namespace muonrt;
@@ -234,37 +232,4 @@ TEST_CASE("out of memory: a step that is rejected for another reason reports tha
     CHECK((swept.allocations > 0 || kSanitized));
     CHECK(swept.rejected == 0);
   }
-}
-
-TEST_CASE("out of memory: over TCP, operations after the first ones do not allocate",
-          "[unit][tcp]") {
-  const auto ranks = transport_test::over_tcp(3);
-  refusal.disarm();
-  const auto errors = transport_test::on_ranks(3, [&](int r) {
-    AllocationFailure::mark(false);
-    Transport& mine = *ranks[static_cast<size_t>(r)];
-    std::vector<char> data(1 << 20), all(3 << 20);
-    for (int turn = 0; turn < 4; ++turn) {
-      for (const int64_t bytes : {1, 1 << 20}) {
-        const SendTo send{(r + 1) % 3, data.data(), bytes};
-        const ReceiveFrom receive{(r + 2) % 3, all.data(), bytes};
-        mine.exchange({&send, 1}, {&receive, 1});
-        if (r == 0) mine.exchange({&send, 1}, {});
-        if (r == 1) mine.exchange({}, {&receive, 1});
-        mine.allgather(data.data(), all.data(), bytes);
-      }
-      // From now on allocations of the service thread of rank 0 fail.
-      if (turn == 0 && r == 0) refusal.begin_drought();
-      mine.allgather(data.data(), all.data(), 1);
-      if (turn == 0) {
-        AllocationFailure::mark(true);
-        if (r == 1) refusal.arm(0);
-      }
-    }
-    AllocationFailure::mark(false);
-    mine.allgather(data.data(), all.data(), 1);
-  });
-  CHECK(transport_test::text_of(errors) == "");
-  CHECK_FALSE(refusal.fired());
-  refusal.disarm();
 }
