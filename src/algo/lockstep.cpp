@@ -34,8 +34,11 @@ std::vector<GroupedProducts> in_lockstep(std::span<const std::vector<IterationSt
 }
 
 void run(Ops& ops, Stream& stream, std::span<const GroupedProducts> calls) {
+  bool first = true;
   for (const GroupedProducts& call : calls) {
-    ops.multiply(stream, call.products);
+    const bool last = !call.then.empty() || &call == &calls.back();
+    ops.multiply_in_sequence(stream, call.products, {first, last});
+    first = last;
     for (const auto& then : call.then) then();
   }
 }

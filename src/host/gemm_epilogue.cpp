@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "host/isa.hpp"
+#include "host/transpose.hpp"
 
 namespace muonrt::host {
 
@@ -18,21 +19,25 @@ MUONRT_ALWAYS_INLINE const T* element(const void* data, int64_t ld, int64_t row,
   return static_cast<const T*>(data) + row * ld + col;
 }
 
-MUONRT_ALWAYS_INLINE void scale_row(float* values, float alpha, int64_t n) {
-  if (alpha == 1.0f) return;
-  for (int64_t i = 0; i < n; ++i) values[i] *= alpha;
-}
-
-/// Computes values = alpha values + beta d.
-template <class D>
-MUONRT_ALWAYS_INLINE void scale_add_row(float* __restrict values, float alpha,
-                                        const D* __restrict d, float beta, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) values[i] = alpha * values[i] + beta * to_f32(d[i]);
-}
-
-MUONRT_ALWAYS_INLINE void round_row(const float* __restrict values, int64_t n,
-                                    float* __restrict out) {
-  std::memcpy(out, values, static_cast<size_t>(n) * sizeof(float));
+/// Rounds alpha values + beta d to `out`.
+/// @param kKeep  whether `values` receives the result, too.
+/// @param d      null: as if beta were 0.
+template <bool kKeep, class C, class D>
+MUONRT_ALWAYS_INLINE void finish_row(float* __restrict values, float alpha, const D* __restrict d,
+                                     float beta, int64_t n, C* __restrict out) {
+  if (d == nullptr) {
+    for (int64_t i = 0; i < n; ++i) {
+      const float value = alpha * values[i];
+      if constexpr (kKeep) values[i] = value;
+      out[i] = from_f32<C>(value);
+    }
+    return;
+  }
+  for (int64_t i = 0; i < n; ++i) {
+    const float value = alpha * values[i] + beta * to_f32(d[i]);
+    if constexpr (kKeep) values[i] = value;
+    out[i] = from_f32<C>(value);
+  }
 }
 
 template <class C>
@@ -40,10 +45,7 @@ MUONRT_ALWAYS_INLINE void round_row(const float* __restrict values, int64_t n, C
   for (int64_t i = 0; i < n; ++i) out[i] = from_f32<C>(values[i]);
 }
 
-/// The number of rows that are processed at a time, and the side of the blocks in which they are
-/// mirrored. With this size the rows stay in the L1 cache until both halves are written, and a
-/// mirrored row of f32 fills a cache line.
-constexpr int64_t kSide = 16;
+constexpr int64_t kSide = kTileSide;
 
 using Four = float __attribute__((vector_size(16)));
 
@@ -69,9 +71,28 @@ MUONRT_ALWAYS_INLINE void transpose_four(const float* from, int64_t from_ld, flo
   for (int j = 0; j < 4; ++j) std::memcpy(to + j * to_ld, &out[j], sizeof out[j]);
 }
 
+/// Computes block(j, i) = from(i, j) for kSide x kSide values, where `block` is dense.
+template <bool kWide>
+MUONRT_ALWAYS_INLINE void transpose_side(const float* __restrict from, int64_t from_ld,
+                                         float* __restrict block) {
+  if constexpr (kWide) {
+    Vec16 rows[kSide];
+#pragma GCC unroll 16
+    for (int64_t i = 0; i < kSide; ++i) std::memcpy(&rows[i], from + i * from_ld, sizeof rows[i]);
+    transpose(rows);
+#pragma GCC unroll 16
+    for (int64_t j = 0; j < kSide; ++j) std::memcpy(block + j * kSide, &rows[j], sizeof rows[j]);
+  } else {
+    for (int64_t i = 0; i < kSide; i += 4) {
+      for (int64_t j = 0; j < kSide; j += 4)
+        transpose_four(from + i * from_ld + j, from_ld, block + j * kSide + i, kSide);
+    }
+  }
+}
+
 /// Computes to(j, i) = from(i, j), rounded, for rows x cols values of `from`. There must be at most
 /// kSide x kSide values.
-template <class C>
+template <bool kWide, class C>
 MUONRT_ALWAYS_INLINE void mirror_block(const float* __restrict from, int64_t from_ld, int64_t rows,
                                        int64_t cols, C* __restrict to, int64_t to_ld) {
   if (rows < kSide || cols < kSide) {
@@ -82,55 +103,57 @@ MUONRT_ALWAYS_INLINE void mirror_block(const float* __restrict from, int64_t fro
   }
   // Uses a dense block as an intermediate step, because rows of C would share a cache set if their
   // distance is a power of two.
-  float block[kSide * kSide];
-  for (int64_t i = 0; i < kSide; i += 4) {
-    for (int64_t j = 0; j < kSide; j += 4) {
-      transpose_four(from + i * from_ld + j, from_ld, block + j * kSide + i, kSide);
-    }
-  }
+  alignas(64) float block[kSide * kSide];
+  transpose_side<kWide>(from, from_ld, block);
   for (int64_t j = 0; j < kSide; ++j) round_row(block + j * kSide, kSide, to + j * to_ld);
 }
 
-/// Stores rows [begin, end) of a tile and mirrors them. There must be at most kSide rows.
-template <class C, class D>
+/// Copies the upper triangle of a rows x rows block to the lower one, rounded to `out`.
+template <class C>
+MUONRT_ALWAYS_INLINE void mirror_diagonal(const float* __restrict from, int64_t from_ld,
+                                          int64_t rows, C* __restrict out, int64_t out_ld) {
+  for (int64_t r = 1; r < rows; ++r)
+    for (int64_t i = 0; i < r; ++i) out[r * out_ld + i] = from_f32<C>(from[i * from_ld + r]);
+}
+
+/// Stores rows [begin, end) of a tile and, if kSymmetric is true, mirrors them. There must be at
+/// most kSide rows.
+template <bool kWide, bool kSymmetric, class C, class D>
 MUONRT_ALWAYS_INLINE void store_rows(const GemmArgs& args, const TilePosition& position,
                                      float* tile, int64_t begin, int64_t end) {
-  const bool on_diagonal = args.symmetric && position.row == position.col;
+  const int64_t above = position.row + begin - position.col;
+  const bool on_diagonal = kSymmetric && above >= 0;
   const bool add = args.d.data != nullptr && args.beta != 0.0f;
-  const int64_t first = on_diagonal ? begin : 0, n = position.cols - first,
+  const int64_t first = on_diagonal ? above : 0, n = position.cols - first,
                 col = position.col + first;
   for (int64_t r = begin; r < end; ++r) {
     const int64_t row = position.row + r;
     float* values = tile + r * position.cols + first;
-    if (add) {
-      const D* d = element<D>(args.d.data, args.d.ld, row, col);
-      scale_add_row(values, args.alpha, d, args.beta, n);
-    } else {
-      scale_row(values, args.alpha, n);
+    const D* d = add ? element<D>(args.d.data, args.d.ld, row, col) : nullptr;
+    C* const out = element<C>(args.c.data, args.c.ld, row, col);
+    finish_row<kSymmetric>(values, args.alpha, d, args.beta, n, out);
+    if (args.gamma != 0.0f && row >= col && row < col + n) {  // adds gamma before the rounding
+      float* const value = values + (row - col);
+      if (!kSymmetric)
+        finish_row<true>(value, args.alpha, add ? d + (row - col) : d, args.beta, 1,
+                         out + (row - col));
+      *value += args.gamma;
+      out[row - col] = from_f32<C>(*value);
     }
-    if (args.gamma != 0.0f && row >= col && row < col + n) values[row - col] += args.gamma;
-    // In a tile on the diagonal, row r also needs the elements left of the diagonal in its block.
-    // They are copied from the rows above, because the result is symmetric.
-    for (int64_t i = first; on_diagonal && i < r; ++i)
-      values[i - first] = tile[i * position.cols + r];
-    round_row(values, n, element<C>(args.c.data, args.c.ld, row, col));
   }
-  if (!args.symmetric) return;
-  for (int64_t j = on_diagonal ? end : 0; j < position.cols; j += kSide) {
+  if (!kSymmetric) return;
+  if (on_diagonal)
+    mirror_diagonal(tile + begin * position.cols + first, position.cols, end - begin,
+                    element<C>(args.c.data, args.c.ld, position.row + begin, col), args.c.ld);
+  for (int64_t j = on_diagonal ? first + end - begin : 0; j < position.cols; j += kSide) {
     C* mirrored = element<C>(args.c.data, args.c.ld, position.col + j, position.row + begin);
-    mirror_block(tile + begin * position.cols + j, position.cols, end - begin,
-                 std::min(kSide, position.cols - j), mirrored, args.c.ld);
+    mirror_block<kWide>(tile + begin * position.cols + j, position.cols, end - begin,
+                        std::min(kSide, position.cols - j), mirrored, args.c.ld);
   }
 }
 
-template <class C, class D>
-MUONRT_ALWAYS_INLINE void store_typed(const GemmArgs& args, const TilePosition& position,
-                                      float* tile) {
-  for (int64_t r = 0; r < position.rows; r += kSide) {
-    store_rows<C, D>(args, position, tile, r, std::min(r + kSide, position.rows));
-  }
-}
-
+/// @param kWide  whether vectors of 64 bytes are fast.
+template <bool kWide>
 struct StoreTile {
   static MUONRT_ALWAYS_INLINE void run(const GemmArgs* args, const TilePosition* position,
                                        float* tile) {
@@ -155,6 +178,18 @@ struct StoreTile {
       store_typed<C, float>(args, position, tile);
     }
   }
+  template <class C, class D>
+  static MUONRT_ALWAYS_INLINE void store_typed(const GemmArgs& args, const TilePosition& position,
+                                               float* tile) {
+    for (int64_t r = 0; r < position.rows; r += kSide) {
+      const int64_t end = std::min(r + kSide, position.rows);
+      if (args.symmetric) {
+        store_rows<kWide, true, C, D>(args, position, tile, r, end);
+      } else {
+        store_rows<kWide, false, C, D>(args, position, tile, r, end);
+      }
+    }
+  }
 };
 
 template <class From>
@@ -168,7 +203,9 @@ struct WidenPass {
 }  // namespace
 
 void store_tile(const GemmArgs& args, const TilePosition& position, float* tile) {
-  run_pass<StoreTile>(best_isa(), &args, &position, tile);
+  const Isa isa = best_isa();
+  if (isa == Isa::kAvx512) return run_pass<StoreTile<true>>(isa, &args, &position, tile);
+  run_pass<StoreTile<false>>(isa, &args, &position, tile);
 }
 
 void copy_rows_dense(const ConstMatrixRef& from, DType to, void* dense, int64_t begin,

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -53,6 +54,8 @@ class HostOps final : public Ops {
   void scale_rows(Stream& stream, const MatrixBatch& gram, const MatrixBatch& x,
                   const MatrixBatch& factors, const AolRule& rule) override;
   void multiply(Stream& stream, std::span<const Product> products) override;
+  void multiply_in_sequence(Stream& stream, std::span<const Product> products,
+                            SequencePosition position) override;
   void add_identity(Stream& stream, const MatrixBatch& x, float gamma) override;
   void cast_vote(Stream& stream, Vote* vote, const Findings* findings, int64_t fingerprint,
                  int64_t orthogonalized, bool local_ok) override;
@@ -116,6 +119,12 @@ class HostOps final : public Ops {
   };
 
   void multiply_now(const Product& product);
+  /// Multiplies matrices one by one, each with all products, if the sequence consists of small
+  /// products.
+  void run_sequence(std::span<const Product> products);
+  std::vector<Product>& sequence_of(const Stream* stream);
+  /// Computes matrix `index` on one thread. The product must be small.
+  void multiply_one(const Product& product, int64_t index, int thread);
 
   const Isa isa_;
   Device& device_;
@@ -123,6 +132,8 @@ class HostOps final : public Ops {
   ThreadPool pool_;
   Products shared_;
   std::vector<std::unique_ptr<Worker>> workers_;  // one per thread; created by reserve() if needed
+  std::mutex sequences_mutex_;
+  std::map<const Stream*, std::vector<Product>> sequences_;  // the unfinished one of each stream
 };
 
 }  // namespace muonrt::host
