@@ -53,11 +53,6 @@ struct AolRule {
 /// in host memory; all other memory must be accessible to the device. After reserve() no op
 /// allocates device memory, except for data that a backend stores when it gets a list for the first
 /// time. A library for products may allocate host memory inside its own calls.
-/// Whether a call is the first or the last one of a sequence.
-struct SequencePosition {
-  bool first, last;
-};
-
 class Ops : public MatrixRules {
  public:
   /// Allocates the memory that products of up to this size need. m, n and k are the dims of C (m x
@@ -139,14 +134,13 @@ class Ops : public MatrixRules {
   void multiply(Stream& stream, const Product& product) {
     multiply(stream, std::span<const Product>(&product, 1));
   }
-  /// Computes the products as multiply() does, as one call of a sequence of calls that no other op
-  /// on the stream interrupts. Matrix i of a product may be an operand of matrix i of later
-  /// products of the sequence, but not of their other matrices. A backend may therefore run the
-  /// whole sequence for one matrix after the other.
-  virtual void multiply_in_sequence(Stream& stream, std::span<const Product> products,
-                                    SequencePosition position) {
-    (void)position;
-    multiply(stream, products);
+  /// Computes a sequence of products, all of them for one matrix before the next, so that the
+  /// matrix stays in the cache. Matrix i of a product may be an operand of matrix i of later
+  /// products, but not of their other matrices. `products` must stay valid until the work has run.
+  /// @return false, and enqueues nothing, if the caller must call multiply() for each product.
+  virtual bool multiply_by_matrix(Stream& stream, std::span<const Product> products) {
+    (void)stream, (void)products;
+    return false;
   }
 
   /// x <- x + gamma I with one rounding to x's dtype. Reads and writes only the diagonal.

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -54,8 +53,7 @@ class HostOps final : public Ops {
   void scale_rows(Stream& stream, const MatrixBatch& gram, const MatrixBatch& x,
                   const MatrixBatch& factors, const AolRule& rule) override;
   void multiply(Stream& stream, std::span<const Product> products) override;
-  void multiply_in_sequence(Stream& stream, std::span<const Product> products,
-                            SequencePosition position) override;
+  bool multiply_by_matrix(Stream& stream, std::span<const Product> products) override;
   void add_identity(Stream& stream, const MatrixBatch& x, float gamma) override;
   void cast_vote(Stream& stream, Vote* vote, const Findings* findings, int64_t fingerprint,
                  int64_t orthogonalized, bool local_ok) override;
@@ -119,10 +117,6 @@ class HostOps final : public Ops {
   };
 
   void multiply_now(const Product& product);
-  /// Multiplies matrices one by one, each with all products, if the sequence consists of small
-  /// products.
-  void run_sequence(std::span<const Product> products);
-  std::vector<Product>& sequence_of(const Stream* stream);
   /// Computes matrix `index` on one thread. The product must be small.
   void multiply_one(const Product& product, int64_t index, int thread);
 
@@ -132,8 +126,6 @@ class HostOps final : public Ops {
   ThreadPool pool_;
   Products shared_;
   std::vector<std::unique_ptr<Worker>> workers_;  // one per thread; created by reserve() if needed
-  std::mutex sequences_mutex_;
-  std::map<const Stream*, std::vector<Product>> sequences_;  // the unfinished one of each stream
 };
 
 }  // namespace muonrt::host

@@ -115,39 +115,22 @@ void HostOps::multiply(Stream& stream, std::span<const Product> products) {
     host_stream(stream).enqueue(Task([product, this] { multiply_now(product); }));
 }
 
-void HostOps::multiply_in_sequence(Stream& stream, std::span<const Product> products,
-                                   SequencePosition position) {
+bool HostOps::multiply_by_matrix(Stream& stream, std::span<const Product> products) {
+  int64_t count = 0;
+  for (const Product& p : products) {
+    if (!is_small(p.c.rows, p.c.cols, p.a.cols)) return false;
+    count = std::max(count, p.c.count);
+  }
+  if (count <= 1 || (pool_.threads() > 1 && workers_.empty())) return false;
   check_counts(products);
-  HostStream& to = host_stream(stream);
-  if (position.first) {  // after an error, products of an older sequence may be left
-    to.enqueue(Task([this, at = &stream] { sequence_of(at).clear(); }));
-  }
-  for (const Product& product : products)
-    to.enqueue(Task([product, this, at = &stream] { sequence_of(at).push_back(product); }));
-  if (position.last) {
-    to.enqueue(Task([this, at = &stream] { run_sequence(sequence_of(at)); }));
-  }
-}
-
-std::vector<Product>& HostOps::sequence_of(const Stream* stream) {
-  const std::lock_guard lock(sequences_mutex_);
-  return sequences_[stream];
-}
-
-void HostOps::run_sequence(std::span<const Product> products) {
-  const int64_t count = products.empty() ? 0 : products[0].c.count;
-  const bool by_matrix = count > 1 && (pool_.threads() == 1 || !workers_.empty()) &&
-                         std::all_of(products.begin(), products.end(), [&](const Product& p) {
-                           return p.c.count == count && is_small(p.c.rows, p.c.cols, p.a.cols);
-                         });
-  if (!by_matrix) {
-    for (const Product& product : products) multiply_now(product);
-    return;
-  }
-  const std::lock_guard lock(pool_mutex_);
-  pool_.parallel_for(count, [&](int64_t index, int thread) {
-    for (const Product& product : products) multiply_one(product, index, thread);
-  });
+  host_stream(stream).enqueue(Task([products, count, this] {
+    const std::lock_guard lock(pool_mutex_);
+    pool_.parallel_for(count, [&](int64_t index, int thread) {
+      for (const Product& product : products)
+        if (index < product.c.count) multiply_one(product, index, thread);
+    });
+  }));
+  return true;
 }
 
 void HostOps::multiply_now(const Product& product) {
