@@ -109,11 +109,21 @@ MUONRT_ALWAYS_INLINE void mirror_block(const float* __restrict from, int64_t fro
 }
 
 /// Copies the upper triangle of a rows x rows block to the lower one, rounded to `out`.
-template <class C>
+template <bool kWide, class C>
 MUONRT_ALWAYS_INLINE void mirror_diagonal(const float* __restrict from, int64_t from_ld,
                                           int64_t rows, C* __restrict out, int64_t out_ld) {
-  for (int64_t r = 1; r < rows; ++r)
-    for (int64_t i = 0; i < r; ++i) out[r * out_ld + i] = from_f32<C>(from[i * from_ld + r]);
+  if (rows < kSide) {
+    for (int64_t r = 1; r < rows; ++r)
+      for (int64_t i = 0; i < r; ++i) out[r * out_ld + i] = from_f32<C>(from[i * from_ld + r]);
+    return;
+  }
+  alignas(64) float block[kSide * kSide];
+  transpose_side<kWide>(from, from_ld, block);
+  for (int64_t r = 1; r < kSide; ++r) {
+    float* const row = block + r * kSide;
+    for (int64_t i = 0; i < kSide; ++i) row[i] = i < r ? row[i] : from[r * from_ld + i];
+    round_row(row, kSide, out + r * out_ld);
+  }
 }
 
 /// Stores rows [begin, end) of a tile and, if kSymmetric is true, mirrors them. There must be at
@@ -143,8 +153,9 @@ MUONRT_ALWAYS_INLINE void store_rows(const GemmArgs& args, const TilePosition& p
   }
   if (!kSymmetric) return;
   if (on_diagonal)
-    mirror_diagonal(tile + begin * position.cols + first, position.cols, end - begin,
-                    element<C>(args.c.data, args.c.ld, position.row + begin, col), args.c.ld);
+    mirror_diagonal<kWide>(tile + begin * position.cols + first, position.cols, end - begin,
+                           element<C>(args.c.data, args.c.ld, position.row + begin, col),
+                           args.c.ld);
   for (int64_t j = on_diagonal ? first + end - begin : 0; j < position.cols; j += kSide) {
     C* mirrored = element<C>(args.c.data, args.c.ld, position.col + j, position.row + begin);
     mirror_block<kWide>(tile + begin * position.cols + j, position.cols, end - begin,
