@@ -118,8 +118,10 @@ typedef struct muonrt_tuning_options {
   muonrt_dtype_t transport_dtype;
 
   /**
-   * Dtype of the Newton-Schulz iterates: MUONRT_DTYPE_F32, _BF16 or _F16. Default: 0, which means
-   * F32 on the host, and on CUDA BF16 in the standard form and F16 in the Gram form.
+   * Dtype of the Newton-Schulz iterates: MUONRT_DTYPE_F32, _BF16 or _F16. Default: 0. On the host
+   * it means BF16 in the standard form if the processor has instructions for products in bf16
+   * (AVX512_BF16 or AMX) and `portable_gemm` is 0, otherwise F32, and F32 in the Gram form. On CUDA
+   * it means BF16 in the standard form and F16 in the Gram form.
    */
   muonrt_dtype_t iteration_dtype;
 

@@ -71,7 +71,8 @@ NewtonSchulz make_newton_schulz(CoefficientFamily family, const CoefficientSetti
                                 DType iteration, const NewtonSchulzOptions& options = {});
 
 /// Returns the forms from which the planner may choose. kAuto becomes kStandard if the Gram form
-/// restarts before every step, or if its list has no headroom in its dtype.
+/// restarts before every step, if its list has no headroom in its dtype, or if it uses f32 and the
+/// standard form bf16.
 /// Errors: INVALID_ARGUMENT if a form that is permitted has a list without headroom between its
 /// steps in the dtype of its iterates.
 FormChoice permitted_form(const NewtonSchulz& settings, FormChoice wish);
