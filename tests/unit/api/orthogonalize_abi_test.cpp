@@ -107,8 +107,9 @@ TEST_CASE("orthogonalize: singular values follow the polynomial in float64 on ev
 }
 
 TEST_CASE("orthogonalize: the default dtype on the host follows the processor", "[unit][abi]") {
-  const Matrix x = reference::rounded(reference::gaussian(64, 96, 5), DType::kF32);
-  const muonrt_dtype_t native = host::multiplies_bf16() ? MUONRT_DTYPE_BF16 : MUONRT_DTYPE_F32;
+  const Matrix x = reference::rounded(reference::gaussian(96, 512, 5), DType::kF32);
+  const muonrt_dtype_t native =
+      muonrt::host::multiplies_bf16() ? MUONRT_DTYPE_BF16 : MUONRT_DTYPE_F32;
   for (const bool portable : {false, true}) {
     muonrt_debug_options_t debug;
     muonrt_debug_options_init(&debug);
@@ -117,19 +118,20 @@ TEST_CASE("orthogonalize: the default dtype on the host follows the processor", 
     o.debug = &debug;
     for (const auto& [form, dtype] : {std::pair{MUONRT_FORM_STANDARD, native},
                                       {MUONRT_FORM_GRAM, muonrt_dtype_t{MUONRT_DTYPE_F32}}}) {
-      const muonrt_group_t by_default = group_of("polar", form);
-      const muonrt_group_t given = group_of("polar", form, portable ? MUONRT_DTYPE_F32 : dtype);
+      const muonrt_group_t by_default = group_of("keller jordan", form);
+      const muonrt_group_t given =
+          group_of("keller jordan", form, portable ? MUONRT_DTYPE_F32 : dtype);
       Orthogonalizer one(&by_default, &o), other(&given, &o);
       const Matrix found = orthogonalized(one, x, DType::kF32);
       CHECK(same(found, orthogonalized(other, x, DType::kF32)));
-      // The error of torch.optim.Muon, which iterates in bf16, is 1.2e-2.
-      const Matrix exact = reference::newton_schulz(reference::lists::kPolarModded, 1.02, x);
+      // torch.optim.Muon, which iterates in bf16, has an error of 1.28e-2 at this shape.
+      const Matrix exact = reference::newton_schulz(reference::lists::kKellerJordan, 1.0, x);
       double error = 0, total = 0;
       for (size_t i = 0; i < exact.v.size(); ++i) {
         error += std::pow(found.v[i] - exact.v[i], 2);
         total += exact.v[i] * exact.v[i];
       }
-      CHECK(std::sqrt(error) <= 1.2e-2 * std::sqrt(total));
+      CHECK(std::sqrt(error) <= 1.28e-2 * std::sqrt(total));
     }
   }
 }
