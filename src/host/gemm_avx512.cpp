@@ -110,10 +110,10 @@ struct PackTransposed {
       from = padded;
       ld_bytes = kBytes;
     }
-    Vec16 rows[kLanes];
+    VectorOf<uint32_t, kLanes>::type rows[kLanes];
 #pragma GCC unroll 16
     for (int j = 0; j < kLanes; ++j) std::memcpy(&rows[j], from + j * ld_bytes, sizeof rows[j]);
-    transpose(rows);
+    transpose<kLanes>(rows);
 #pragma GCC unroll 16
     for (int k = 0; k < kLanes; ++k)
       if (4 * k < bytes) std::memcpy(to + k * kStripCols, &rows[k], sizeof rows[k]);

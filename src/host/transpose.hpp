@@ -7,31 +7,36 @@
 
 namespace muonrt::host {
 
-/// A vector of 16 words of 32 bits. With less than AVX-512 it occupies several registers.
-using Vec16 = uint32_t __attribute__((vector_size(64)));
+/// `type` is a vector of N elements. Where no register is as long, it occupies several.
+template <class T, int N>
+struct VectorOf {
+  typedef T type __attribute__((vector_size(N * sizeof(T))));
+};
 
-/// Exchanges parts of two rows whose distance is kBit: a(i + kBit) and b(i), for each i without the
-/// bit kBit.
-template <int kBit, int... i>
-MUONRT_ALWAYS_INLINE void exchange(Vec16& a, Vec16& b, std::integer_sequence<int, i...>) {
-  const Vec16 low = __builtin_shufflevector(a, b, (i & kBit ? 16 + (i ^ kBit) : i)...);
-  b = __builtin_shufflevector(a, b, (i & kBit ? 16 + i : i ^ kBit)...);
-  a = low;
+/// Interleaves the lower halves of `a` and `b`, or the upper halves. The result is an argument,
+/// because returning a vector depends on the instruction set.
+template <bool kUpper, class V, int... i>
+MUONRT_ALWAYS_INLINE void zip(const V& a, const V& b, V& out, std::integer_sequence<int, i...>) {
+  constexpr int kCount = sizeof...(i), kFirst = kUpper ? kCount / 2 : 0;
+  out = __builtin_shufflevector(a, b, (kFirst + i / 2 + (i % 2 ? kCount : 0))...);
 }
 
-template <int kBit>
-MUONRT_ALWAYS_INLINE void exchange_all(Vec16* rows) {
+/// Transposes N x N elements. log2(N) times, each row of the upper half is interleaved with the row
+/// of the lower half at the same position.
+template <int N, class V>
+MUONRT_ALWAYS_INLINE void transpose(V* rows) {
+  constexpr auto kLanes = std::make_integer_sequence<int, N>();
+#pragma GCC unroll 4
+  for (int stage = 1; stage < N; stage *= 2) {
+    V next[N];
+#pragma GCC unroll 8
+    for (int i = 0; i < N / 2; ++i) {
+      zip<false>(rows[i], rows[i + N / 2], next[2 * i], kLanes);
+      zip<true>(rows[i], rows[i + N / 2], next[2 * i + 1], kLanes);
+    }
 #pragma GCC unroll 16
-  for (int i = 0; i < 16; ++i)
-    if (!(i & kBit)) exchange<kBit>(rows[i], rows[i + kBit], std::make_integer_sequence<int, 16>());
-}
-
-/// Transposes 16 x 16 words.
-MUONRT_ALWAYS_INLINE void transpose(Vec16* rows) {
-  exchange_all<8>(rows);
-  exchange_all<4>(rows);
-  exchange_all<2>(rows);
-  exchange_all<1>(rows);
+    for (int i = 0; i < N; ++i) rows[i] = next[i];
+  }
 }
 
 }  // namespace muonrt::host

@@ -1,7 +1,6 @@
-#!/usr/bin/env python3
 """Compares Newton-Schulz of muonrt.orthogonalize with the same iteration in torch, on the host.
 
-  tools/measure_torch [--rounds 5] [--threads 1,2] [--cells 768x768 64x128x128 ...]
+  python tools/python/bench_ns.py [--rounds 5] [--threads 1,2] [--cells 768x768 64x128x128 ...]
 
 A ratio is the time of torch divided by that of muonrt, so above 1 muonrt is faster. Both have the same
 input, coefficients, number of steps, dtype of the iteration and threads. They run in turn. In
@@ -13,11 +12,16 @@ than rounding.
 
 import argparse
 import statistics
+import sys
 import time
+from pathlib import Path
 
 import torch
 
-import muonrt
+# The folder of this file contains the package's sources, but the benchmark needs the installed
+# package.
+sys.path[:] = [at for at in sys.path if Path(at).resolve() != Path(__file__).resolve().parent]
+import muonrt  # noqa: E402
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 CELLS = ["768x768", "1024x4096", "2048x2048", "8x512x512", "64x128x128"]
