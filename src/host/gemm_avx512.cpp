@@ -125,21 +125,21 @@ struct PackPairs {
   static MUONRT_ALWAYS_INLINE void run(const uint16_t* b, int64_t ld, int64_t cols, int64_t depth,
                                        uint32_t* to) {
     for (int64_t k = 0; k < depth; k += 2, to += kStripCols) {
-      uint16_t low[kStripCols] = {}, high[kStripCols] = {};
-      copy(b + k * ld, cols, low);
-      if (k + 1 < depth) copy(b + (k + 1) * ld, cols, high);
-      for (int64_t j = 0; j < kStripCols; ++j)
-        to[j] = low[j] | static_cast<uint32_t>(high[j]) << 16;
+      const uint16_t* const low = b + k * ld;
+      const uint16_t* const high = low + ld;
+      if (k + 1 == depth) {
+        for (int64_t j = 0; j < kStripCols; ++j) to[j] = j < cols ? low[j] : 0;
+      } else if (cols == kStripCols) {
+        for (int64_t j = 0; j < kStripCols; ++j) to[j] = pair(low[j], high[j]);
+      } else {
+        for (int64_t j = 0; j < kStripCols; ++j) to[j] = j < cols ? pair(low[j], high[j]) : 0;
+      }
     }
   }
 
  private:
-  static MUONRT_ALWAYS_INLINE void copy(const uint16_t* from, int64_t cols, uint16_t* to) {
-    if (cols == kStripCols) {
-      std::memcpy(to, from, kStripCols * sizeof *to);
-    } else {
-      std::memcpy(to, from, static_cast<size_t>(cols) * sizeof *to);
-    }
+  static MUONRT_ALWAYS_INLINE uint32_t pair(uint16_t low, uint16_t high) {
+    return low | static_cast<uint32_t>(high) << 16;
   }
 };
 
