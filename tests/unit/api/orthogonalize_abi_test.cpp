@@ -110,6 +110,11 @@ TEST_CASE("orthogonalize: the default dtype on the host follows the processor", 
   const Matrix x = reference::rounded(reference::gaussian(96, 512, 5), DType::kF32);
   const muonrt_dtype_t native =
       muonrt::host::multiplies_bf16() ? MUONRT_DTYPE_BF16 : MUONRT_DTYPE_F32;
+  char info[4096];
+  REQUIRE(muonrt_get_build_info(info, sizeof info, nullptr) == MUONRT_OK);
+  const char* const stated = native == MUONRT_DTYPE_BF16 ? "bf16" : "f32";
+  CHECK(std::string(info).find(muonrt::cat("\"host_iteration\":\"", stated, '"')) !=
+        std::string::npos);
   for (const bool portable : {false, true}) {
     muonrt_debug_options_t debug;
     muonrt_debug_options_init(&debug);
