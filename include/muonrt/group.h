@@ -26,9 +26,9 @@ enum muonrt_momentum_kind {
   MUONRT_MOMENTUM_HEAVY_BALL = 1,
 
   /**
-   * As MUONRT_MOMENTUM_EMA, but with the bias correction of Optax: step t = 1, 2, ...
-   * orthogonalizes m / (1 - mu^t), or with `nesterov` (1 - mu) g / (1 - mu^t) + mu m / (1 - mu^(t +
-   * 1)). t counts the committed steps of the optimizer, not the updates of the parameter.
+   * As MUONRT_MOMENTUM_EMA with the bias correction of Optax: step t = 1, 2, ... orthogonalizes
+   * m / (1 - mu^t), or with `nesterov` (1 - mu) g / (1 - mu^t) + mu m / (1 - mu^(t + 1)). t counts
+   * the committed steps of the optimizer, not the updates of the parameter.
    */
   MUONRT_MOMENTUM_EMA_CORRECTED = 2
 };
@@ -94,8 +94,8 @@ enum muonrt_scale_rule {
 typedef int32_t muonrt_form_t;
 enum muonrt_form {
   /**
-   * MUONRT_FORM_GRAM if the short side of the matrix is at least 512, the long side is at least 1.5
-   * times as long, and the Gram form is safe with these settings. Otherwise MUONRT_FORM_STANDARD.
+   * MUONRT_FORM_GRAM if the short side is at least 512, the long side at least 1.5 times the short
+   * side, and the Gram form is safe and iterates in no wider dtype; otherwise MUONRT_FORM_STANDARD.
    */
   MUONRT_FORM_AUTO = 0,
 

@@ -118,8 +118,11 @@ typedef struct muonrt_tuning_options {
   muonrt_dtype_t transport_dtype;
 
   /**
-   * Dtype of the Newton-Schulz iterates: MUONRT_DTYPE_F32, _BF16 or _F16. Default: 0, which means
-   * F32 on the host, and on CUDA BF16 in the standard form and F16 in the Gram form.
+   * Dtype of the Newton-Schulz iterates: MUONRT_DTYPE_F32, _BF16 or _F16. Default: 0. On the host
+   * the Gram form then uses F32, and the standard form BF16 if `portable_gemm` is 0 and the
+   * processor has instructions for products in bf16 (AVX512_BF16 or AMX), otherwise F32;
+   * muonrt_get_build_info() states which. On CUDA the standard form then uses BF16 and the Gram
+   * form F16.
    */
   muonrt_dtype_t iteration_dtype;
 
