@@ -79,8 +79,8 @@ typedef struct muonrt_optimizer_options {
 
   /**
    * Number of compute threads of this rank on the host, 1 to 256. Results do not depend on it.
-   * Default: 0. The ranks that share the processors in the calling thread's affinity mask, within
-   * the cgroup's CPU quota, then divide them. muonrt_counters_t reports the number in use.
+   * Default: 0. The ranks that share the calling thread's affinity mask then divide its processors,
+   * within the cgroup's CPU quota; muonrt_counters_t reports the number in use.
    */
   int32_t threads;
 
