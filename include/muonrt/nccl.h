@@ -166,7 +166,7 @@ MUONRT_API muonrt_status_t muonrt_nccl_get_version(int32_t* version);
  * it waits until earlier operations are complete.
  *
  * @param[out] comm     The new communicator; NULL on error. Destroy it with muonrt_comm_destroy().
- * @param[in]  host     A communicator for host memory. muonrt duplicates it and uses the duplicates.
+ * @param[in]  host     A communicator for host memory; muonrt uses duplicates of it.
  * @param[in]  options  The options of this rank; NULL for the defaults.
  *
  * @return MUONRT_OK, or an error. Every rank returns an error if one does; the message names the
