@@ -30,10 +30,9 @@
  * never changes.
  *
  * @par Threads and collective functions
- * The comment of each function states which threads may call it. "Threads: any" means any thread at
- * any time. "One at a time per optimizer" means that only one thread at a time may be inside a
- * function of the same optimizer. A collective function must be called on every rank that its
- * comment names.
+ * Each function's comment states which threads may call it. "Threads: any" means any thread at any
+ * time. "One at a time per optimizer" means that only one thread at a time may be inside a function
+ * of the same optimizer. A collective function must be called on every rank that its comment names.
  *
  * @par Terms
  *   - The owner of a matrix is the rank that orthogonalizes it in a step. The owner gathers the
@@ -271,7 +270,7 @@ MUONRT_API const char* muonrt_status_get_name(muonrt_status_t status);
  * Threads: any; each thread has its own message. Collective: no.
  *
  * @return The message, at most 4095 bytes; "" if there was no such call. Never NULL. The string is
- * valid until the thread calls another function of muonrt.
+ * valid until the thread calls another muonrt function.
  */
 MUONRT_API const char* muonrt_get_last_error(void);
 

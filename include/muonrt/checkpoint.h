@@ -282,7 +282,7 @@ MUONRT_API muonrt_status_t muonrt_optimizer_save_wait(muonrt_optimizer_t* optimi
  *   - MUONRT_ERROR_IO: a file could not be read, or the folder holds no checkpoint.
  *   - MUONRT_ERROR_CORRUPT: a file is damaged; the message names the file and the damaged bytes.
  *   - MUONRT_ERROR_INVALID_ARGUMENT: `folder` is NULL or an option is out of range; the checkpoint
- *     belongs to another model, and the message lists the differences; parameters that are not
+ *     belongs to a different model, and the message lists the differences; parameters that are not
  *     loaded do not have the values that they had when the checkpoint was saved; or converted
  *     momentum is not finite.
  *   - MUONRT_ERROR_NOT_SUPPORTED: the format of the checkpoint is not "muonrt checkpoint 1", the

@@ -29,7 +29,7 @@ extern "C" {
  *
  * @par Handles
  * These rules apply to communicators, thread groups and optimizers:
- *   - A handle that has been destroyed, or that has another type, is rejected with
+ *   - A handle that has been destroyed, or that has a different type, is rejected with
  *     MUONRT_ERROR_INVALID_ARGUMENT.
  *   - In a process that was created by fork(), the parent's handles are rejected with
  *     MUONRT_ERROR_INVALID_STATE. If the child destroys such a handle, nothing is freed, and the

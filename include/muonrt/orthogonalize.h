@@ -108,8 +108,8 @@ MUONRT_API void muonrt_orthogonalizer_destroy(muonrt_orthogonalizer_t* orthogona
  * @param[in]  stream          CUDA: the cudaStream_t; NULL means the default stream. Host: NULL.
  *
  * @return MUONRT_OK, MUONRT_SKIPPED, or
- *   - MUONRT_ERROR_INVALID_ARGUMENT: a tensor is invalid or on another device, shapes differ, or
- *     `out` overlaps itself or `x`. Nothing has then been written;
+ *   - MUONRT_ERROR_INVALID_ARGUMENT: a tensor is invalid or on a different device, shapes differ,
+ *     or `out` overlaps itself or `x`. Nothing has then been written;
  *   - MUONRT_ERROR_NOT_SUPPORTED: the stream is being captured, and the orthogonalizer has not been
  *     called with these shapes, strides and dtypes before;
  *   - MUONRT_ERROR_DEVICE;

@@ -60,7 +60,7 @@ enum muonrt_view {
 };
 
 /**
- * A part of each matrix of a parameter, which Muon orthogonalizes as a separate matrix.
+ * A part of each matrix of a parameter. Muon orthogonalizes the part as a separate matrix.
  *
  * A part is a set of rows and columns, for example the query rows of a fused QKV weight, one head,
  * or one half of gate_up. The scale of its update follows from the shape of the part; see

@@ -265,7 +265,7 @@ MUONRT_API void muonrt_folder_options_init_sized(muonrt_folder_options_t* option
  * @return The statuses of muonrt_comm_create_tcp() except CALLBACK, or
  *   - MUONRT_ERROR_IO: the folder cannot be opened, or the file cannot be written or read;
  *   - MUONRT_ERROR_INVALID_STATE: on rank 0, the file exists already; on the others, the file
- *     belongs to another user, and this rank is not allowed to read it or has no secret;
+ *     belongs to a different user, and this rank is not allowed to read it or has no secret;
  *   - MUONRT_ERROR_CORRUPT: the file is not one that rank 0 has written; check which processes
  *     write to the folder, and whether all ranks use the same version of muonrt;
  *   - MUONRT_ERROR_COMM: the file was written with a different secret or by an earlier run. Rank 0

@@ -75,7 +75,7 @@ typedef struct muonrt_receive {
  *
  * @par Errors
  * A function reports an error by returning any value other than MUONRT_OK. muonrt treats
- * MUONRT_SKIPPED, and any value that is not a status of muonrt, as MUONRT_ERROR_COMM. Before a
+ * MUONRT_SKIPPED, and any value that is not a muonrt status, as MUONRT_ERROR_COMM. Before a
  * function returns an error, it writes a text that names the ranks concerned to `message`. The text
  * ends with a zero and has at most `message_capacity` (> 0) bytes in total; muonrt sets it to ""
  * before the call. After an error the communicator calls only `abort`, `get_published_error` and
