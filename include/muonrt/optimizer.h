@@ -330,10 +330,9 @@ MUONRT_API muonrt_status_t muonrt_optimizer_set_group(muonrt_optimizer_t* optimi
  * master weights, bit by bit. After the calls above, and before the first step, a bf16 parameter
  * may also be its master weight rounded in the other direction.
  *
- * After a fault, ranks may return different statuses for the same step: before the vote one rank
- * may return MUONRT_ERROR_COMM and another _TIMEOUT or _UNDECIDED; during the vote one may return
- * MUONRT_OK while others return _UNDECIDED. muonrt_optimizer_recover() brings them to the same
- * state.
+ * After a fault, ranks may return different statuses for the same step: before the vote one may
+ * return MUONRT_ERROR_COMM, another _TIMEOUT or _UNDECIDED; during the vote one may return
+ * MUONRT_OK, the others _UNDECIDED. muonrt_optimizer_recover() brings them to the same state.
  *
  * If the work on `stream` of `args` does not finish within `timeout_ms`, the step returns
  * MUONRT_ERROR_TIMEOUT, and the optimizer is unusable even if this work ends later. Enqueued work
