@@ -12,8 +12,8 @@
 namespace muonrt::cuda {
 
 struct Sm90Arguments {
-  // The boxes of C have 64 rows, and so have the boxes of B if jobs are medium. All other boxes
-  // have 128 rows. Only problems with D have d.
+  // The boxes of C have 64 rows, and so have the boxes of B if jobs are medium or dense. All other
+  // boxes have 128 rows. Only problems with D have d.
   TensorMap a[kProblems], b[kProblems], c[kProblems], d[kProblems];
   SymmetricProblem problems[kProblems];
   const TileJob* jobs;   // from mixed_jobs or medium_jobs
@@ -28,6 +28,7 @@ enum class Sm90Jobs {
   kMixed,   // jobs from mixed_jobs; the depth of no problem is cut
   kSliced,  // only squares from mixed_jobs; the depth of every problem is cut
   kMedium,  // jobs from medium_jobs
+  kDense,   // jobs from mixed_jobs of dense products
 };
 
 /// The size and kind of a persistent grid.

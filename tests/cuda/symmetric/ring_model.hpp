@@ -45,6 +45,7 @@ struct Tile {
   int stages;
   bool d = false, once = false;  // once: rows that A and B have in common are copied once
   int slices = 1;
+  bool dense = false;  // boxes of B have 64 columns
 };
 using Tiles = std::vector<Tile>;
 
@@ -157,16 +158,17 @@ class LargeBlock {
   void produce_job(Writer& w, int tile, int& fill) const {
     const Tile& t = tiles_[static_cast<size_t>(tile)];
     const bool pair = t.kind == JobKind::kPair, medium = t.kind == JobKind::kMedium;
-    const int rows = medium ? 1 : 2;  // number of units in a box of B
-    const int boxes = medium ? 3 : t.kind == JobKind::kSquare ? 1 : 2;
-    const int there = t.once ? 2 / rows : 0;
+    const int rows = medium || t.dense ? 1 : 2;  // number of units in a box of B
+    const int of_cell = 2 / rows, there = t.once ? of_cell : 0;
+    const int boxes = medium ? 3 : t.kind == JobKind::kSquare ? of_cell : 2 * of_cell;
     for (int depth = 0; depth < t.stages; ++depth, ++fill) {
       open_stage(w, fill, pair, 2 + (boxes - there) * rows);
       w.arrive(Name::kFull, fill, w.own());
       Contents of_a;
       for (int u = 0; u < 2; ++u) of_a.add(u, a(tile, depth, u));
       w.copy(fill, w.own(), of_a);
-      for (int box = pair ? rank_ : there; box < (pair ? rank_ + 1 : boxes); ++box) {
+      const int first = pair ? rank_ * of_cell : there, end = pair ? first + of_cell : boxes;
+      for (int box = first; box < end; ++box) {
         Contents of_b;
         for (int u = 0; u < rows; ++u)
           of_b.add(2 + (box - there) * rows + u, b(tile, depth, box * rows + u));

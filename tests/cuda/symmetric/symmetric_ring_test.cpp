@@ -79,11 +79,17 @@ std::vector<Tiles> drawn_block(Random& random) {
   return blocks;
 }
 
-/// Returns tile lists for a cluster's blocks, like those of real launches.
+/// Returns tile lists for a cluster's blocks, like those of real launches. A third of the launches
+/// compute dense products, except those of medium tiles and slices.
 std::vector<Tiles> tiles_of_run(int number, Random& random) {
-  return number % 8 == 0   ? listed_cluster(random)
-         : number % 8 == 1 ? drawn_block(random)
-                           : drawn_cluster(random);
+  if (number % 8 == 1) return drawn_block(random);
+  std::vector<Tiles> cluster = number % 8 == 0 ? listed_cluster(random) : drawn_cluster(random);
+  for (Tiles& tiles : cluster)
+    for (Tile& tile : tiles) {
+      tile.dense = number % 3 == 0;
+      tile.once = tile.once && !tile.dense;
+    }
+  return cluster;
 }
 
 /// Changes the lists if the fault consists of a list that does not occur in real launches.
