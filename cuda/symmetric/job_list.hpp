@@ -120,6 +120,10 @@ JobList mixed_jobs(std::span<const SymmetricShape> shapes, int blocks,
 /// @param raster  from Sm90Tuning.
 JobList medium_jobs(std::span<const SymmetricShape> shapes, int blocks, int64_t raster = 0);
 
+/// Returns the jobs of a list in the order in which blocks begin them if all take the same time:
+/// first the first job of each block, then the second jobs.
+std::vector<TileJob> in_turn(const JobList& list);
+
 /// Returns the largest cost of a block of the list, if `cost` returns the cost of a job.
 template <class Cost>
 auto busiest(const JobList& list, const Cost& cost) {

@@ -48,8 +48,6 @@ __device__ inline void release(const Shared& shared, int fill, bool pair, uint32
 template <int kMost>
 using TileWords = uint32_t[kMost][kStrips * kStripWords];
 
-constexpr int kNone = -1;
-
 /// Stores a square, unless it is outside of the tile or the result, or mirrors another square. TMA
 /// writes only whole chunks, so a square that ends with a partial chunk is stored without TMA.
 template <Sm90Jobs kJobs>
@@ -205,13 +203,24 @@ __device__ inline void process_slices(TileWords<2>& words, int before, const Sm9
   finish_job<kElement, Sm90Jobs::kSliced, 128>(words, totals, p, job, shared, consumer, rank, fill);
 }
 
+/// Waits for the job that begins with the next fill. Returns its index, or kNone after the last
+/// job.
+__device__ inline int taken_job(const Shared& shared, int consumer, int fill) {
+  mbarrier_wait(shared.full(fill), parity_of(fill));
+  const int index = *shared.taken(fill);
+  warpgroup_sync(consumer);  // a single thread releases the stage after all threads have read
+  return index;
+}
+
 template <DType kElement, Sm90Jobs kJobs>
 __global__ void __launch_bounds__(Config::kThreads, 1)
     symmetric_sm90_kernel(const __grid_constant__ Sm90Arguments args) {
   constexpr bool kMedium = kJobs == Sm90Jobs::kMedium;
   const Shared shared{dynamic_shared()};
   const uint32_t rank = cluster_rank();
-  const int first = args.first[blockIdx.x], end = args.first[blockIdx.x + 1];
+  constexpr bool kCounted = kJobs == Sm90Jobs::kCounted;
+  const int first = kCounted ? static_cast<int>(blockIdx.x) : args.first[blockIdx.x];
+  const int end = kCounted ? args.count : args.first[blockIdx.x + 1];
   const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);  // shows ptxas that a warp has one value
   init_mbarriers(shared);
   if (threadIdx.x == 0 && first < end) {
@@ -224,13 +233,10 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
   if (warp < 4) {
     setmaxnreg_dec<Config::kProducerRegisters>();
     if (warp == 0 && elect_one()) {
-      // Reads the next job while this job's copies run, so that L1 has it for the consumers.
-      TileJob next;
-      if (first < end) next = args.jobs[first];
-      for (int i = first; i < end; ++i) {
-        const TileJob job = next;
-        if (i + 1 < end) next = args.jobs[i + 1];
-        produce_job<kJobs>(args, job, shared, rank, fill);
+      if constexpr (kCounted) {
+        produce_counted(args, shared, rank, fill);
+      } else {
+        produce<kJobs>(args, first, end, shared, rank, fill);
       }
       // This comes last, because blocks of the next launch would occupy a communicator's SMs.
       griddepcontrol_launch_dependents();
@@ -242,7 +248,11 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
     TileWords<kMost> words;
     int before = kNone;
     if (consumer == 1 && first < end) mbarrier_wait(shared.full(args.skew), parity_of(args.skew));
-    for (int i = first; i < end; ++i) {
+    for (int i = first; kCounted || i < end; ++i) {
+      if constexpr (kCounted) {
+        i = taken_job(shared, consumer, fill);
+        if (i == kNone) break;
+      }
       const TileJob job = args.jobs[i];
       if constexpr (kJobs == Sm90Jobs::kSliced) {
         process_slices<kElement>(words, before, args, job, shared, consumer, rank, fill);
@@ -271,14 +281,15 @@ Kernel kernel_of(Sm90Jobs jobs) {
   return jobs == Sm90Jobs::kMixed    ? symmetric_sm90_kernel<kElement, Sm90Jobs::kMixed>
          : jobs == Sm90Jobs::kSliced ? symmetric_sm90_kernel<kElement, Sm90Jobs::kSliced>
          : jobs == Sm90Jobs::kMedium ? symmetric_sm90_kernel<kElement, Sm90Jobs::kMedium>
-                                     : symmetric_sm90_kernel<kElement, Sm90Jobs::kDense>;
+         : jobs == Sm90Jobs::kDense  ? symmetric_sm90_kernel<kElement, Sm90Jobs::kDense>
+                                     : symmetric_sm90_kernel<kElement, Sm90Jobs::kCounted>;
 }
 
 }  // namespace
 
 void symmetric_sm90_prepare() {
-  for (const Sm90Jobs jobs :
-       {Sm90Jobs::kMixed, Sm90Jobs::kSliced, Sm90Jobs::kMedium, Sm90Jobs::kDense})
+  for (const Sm90Jobs jobs : {Sm90Jobs::kMixed, Sm90Jobs::kSliced, Sm90Jobs::kMedium,
+                              Sm90Jobs::kDense, Sm90Jobs::kCounted})
     for (const Kernel kernel : {kernel_of<DType::kBF16>(jobs), kernel_of<DType::kF16>(jobs)})
       MUONRT_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                        Config::kSharedBytes));

@@ -21,7 +21,8 @@ struct Config {
   static constexpr int kSquareBytes = kSquare * kSquare * 2;
   static constexpr int kStagingAt = kRingStages * kStageBytes;
   static constexpr int kBarriersAt = kStagingAt + kConsumers * 2 * kSquareBytes;
-  static constexpr int kSharedBytes = kBarriersAt + 3 * kRingStages * 8;
+  static constexpr int kTakenAt = kBarriersAt + 3 * kRingStages * 8;
+  static constexpr int kSharedBytes = kTakenAt + kRingStages * 4;
   // The consumers get the registers that the producer releases; no others become available.
   static constexpr int kRegisters = 65536 / kThreads / 8 * 8, kProducerRegisters = 40,
                        kConsumerRegisters =
@@ -48,7 +49,13 @@ struct Shared {
   __device__ uint64_t* peer_empty(int fill) const {
     return barriers() + 2 * kRingStages + stage_of(fill);
   }
+  /// Returns the place for the index of the job that begins with a fill, if jobs are counted.
+  __device__ int* taken(int fill) const {
+    return reinterpret_cast<int*>(memory + Config::kTakenAt) + stage_of(fill);
+  }
 };
+
+constexpr int kNone = -1;  // no job
 
 /// Returns the first column of a job. The kind of jobs is a template argument, because registers
 /// are few.
@@ -94,8 +101,9 @@ __device__ inline void produce_d(const Sm90Arguments& args, const TileJob& job,
 
 /// Fills the ring for one job, in one thread. A box of B has 128 rows, or 64 in medium jobs. In
 /// dense jobs it has 64 columns of an MN-major B.
+/// @param index  of the job; used only if jobs are counted.
 template <Sm90Jobs kJobs>
-__device__ inline void produce_job(const Sm90Arguments& args, const TileJob& job,
+__device__ inline void produce_job(const Sm90Arguments& args, const TileJob& job, int index,
                                    const Shared& shared, uint32_t rank, int& fill) {
   constexpr bool kMedium = kJobs == Sm90Jobs::kMedium, kDense = kJobs == Sm90Jobs::kDense;
   const SymmetricProblem& p = args.problems[job.shape];
@@ -113,6 +121,7 @@ __device__ inline void produce_job(const Sm90Arguments& args, const TileJob& job
   for (int block = 0; block < blocks; ++block, ++fill) {
     open_stage(shared, fill, pair, Config::kOperandBytes + (boxes - there) * kBoxBytes);
     uint64_t* full = shared.full(fill);
+    if (kJobs == Sm90Jobs::kCounted && block == 0) *shared.taken(fill) = index;
     mbarrier_arrive(full);
     unsigned char* stage = shared.stage(fill);
     const int k = block * Config::kDepth;
@@ -135,6 +144,37 @@ __device__ inline void produce_job(const Sm90Arguments& args, const TileJob& job
     }
   }
   if (p.d) produce_d<kJobs>(args, job, shared, width, rank, fill);
+}
+
+/// Fills the ring for the jobs of a block, in one thread. Reads the next job while the copies of
+/// this one run, so that L1 has it for the consumers.
+template <Sm90Jobs kJobs>
+__device__ inline void produce(const Sm90Arguments& args, int first, int end, const Shared& shared,
+                               uint32_t rank, int& fill) {
+  TileJob next;
+  if (first < end) next = args.jobs[first];
+  for (int i = first; i < end; ++i) {
+    const TileJob job = next;
+    if (i + 1 < end) next = args.jobs[i + 1];
+    produce_job<kJobs>(args, job, i, shared, rank, fill);
+  }
+}
+
+/// As produce, for counted jobs. Takes the next job while the copies of this one run. After the
+/// last job, a fill without bytes has kNone instead of an index. The last block resets the counter.
+__device__ inline void produce_counted(const Sm90Arguments& args, const Shared& shared,
+                                       uint32_t rank, int& fill) {
+  const auto blocks = static_cast<int>(gridDim.x);
+  for (int i = static_cast<int>(blockIdx.x); i < args.count;) {
+    const int next = blocks + static_cast<int>(atomicAdd(args.taken, 1u));
+    produce_job<Sm90Jobs::kCounted>(args, args.jobs[i], i, shared, rank, fill);
+    i = next;
+  }
+  open_stage(shared, fill, false, 0);
+  *shared.taken(fill) = kNone;
+  mbarrier_arrive(shared.full(fill));
+  __threadfence();
+  if (atomicAdd(args.taken + 1, 1u) + 1 == gridDim.x) args.taken[0] = args.taken[1] = 0;
 }
 
 }  // namespace sm90

@@ -54,9 +54,18 @@ SymmetricProducts::DeviceList SymmetricProducts::make_list(std::span<const Symme
   if (tiles == Tiles::kMedium) list = medium_jobs(shapes, blocks_, tuning_.raster);
   if (!persistent(tiles)) list = {small_jobs(shapes, tiles, tuning_.raster), {}};
   const auto is_pair = [](const TileJob& job) { return job.kind == JobKind::kPair; };
-  DeviceList made{on_device(device_, list.jobs, stream), std::ssize(list.jobs),
-                  on_device(device_, list.first, stream), tiles,
-                  std::any_of(list.jobs.begin(), list.jobs.end(), is_pair)};
+  const bool pairs = std::any_of(list.jobs.begin(), list.jobs.end(), is_pair);
+  std::vector<uint32_t> taken;
+  if (tuning_.counter && tiles == Tiles::kLarge && !pairs && !dense && shapes[0].slices == 1) {
+    list.jobs = in_turn(list);
+    taken = {0, 0};
+  }
+  DeviceList made{on_device(device_, list.jobs, stream),
+                  std::ssize(list.jobs),
+                  on_device(device_, list.first, stream),
+                  tiles,
+                  pairs,
+                  on_device(device_, taken, stream)};
   MUONRT_CUDA(cudaStreamSynchronize(stream));  // the lists on the host are destroyed next
   return made;
 }
@@ -91,7 +100,10 @@ void SymmetricProducts::launch_large(std::span<const Product> products, const De
   args.first = list.first.as<int32_t>();
   args.skew = std::min(tuning_.skew, kRingStages - 1);
   for (const Product& p : products) args.skew = std::min(args.skew, stages_of(p.a.cols) - 1);
-  const Sm90Jobs jobs = dense                        ? Sm90Jobs::kDense
+  args.count = static_cast<int32_t>(list.count);
+  args.taken = list.taken.as<uint32_t>();
+  const Sm90Jobs jobs = args.taken                   ? Sm90Jobs::kCounted
+                        : dense                      ? Sm90Jobs::kDense
                         : medium                     ? Sm90Jobs::kMedium
                         : slices_in(products[0]) > 1 ? Sm90Jobs::kSliced
                                                      : Sm90Jobs::kMixed;

@@ -41,6 +41,7 @@ class SymmetricProducts {
     Buffer first;  // first job of each block of a persistent grid
     Tiles tiles = Tiles::kLarge;
     bool pairs = false;  // whether the list has pairs
+    Buffer taken;        // Sm90Arguments::taken, only if jobs are counted
   };
 
   /// Returns the number of slices of one matrix's depth.

@@ -29,6 +29,10 @@ struct Sm90Tuning {
   // Whether muonrt's kernel also computes the dense products a X + B X, instead of cuBLASLt. The
   // effect was not measured.
   bool dense = false;
+  // Whether the blocks of symmetric lists without pairs take large tiles from a counter, so that a
+  // faster block computes more of them. Products must then run on a single stream. The effect was
+  // not measured.
+  bool counter = false;
   int64_t raster = 0;  // rows of tiles in a band; a band is computed column by column; 0: default
 };
 

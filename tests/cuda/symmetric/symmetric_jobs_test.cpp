@@ -246,6 +246,21 @@ TEST_CASE("symmetric jobs: each cell of dense results is stored once, and no blo
       }
 }
 
+TEST_CASE("symmetric jobs: counted jobs begin in the order of the blocks", "[emulated]") {
+  const Shapes shapes = {{700, 64, 3}, {300, 512, 5}};
+  for (const int blocks : {2, 12, 132}) {
+    const JobList list = mixed_jobs(shapes, blocks, {.pairs = false});
+    const std::vector<TileJob> jobs = in_turn(list);
+    REQUIRE(covers(shapes, List::kMixed, jobs));
+    const auto same = [](const TileJob& a, const TileJob& b) {
+      return a.shape == b.shape && a.matrix == b.matrix && a.row == b.row && a.col == b.col;
+    };
+    for (size_t b = 0; b < std::min(static_cast<size_t>(blocks), jobs.size()); ++b)
+      if (list.first[b] < list.first[b + 1])
+        CHECK(same(jobs[b], list.jobs[static_cast<size_t>(list.first[b])]));
+  }
+}
+
 TEST_CASE("symmetric jobs: the check finds cells that are missing, stored twice or moved",
           "[emulated]") {
   const Shapes shapes = {{1500, 64, 3}};

@@ -1,4 +1,4 @@
-// Tests the rings of the kernels for sm_90a in a model (ring_model.hpp), for lists of tiles like
+// Tests the rings of the kernels for sm_90a in models (ring_model.hpp), for lists of tiles like
 // those of the kernels and for any order of events. A launch must end, and all stages must have the
 // expected contents. With a planted fault, the test must detect an error.
 
@@ -8,7 +8,7 @@
 #include <tuple>
 
 #include "base/error.hpp"
-#include "cuda/symmetric/ring_model.hpp"
+#include "cuda/symmetric/small_ring_model.hpp"
 
 using namespace ring_model;
 using namespace muonrt::cuda;
@@ -129,6 +129,17 @@ std::string large(Fault fault, int runs) {
   });
 }
 
+/// Runs blocks that take tiles without pairs from a counter.
+std::string counted(Fault fault, int runs) {
+  return first_wrong(runs, [&](int number, Random& random) {
+    std::vector<Tiles> blocks(static_cast<size_t>(1 + below(random, 2)));
+    for (Tiles& tiles : blocks)
+      for (int own = below(random, 5); own > 0; --own)
+        tiles.push_back(tile_of(random, random() % 2 == 0 ? JobKind::kWide : JobKind::kSquare));
+    return large_launch(blocks, fault, number % muonrt::cuda::kRingStages, true);
+  });
+}
+
 std::string small(Fault fault, int runs) {
   return first_wrong(runs,
                      [&](int, Random& random) { return small_launch(drawn_small(random), fault); });
@@ -168,6 +179,16 @@ TEST_CASE("symmetric ring: the lists have every permitted pair of kinds, with an
       CAPTURE(static_cast<int>(before), static_cast<int>(after), which);
       CHECK(found[{before, after, (which & 1) != 0, (which & 2) != 0, (which & 4) != 0}] >= 20);
     }
+}
+
+TEST_CASE("symmetric ring: blocks that take tiles from a counter never overwrite data or deadlock",
+          "[emulated]") {
+  CHECK(counted(Fault::kNone, kRuns) == "");
+  for (const Fault fault : {Fault::kNoEmptyWait, Fault::kNoLastRelease, Fault::kTakenTooSoon,
+                            Fault::kNoLastFill, Fault::kTakenUnread}) {
+    CAPTURE(static_cast<int>(fault));
+    CHECK(counted(fault, kRunsWithFault) != "");
+  }
 }
 
 TEST_CASE("symmetric ring: small tiles never overwrite data, miss data or deadlock", "[emulated]") {
