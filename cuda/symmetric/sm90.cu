@@ -45,8 +45,9 @@ __device__ inline void release(const Shared& shared, int fill, bool pair, uint32
 }
 
 /// The finished elements of a consumer's part of a tile, as words of adjacent squares.
+using SquareWords = uint32_t[kStrips * kStripWords];
 template <int kMost>
-using TileWords = uint32_t[kMost][kStrips * kStripWords];
+using TileWords = SquareWords[kMost];
 
 /// Stores a square, unless it is outside of the tile or the result, or mirrors another square. TMA
 /// writes only whole chunks, so a square that ends with a partial chunk is stored without TMA.
@@ -127,8 +128,8 @@ __device__ inline void multiply(float (&sums)[128], const TileWords<kMost>& word
 }
 
 /// Computes the words of a job's tile. A stage of D has two squares and is released after both.
-template <DType kElement, Sm90Jobs kJobs, int kCols, bool kAdds, int kMost>
-__device__ inline void finish_tile(TileWords<kMost>& words, const float (&sums)[128],
+template <DType kElement, Sm90Jobs kJobs, int kCols, bool kAdds>
+__device__ inline void finish_tile(SquareWords* words, const float (&sums)[128],
                                    const SymmetricProblem& p, const TileJob& job,
                                    const Shared& shared, int consumer, uint32_t rank, int& fill) {
   const Scales scales = scales_of(p);
@@ -149,8 +150,8 @@ __device__ inline void finish_tile(TileWords<kMost>& words, const float (&sums)[
   }
 }
 
-template <DType kElement, Sm90Jobs kJobs, int kCols, int kMost>
-__device__ inline void finish_job(TileWords<kMost>& words, const float (&sums)[128],
+template <DType kElement, Sm90Jobs kJobs, int kCols>
+__device__ inline void finish_job(SquareWords* words, const float (&sums)[128],
                                   const SymmetricProblem& p, const TileJob& job,
                                   const Shared& shared, int consumer, uint32_t rank, int& fill) {
   if (p.d) {

@@ -161,7 +161,8 @@ __device__ inline void produce(const Sm90Arguments& args, int first, int end, co
 }
 
 /// As produce, for counted jobs. Takes the next job while the copies of this one run. After the
-/// last job, a fill without bytes has kNone instead of an index. The last block resets the counter.
+/// last job, a fill without bytes has kNone instead of an index. The last block to end resets the
+/// counter. By then all blocks have received the results of their atomics, so no fence is needed.
 __device__ inline void produce_counted(const Sm90Arguments& args, const Shared& shared,
                                        uint32_t rank, int& fill) {
   const auto blocks = static_cast<int>(gridDim.x);
@@ -173,7 +174,6 @@ __device__ inline void produce_counted(const Sm90Arguments& args, const Shared& 
   open_stage(shared, fill, false, 0);
   *shared.taken(fill) = kNone;
   mbarrier_arrive(shared.full(fill));
-  __threadfence();
   if (atomicAdd(args.taken + 1, 1u) + 1 == gridDim.x) args.taken[0] = args.taken[1] = 0;
 }
 
