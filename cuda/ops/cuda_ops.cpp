@@ -208,7 +208,7 @@ bool CudaOps::vendor_computes(const Product& p) const {
 }
 
 bool CudaOps::own_computes(const Product& p) const {
-  return symmetric_ && symmetric_takes(p) && !nothing_to_multiply(p);
+  return symmetric_ && symmetric_->takes(p) && !nothing_to_multiply(p);
 }
 
 void CudaOps::multiply(Stream& stream, std::span<const Product> products) {

@@ -43,6 +43,15 @@ JobList medium_jobs(std::span<const SymmetricShape> shapes, int blocks, int64_t 
   return list;
 }
 
+std::vector<TileJob> in_turn(const JobList& list) {
+  std::vector<TileJob> jobs;
+  for (int32_t turn = 0; jobs.size() < list.jobs.size(); ++turn)
+    for (size_t b = 0; b + 1 < list.first.size(); ++b)
+      if (list.first[b] + turn < list.first[b + 1])
+        jobs.push_back(list.jobs[static_cast<size_t>(list.first[b] + turn)]);
+  return jobs;
+}
+
 int64_t makespan_of(const JobList& list, std::span<const SymmetricShape> shapes) {
   return busiest(list, [&](const TileJob& job) { return cost_of(job, shapes); });
 }

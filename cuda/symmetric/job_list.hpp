@@ -10,11 +10,11 @@
 // Assigns tiles of symmetric results to thread blocks. The host builds a list of jobs once for a
 // list of shapes, and kernels read it unchanged. This is plain C++ that is tested on the host.
 //
-// Only the upper triangle of an n x n result is computed, as kCell x kCell cells (row, col) with
-// row
-// <= col. A cell off the diagonal is stored twice, straight and mirrored. The order of jobs
-// and their distribution change no bit: an element is a single sum over the depth in a fixed order.
-// `slices_of` cuts this sum into slices, and depends only on the shape of one matrix.
+// Only the upper triangle of a symmetric n x n result is computed, as kCell x kCell cells (row,
+// col) with row <= col. A cell off the diagonal is stored twice, straight and mirrored. All cells
+// of the result of a dense product are computed. The order of jobs and their distribution change no
+// bit: an element is a single sum over the depth in a fixed order. `slices_of` cuts this sum into
+// slices, and depends only on the shape of one matrix.
 
 namespace muonrt::cuda {
 
@@ -27,6 +27,7 @@ MUONRT_HOST_DEVICE constexpr int64_t cells_of(int64_t n) { return (n + kCell - 1
 struct SymmetricShape {
   int64_t n = 0, k = 0, count = 0;
   int32_t slices = 1;
+  int64_t cols = 0;  // 0: symmetric; otherwise the result of a dense product is n x cols
   auto operator<=>(const SymmetricShape&) const = default;
 };
 
@@ -62,6 +63,7 @@ enum class Stored {
   kBoth,      // above the diagonal: straight and mirrored
   kDiagonal,  // on the diagonal: its upper half twice, in one square
   kNot,       // below the diagonal: it is the mirror of another square
+  kStraight,  // in a dense result
 };
 MUONRT_HOST_DEVICE constexpr Stored stored_as(int64_t row, int64_t col) {
   return row < col ? Stored::kBoth : row == col ? Stored::kDiagonal : Stored::kNot;
@@ -92,7 +94,8 @@ struct JobList {
   std::vector<int32_t> first;  // has blocks + 1 entries
 };
 
-/// Builds the mixed list (mixed_jobs.cpp). Squares of 2 x 2 cells off the diagonal are pairs. A
+/// Builds the mixed list (mixed_jobs.cpp), either of symmetric or of dense shapes. Squares of 2 x 2
+/// cells off the diagonal, and all such squares of a dense result, are pairs. A
 /// cluster (blocks 2i and 2i + 1) processes the same pairs in both of its blocks, in the same order
 /// and before all other jobs. The pairs are given to as few clusters as can complete them in time.
 /// The other blocks start with the tiles on the diagonals, matrix by matrix, while the clusters
@@ -116,6 +119,10 @@ JobList mixed_jobs(std::span<const SymmetricShape> shapes, int blocks,
 /// of squares. Do not use this list for shapes with slices.
 /// @param raster  from Sm90Tuning.
 JobList medium_jobs(std::span<const SymmetricShape> shapes, int blocks, int64_t raster = 0);
+
+/// Returns the jobs of a list in the order in which blocks begin them if all take the same time:
+/// first the first job of each block, then the second jobs.
+std::vector<TileJob> in_turn(const JobList& list);
 
 /// Returns the largest cost of a block of the list, if `cost` returns the cost of a job.
 template <class Cost>

@@ -12,15 +12,19 @@
 namespace muonrt::cuda {
 
 struct Sm90Arguments {
-  // The boxes of C have 64 rows, and so have the boxes of B if jobs are medium. All other boxes
-  // have 128 rows. Only problems with D have d.
+  // The boxes of C have 64 rows, and so have the boxes of B if jobs are medium or dense. All other
+  // boxes have 128 rows. Only problems with D have d.
   TensorMap a[kProblems], b[kProblems], c[kProblems], d[kProblems];
   SymmetricProblem problems[kProblems];
   const TileJob* jobs;   // from mixed_jobs or medium_jobs
-  const int32_t* first;  // index of each block's first job
+  const int32_t* first;  // index of each block's first job; unused if jobs are counted
   /// The second consumer waits for this fill before its first product, as in Sm90Tuning, and
   /// releases the stage itself. The value is smaller than the number of stages of every problem.
   int skew;
+  // If jobs are counted: their number; and two numbers that are 0 before and after each launch: how
+  // many jobs blocks have taken after their first, and how many blocks have ended.
+  int32_t count;
+  uint32_t* taken;
 };
 static_assert(sizeof(Sm90Arguments) <= 4096, "arguments of a kernel");
 
@@ -28,6 +32,10 @@ enum class Sm90Jobs {
   kMixed,   // jobs from mixed_jobs; the depth of no problem is cut
   kSliced,  // only squares from mixed_jobs; the depth of every problem is cut
   kMedium,  // jobs from medium_jobs
+  kDense,   // jobs from mixed_jobs of dense products
+  /// Jobs from mixed_jobs without pairs, as in_turn orders them. Block b begins with job b, and
+  /// then takes the next job that no block has taken.
+  kCounted,
 };
 
 /// The size and kind of a persistent grid.

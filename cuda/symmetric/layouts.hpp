@@ -42,14 +42,27 @@ MUONRT_HOST_DEVICE constexpr Offset2 stmatrix_mirrored(int warp, int lane, int q
   return {8 * (2 * q + lane / 16) + lane % 8, 2 * warp + lane / 8 % 2};
 }
 
-/// Returns the descriptor of an operand of wgmma whose depth is contiguous, in the 128-byte
-/// swizzle. 8 rows of 128 bytes form a group of 1024 bytes.
+/// The dimension of an operand of wgmma that is contiguous in shared memory: the depth, or the rows
+/// of A or columns of B.
+enum class Major { kK, kMN };
+
+/// Returns the descriptor of a K-major operand of wgmma in the 128-byte swizzle. 8 rows of 128
+/// bytes form a group of 1024 bytes.
 /// @param address  position in shared memory, in bytes; a step of 16 along the depth adds 32.
 MUONRT_HOST_DEVICE constexpr uint64_t wgmma_descriptor(uint32_t address) {
   constexpr uint64_t kSwizzle128 = uint64_t{1} << 62;
   constexpr uint64_t kGroupStride = uint64_t{1024 >> 4} << 32;
   constexpr uint64_t kLeading = uint64_t{1} << 16;  // ignored in this mode
   return kSwizzle128 | kGroupStride | kLeading | ((address & 0x3ffff) >> 4);
+}
+
+/// As wgmma_descriptor, for an MN-major operand. 64 columns at one depth are 128 bytes, and 8
+/// depths form a group of 1024 bytes. Source: CUTLASS, cute/atom/mma_traits_sm90_gmma.hpp, B128.
+/// @param address  a step of 16 along the depth adds 2048.
+/// @param block    bytes from a block of 64 columns to the next one.
+MUONRT_HOST_DEVICE constexpr uint64_t wgmma_descriptor_mn(uint32_t address, uint32_t block) {
+  constexpr uint64_t kLeading = uint64_t{0x3fff} << 16;
+  return (wgmma_descriptor(address) & ~kLeading) | uint64_t{block >> 4} << 16;
 }
 
 }  // namespace muonrt::cuda

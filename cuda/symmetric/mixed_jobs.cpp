@@ -26,13 +26,15 @@ using Jobs = std::vector<TileJob>;
 constexpr int64_t kCellTime = 7, kSquareTime = 8;
 
 // If no result is wider than this, grids without pairs are faster. This was measured at 512 to
-// 1,024, and with similar lists at 1,280.
+// 1,024, and with similar lists at 1,280. The cause are the tiles
+// on the diagonal (MEASUREMENTS.md), which dense results do not have, so these always have pairs.
 constexpr int64_t kWidestWithoutPairs = 1280;
 
 int64_t time_of(const TileJob& job, Shapes shapes) {
   const int64_t stages = stages_of(shapes[static_cast<size_t>(job.shape)].k);
   if (job.kind != JobKind::kSquare) return 2 * kCellTime * stages;
-  return (job.row == job.col ? kCellTime : kSquareTime) * stages;
+  const bool diagonal = job.row == job.col && shapes[static_cast<size_t>(job.shape)].cols == 0;
+  return (diagonal ? kCellTime : kSquareTime) * stages;
 }
 
 /// Returns the time at which the last block ends.
@@ -45,11 +47,27 @@ struct BlockLoad {
   Jobs pairs, singles;
 };
 
+/// Adds the tiles of a square of 2 x 2 cells that is off the diagonal, or in a dense result.
+/// @param at            the first cell of the square.
+/// @param cells, width  number of rows and columns of cells of the result.
+void add_square(BlockLoad& work, TileJob at, int64_t cells, int64_t width) {
+  const bool last_row = at.row + 1 == cells, last_col = at.col + 1 == width;
+  at.kind = last_col ? JobKind::kSquare : last_row ? JobKind::kWide : JobKind::kPair;
+  (at.kind == JobKind::kPair ? work.pairs : work.singles).push_back(at);
+  ++at.row;
+  if (last_col && !last_row) work.singles.push_back(at);
+}
+
 BlockLoad cut(Shapes shapes, int64_t rows) {
   BlockLoad work;
   for (const int32_t s : deepest_first(shapes)) {
     const SymmetricShape& shape = shapes[static_cast<size_t>(s)];
-    const int64_t cells = cells_of(shape.n);
+    const int64_t cells = cells_of(shape.n), width = cells_of(shape.cols);
+    for (int64_t m = 0; shape.cols > 0 && m < shape.count; ++m)
+      raster_rectangle((cells + 1) / 2, (width + 1) / 2, rows, [&](int64_t row, int64_t col) {
+        add_square(work, tile_job(s, m, 2 * row, 2 * col, JobKind::kPair), cells, width);
+      });
+    if (shape.cols > 0) continue;
     for (int64_t m = 0; shape.slices > 1 && m < shape.count; ++m)
       raster(cells, rows, [&](int64_t row, int64_t col) {
         work.singles.push_back(tile_job(s, m, row, col, JobKind::kSquare));
@@ -57,16 +75,10 @@ BlockLoad cut(Shapes shapes, int64_t rows) {
     for (int64_t m = 0; shape.slices == 1 && m < shape.count; ++m)
       raster((cells + 1) / 2, rows, [&](int64_t row, int64_t col) {
         const int64_t r = 2 * row, c = 2 * col;
+        if (row != col) return add_square(work, tile_job(s, m, r, c, JobKind::kPair), cells, cells);
         const bool last = c + 1 == cells;  // a column of squares that is one cell wide
-        if (row == col) {
-          work.singles.push_back(tile_job(s, m, r, c, last ? JobKind::kSquare : JobKind::kWide));
-          if (!last) work.singles.push_back(tile_job(s, m, r + 1, c + 1, JobKind::kSquare));
-        } else if (last) {
-          work.singles.push_back(tile_job(s, m, r, c, JobKind::kSquare));
-          work.singles.push_back(tile_job(s, m, r + 1, c, JobKind::kSquare));
-        } else {
-          work.pairs.push_back(tile_job(s, m, r, c, JobKind::kPair));
-        }
+        work.singles.push_back(tile_job(s, m, r, c, last ? JobKind::kSquare : JobKind::kWide));
+        if (!last) work.singles.push_back(tile_job(s, m, r + 1, c + 1, JobKind::kSquare));
       });
   }
   return work;
@@ -313,8 +325,9 @@ int64_t least_makespan(const BlockLoad& work, Shapes shapes, int64_t blocks) {
 JobList mixed_jobs(Shapes shapes, int blocks, const Sm90Tuning& tuning) {
   MUONRT_CHECK_INTERNAL(blocks >= 2 && blocks % 2 == 0, "a grid of ", blocks, " blocks");
   BlockLoad work = cut(shapes, tuning.raster);
-  const bool wide = std::any_of(shapes.begin(), shapes.end(),
-                                [](const SymmetricShape& s) { return s.n > kWidestWithoutPairs; });
+  const bool wide = std::any_of(shapes.begin(), shapes.end(), [](const SymmetricShape& s) {
+    return s.cols > 0 || s.n > kWidestWithoutPairs;
+  });
   if (!tuning.pairs.value_or(wide)) work = {{}, with_halves(work.pairs, work.singles)};
   const auto clusters = static_cast<size_t>(blocks / 2);
   int64_t bound = least_makespan(work, shapes, blocks);

@@ -7,8 +7,9 @@
 
 namespace muonrt::cuda {
 
-/// A symmetric product as kernels read it: C = alpha A B^T + beta D + gamma I for each matrix of a
-/// batch of 16-bit elements. ld and stride are in elements.
+/// A product as kernels read it, for each matrix of a batch of 16-bit elements: C = alpha A B^T +
+/// beta D + gamma I with a symmetric n x n result, or the dense product C = alpha A B + beta D with
+/// a result of `rows` x n. ld and stride are in elements.
 struct SymmetricProblem {
   const uint16_t *a, *b, *d;  // d is null if there is no D
   uint16_t* c;
@@ -18,21 +19,31 @@ struct SymmetricProblem {
   float alpha, beta, gamma;
   int32_t slices;
   bool same;  // B is A, so the rows of a cell on the diagonal are loaded once
+  int32_t rows;
 };
 
 /// Maximum number of products in one launch. This many fit into a kernel's arguments.
 constexpr int kProblems = 6;
 
-/// Returns whether the kernels compute the product: it must be a symmetric A B^T whose operands are
-/// all bf16 or all f16. The result depends only on the form and the dtypes.
-constexpr bool symmetric_takes(const Product& p) {
+/// Returns whether all operands of a product are bf16, or all are f16.
+constexpr bool is_in_half(const Product& p) {
   const bool half = p.a.dtype == DType::kBF16 || p.a.dtype == DType::kF16;
   const bool reads_d = p.d.data != nullptr && p.beta != 0.0f;
-  return p.symmetric && p.transpose_b && half && p.b.dtype == p.a.dtype && p.c.dtype == p.a.dtype &&
+  return half && p.b.dtype == p.a.dtype && p.c.dtype == p.a.dtype &&
          (!reads_d || p.d.dtype == p.a.dtype);
 }
+/// Return whether the kernels can compute the product: a symmetric A B^T, or a dense A B without
+/// gamma. The result depends only on the form and the dtypes.
+constexpr bool symmetric_takes(const Product& p) {
+  return p.symmetric && p.transpose_b && is_in_half(p);
+}
+constexpr bool dense_takes(const Product& p) {
+  return !p.symmetric && !p.transpose_b && p.gamma == 0.0f && is_in_half(p);
+}
 
-inline SymmetricShape shape_of(const Product& p) { return {p.c.rows, p.a.cols, p.c.count}; }
+inline SymmetricShape shape_of(const Product& p) {
+  return {p.c.rows, p.a.cols, p.c.count, 1, p.symmetric ? 0 : p.c.cols};
+}
 
 /// Errors: INTERNAL unless rows and matrices begin at multiples of 16 bytes, which the kernels'
 /// vector copies need.

@@ -3,8 +3,9 @@
 #include <cstdint>
 
 #include "base/dtype.hpp"
+#include "cuda/symmetric/layouts.hpp"
 
-// The asynchronous product of a warpgroup: 64 rows of A by N rows of B with a depth of 16. Both
+// The asynchronous product of a warpgroup: 64 rows of A by N columns with a depth of 16. Both
 // operands are in shared memory. Source: PTX ISA 9.0, wgmma.mma_async.
 
 namespace muonrt::cuda {
@@ -49,39 +50,48 @@ namespace muonrt::cuda {
 #define MUONRT_OUT_128 \
   MUONRT_OUT_96, MUONRT_OUT_8(96), MUONRT_OUT_8(104), MUONRT_OUT_8(112), MUONRT_OUT_8(120)
 
-// The operands that follow the sums are the descriptors of A and B, and whether to add to the sums.
-#define MUONRT_WGMMA(shape_and_types, list, outputs, a_at, b_at, adds_at)                    \
+// The operands that follow the sums are the descriptors of A and B, whether to add to the sums, and
+// whether B is MN-major.
+#define MUONRT_WGMMA(shape_and_types, list, outputs, a_at, b_at, adds_at, mn_at)             \
   asm volatile("{\n.reg .pred adds;\nsetp.ne.b32 adds, " adds_at                             \
                ", 0;\nwgmma.mma_async.sync.aligned." shape_and_types " " list a_at ", " b_at \
-               ", adds, 1, 1, 0, 0;\n}\n"                                                    \
+               ", adds, 1, 1, 0, " mn_at ";\n}\n"                                            \
                : outputs                                                                     \
-               : "l"(a), "l"(b), "r"(adds ? 1 : 0))
+               : "l"(a), "l"(b), "r"(adds ? 1 : 0), "n"(kB == Major::kMN ? 1 : 0))
 
-/// Computes sums = A B^T, added to the previous sums if `adds` is set, in the order of wgmma_c.
-/// kCols is 64, 128, 192 or 256; the first kCols / 2 sums are used.
-/// @param a, b  results of wgmma_descriptor.
-template <DType kElement, int kCols, int kSums>
+/// Computes sums = A B^T with 64 rows of A and kCols rows of B, or A B with kCols columns of an
+/// MN-major B. Adds the previous sums if `adds` is set. The sums are in the order of wgmma_c. kCols
+/// is 64, 128, 192 or 256; the first kCols / 2 sums are used.
+/// @param a, b  results of wgmma_descriptor, or wgmma_descriptor_mn.
+template <DType kElement, int kCols, Major kB = Major::kK, int kSums>
 __device__ inline void wgmma(float (&sums)[kSums], uint64_t a, uint64_t b, bool adds) {
   static_assert((kCols == 64 || kCols == 128 || kCols == 192 || kCols == 256) &&
                 kSums >= kCols / 2);
   constexpr bool kBf16 = kElement == DType::kBF16;
   if constexpr (kBf16 && kCols == 256) {
     MUONRT_WGMMA("m64n256k16.f32.bf16.bf16", MUONRT_SUMS_128, MUONRT_OUT_128, "%128", "%129",
-                 "%130");
+                 "%130", "%131");
   } else if constexpr (kCols == 256) {
-    MUONRT_WGMMA("m64n256k16.f32.f16.f16", MUONRT_SUMS_128, MUONRT_OUT_128, "%128", "%129", "%130");
+    MUONRT_WGMMA("m64n256k16.f32.f16.f16", MUONRT_SUMS_128, MUONRT_OUT_128, "%128", "%129", "%130",
+                 "%131");
   } else if constexpr (kBf16 && kCols == 192) {
-    MUONRT_WGMMA("m64n192k16.f32.bf16.bf16", MUONRT_SUMS_96, MUONRT_OUT_96, "%96", "%97", "%98");
+    MUONRT_WGMMA("m64n192k16.f32.bf16.bf16", MUONRT_SUMS_96, MUONRT_OUT_96, "%96", "%97", "%98",
+                 "%99");
   } else if constexpr (kCols == 192) {
-    MUONRT_WGMMA("m64n192k16.f32.f16.f16", MUONRT_SUMS_96, MUONRT_OUT_96, "%96", "%97", "%98");
+    MUONRT_WGMMA("m64n192k16.f32.f16.f16", MUONRT_SUMS_96, MUONRT_OUT_96, "%96", "%97", "%98",
+                 "%99");
   } else if constexpr (kBf16 && kCols == 64) {
-    MUONRT_WGMMA("m64n64k16.f32.bf16.bf16", MUONRT_SUMS_32, MUONRT_OUT_32, "%32", "%33", "%34");
+    MUONRT_WGMMA("m64n64k16.f32.bf16.bf16", MUONRT_SUMS_32, MUONRT_OUT_32, "%32", "%33", "%34",
+                 "%35");
   } else if constexpr (kCols == 64) {
-    MUONRT_WGMMA("m64n64k16.f32.f16.f16", MUONRT_SUMS_32, MUONRT_OUT_32, "%32", "%33", "%34");
+    MUONRT_WGMMA("m64n64k16.f32.f16.f16", MUONRT_SUMS_32, MUONRT_OUT_32, "%32", "%33", "%34",
+                 "%35");
   } else if constexpr (kBf16) {
-    MUONRT_WGMMA("m64n128k16.f32.bf16.bf16", MUONRT_SUMS_64, MUONRT_OUT_64, "%64", "%65", "%66");
+    MUONRT_WGMMA("m64n128k16.f32.bf16.bf16", MUONRT_SUMS_64, MUONRT_OUT_64, "%64", "%65", "%66",
+                 "%67");
   } else {
-    MUONRT_WGMMA("m64n128k16.f32.f16.f16", MUONRT_SUMS_64, MUONRT_OUT_64, "%64", "%65", "%66");
+    MUONRT_WGMMA("m64n128k16.f32.f16.f16", MUONRT_SUMS_64, MUONRT_OUT_64, "%64", "%65", "%66",
+                 "%67");
   }
 }
 

@@ -31,25 +31,41 @@ SymmetricProducts::SymmetricProducts(Device& device, int sms, const Sm90Tuning& 
 
 std::string SymmetricProducts::identity() const {
   const std::string kernels = "symmetric sm_90a kernels 2";
-  return tuning_.slices == 0 ? kernels : cat(kernels, ", ", tuning_.slices, " slices");
+  const std::string sliced =
+      tuning_.slices == 0 ? kernels : cat(kernels, ", ", tuning_.slices, " slices");
+  return tuning_.dense ? sliced + ", dense" : sliced;
+}
+
+bool SymmetricProducts::takes(const Product& p) const {
+  return symmetric_takes(p) || (tuning_.dense && dense_takes(p));
 }
 
 int SymmetricProducts::slices_in(const Product& p) const {
-  return slices_of(p.c.rows, p.a.cols, tuning_.slices);
+  return p.symmetric ? slices_of(p.c.rows, p.a.cols, tuning_.slices) : 1;
 }
 
 SymmetricProducts::DeviceList SymmetricProducts::make_list(std::span<const SymmetricShape> shapes,
                                                            cudaStream_t stream) {
   const RelaxedCapture relaxed;
   JobList list = mixed_jobs(shapes, blocks_, tuning_);
-  Tiles tiles = tuning_.tiles.value_or(tiles_of(shapes, list, blocks_));
+  const bool dense = shapes[0].cols > 0;
+  Tiles tiles = dense ? Tiles::kLarge : tuning_.tiles.value_or(tiles_of(shapes, list, blocks_));
   if (tiles == Tiles::kMedium && shapes[0].slices > 1) tiles = Tiles::kLarge;
   if (tiles == Tiles::kMedium) list = medium_jobs(shapes, blocks_, tuning_.raster);
   if (!persistent(tiles)) list = {small_jobs(shapes, tiles, tuning_.raster), {}};
   const auto is_pair = [](const TileJob& job) { return job.kind == JobKind::kPair; };
-  DeviceList made{on_device(device_, list.jobs, stream), std::ssize(list.jobs),
-                  on_device(device_, list.first, stream), tiles,
-                  std::any_of(list.jobs.begin(), list.jobs.end(), is_pair)};
+  const bool pairs = std::any_of(list.jobs.begin(), list.jobs.end(), is_pair);
+  std::vector<uint32_t> taken;
+  if (tuning_.counter && tiles == Tiles::kLarge && !pairs && !dense && shapes[0].slices == 1) {
+    list.jobs = in_turn(list);
+    taken = {0, 0};
+  }
+  DeviceList made{on_device(device_, list.jobs, stream),
+                  std::ssize(list.jobs),
+                  on_device(device_, list.first, stream),
+                  tiles,
+                  pairs,
+                  on_device(device_, taken, stream)};
   MUONRT_CUDA(cudaStreamSynchronize(stream));  // the lists on the host are destroyed next
   return made;
 }
@@ -70,13 +86,13 @@ const SymmetricProducts::DeviceList& SymmetricProducts::list_of(std::span<const 
 void SymmetricProducts::launch_large(std::span<const Product> products, const DeviceList& list,
                                      cudaStream_t stream) {
   constexpr int kStoredRows = 64;
-  const bool medium = list.tiles == Tiles::kMedium;
+  const bool medium = list.tiles == Tiles::kMedium, dense = !products[0].symmetric;
   Sm90Arguments args = {};
   for (size_t i = 0; i < products.size(); ++i) {
     const Product& p = products[i];
     args.problems[i] = problem_of(p, slices_in(p));
     args.a[i] = make_tensor_map(p.a, kCell);
-    args.b[i] = make_tensor_map(p.b, medium ? kCell / 2 : kCell);
+    args.b[i] = make_tensor_map(p.b, medium || dense ? kCell / 2 : kCell);
     args.c[i] = make_tensor_map(p.c, kStoredRows);
     if (args.problems[i].d) args.d[i] = make_tensor_map(p.d, kCell);
   }
@@ -84,7 +100,11 @@ void SymmetricProducts::launch_large(std::span<const Product> products, const De
   args.first = list.first.as<int32_t>();
   args.skew = std::min(tuning_.skew, kRingStages - 1);
   for (const Product& p : products) args.skew = std::min(args.skew, stages_of(p.a.cols) - 1);
-  const Sm90Jobs jobs = medium                       ? Sm90Jobs::kMedium
+  args.count = static_cast<int32_t>(list.count);
+  args.taken = list.taken.as<uint32_t>();
+  const Sm90Jobs jobs = args.taken                   ? Sm90Jobs::kCounted
+                        : dense                      ? Sm90Jobs::kDense
+                        : medium                     ? Sm90Jobs::kMedium
                         : slices_in(products[0]) > 1 ? Sm90Jobs::kSliced
                                                      : Sm90Jobs::kMixed;
   symmetric_sm90(args, products[0].a.dtype,
@@ -117,7 +137,7 @@ void SymmetricProducts::launch(std::span<const Product> products, cudaStream_t s
 }
 
 bool SymmetricProducts::can_share_launch(const Product& a, const Product& b) const {
-  return a.a.dtype == b.a.dtype && slices_in(a) == slices_in(b);
+  return a.a.dtype == b.a.dtype && a.symmetric == b.symmetric && slices_in(a) == slices_in(b);
 }
 
 void SymmetricProducts::multiply(std::span<const Product> products, cudaStream_t stream) {

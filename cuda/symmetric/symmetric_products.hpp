@@ -14,9 +14,9 @@
 
 namespace muonrt::cuda {
 
-/// Symmetric products with the kernels of this folder. The order in which an element is summed
-/// depends on the shape, but not on the batch, on other products of the launch, on the number of
-/// SMs, on alignment or on free memory.
+/// Symmetric products, and with Sm90Tuning::dense also dense products, with the kernels of this
+/// folder. The order in which an element is summed depends on the shape, but not on the batch, on
+/// other products of the launch, on the number of SMs, on alignment or on free memory.
 class SymmetricProducts {
  public:
   /// @param device  allocates the memory of job lists and sums; must outlive this object.
@@ -27,9 +27,11 @@ class SymmetricProducts {
 
   /// Returns the name for Device::describe.
   std::string identity() const;
+  /// Returns whether this object computes the product. Depends only on the form and the dtypes.
+  bool takes(const Product& p) const;
   /// Computes products of any shapes and one dtype in as few launches as the kernels' arguments
-  /// allow. Every product must satisfy `symmetric_takes` and have k > 0. A job list is created when
-  /// its list of shapes first occurs.
+  /// allow. Every product must satisfy `takes` and have k > 0. A job list is created when its list
+  /// of shapes first occurs.
   void multiply(std::span<const Product> products, cudaStream_t stream);
 
  private:
@@ -39,6 +41,7 @@ class SymmetricProducts {
     Buffer first;  // first job of each block of a persistent grid
     Tiles tiles = Tiles::kLarge;
     bool pairs = false;  // whether the list has pairs
+    Buffer taken;        // Sm90Arguments::taken, only if jobs are counted
   };
 
   /// Returns the number of slices of one matrix's depth.

@@ -7,16 +7,6 @@
 
 namespace muonrt::cuda {
 
-/// Returns elements (row, col) and (row, col + 1) of D as a word, with zeros outside of the result.
-/// @param d    the matrix of the batch of D.
-/// @param col  an even number.
-__device__ inline uint32_t neighbours(const SymmetricProblem& p, const uint16_t* d, int row,
-                                      int col) {
-  if (row >= p.n || col >= p.n) return 0;
-  const uint16_t* at = d + int64_t{row} * p.d_ld + col;
-  return col + 1 < p.n ? *reinterpret_cast<const uint32_t*>(at) : *at;
-}
-
 /// The factors of a product in registers. An epilogue that read them from the launch's arguments
 /// would read them again for every element.
 struct Scales {
@@ -42,12 +32,19 @@ __device__ inline uint32_t finished(const Scales& scales, uint32_t added, float 
   return packed<kElement>(low, high);
 }
 
+/// Returns the number of rows of the result.
+template <bool kDense>
+__device__ inline int rows_of(const SymmetricProblem& p) {
+  return kDense ? p.rows : p.n;
+}
+
 /// Stores the elements [from, to) of eight neighboring elements of a row of C, except those outside
 /// of the result.
 /// @param chunk  the elements; the address and `col` in its row are at a multiple of 16 bytes.
+template <bool kDense = false>
 __device__ inline void store_chunk(const SymmetricProblem& p, int64_t matrix, int row, int col,
                                    const void* chunk, int from = 0, int to = kChunk) {
-  if (row >= p.n || col >= p.n) return;
+  if (row >= rows_of<kDense>(p) || col >= p.n) return;
   uint16_t* c = p.c + matrix * p.c_stride + int64_t{row} * p.c_ld + col;
   if (from <= 0 && to >= kChunk && col + kChunk <= p.n) {
     store_vec16(c, *static_cast<const Vec16*>(chunk));

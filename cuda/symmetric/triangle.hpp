@@ -9,8 +9,8 @@
 
 #include "cuda/symmetric/job_list.hpp"
 
-// Functions that all job lists share: the order of shapes, and the order of cells inside a
-// triangle.
+// Functions that all job lists share: the order of shapes, and the order of cells inside a triangle
+// or a rectangle.
 
 namespace muonrt::cuda {
 
@@ -24,6 +24,15 @@ void raster(int64_t side, int64_t rows, const Visit& visit) {
   for (int64_t band = 0; band < side; band += rows)
     for (int64_t col = band; col < side; ++col)
       for (int64_t row = band; row < std::min(band + rows, col + 1); ++row) visit(row, col);
+}
+
+/// Like raster, for 0 <= row < side and 0 <= col < cols.
+template <class Visit>
+void raster_rectangle(int64_t side, int64_t cols, int64_t rows, const Visit& visit) {
+  if (rows == 0) rows = kRasterRows;
+  for (int64_t band = 0; band < side; band += rows)
+    for (int64_t col = 0; col < cols; ++col)
+      for (int64_t row = band; row < std::min(band + rows, side); ++row) visit(row, col);
 }
 
 /// Puts the jobs of one matrix, which are listed row by row, in the same order, regardless of their

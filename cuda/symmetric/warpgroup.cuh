@@ -15,18 +15,24 @@ constexpr int kSquare = 64;
 constexpr int kStrips = kSquare / 16;
 constexpr int kStripWords = 4;
 
-/// Starts the products of 64 rows of A and kCols rows of B, one stage deep, as one group. When it
-/// returns, the previous group is complete.
-/// @param a, b  addresses of the first rows in shared memory.
+/// Starts the products of 64 rows of A and kCols rows of B, one stage deep, as one group. If B is
+/// MN-major, its kCols columns are in blocks of 64. When it returns, the previous group is
+/// complete.
+/// @param a, b  addresses of the operands in shared memory.
 /// @param adds  whether to add to the sums.
-template <DType kElement, int kCols, int kSums>
+template <DType kElement, int kCols, Major kB = Major::kK, int kSums>
 __device__ inline void multiply_group(float (&sums)[kSums], uint32_t a, uint32_t b, bool adds) {
-  const uint64_t rows = wgmma_descriptor(a), cols = wgmma_descriptor(b);
+  constexpr bool kMN = kB == Major::kMN;
+  constexpr uint32_t kBlock = kSquare * kStageDepth * 2;
+  constexpr int kColStep =
+      kMN ? 16 * kSquare * 2 >> 4 : 2;  // of a descriptor, for 16 along the depth
+  const uint64_t rows = wgmma_descriptor(a),
+                 cols = kMN ? wgmma_descriptor_mn(b, kBlock) : wgmma_descriptor(b);
   wgmma_fence();
 #pragma unroll
   for (int step = 0; step < kStageDepth / 16; ++step)
-    wgmma<kElement, kCols>(sums, rows + static_cast<uint64_t>(2 * step),
-                           cols + static_cast<uint64_t>(2 * step), adds || step > 0);
+    wgmma<kElement, kCols, kB>(sums, rows + static_cast<uint64_t>(2 * step),
+                               cols + static_cast<uint64_t>(kColStep * step), adds || step > 0);
   wgmma_commit();
   wgmma_wait<1>();
 }
@@ -88,15 +94,16 @@ __device__ inline void finish_strips(uint32_t* words, const float* sums, const S
 }
 
 /// Stores both copies of kCount strips of a square, from `first` on, in swizzled squares of 64 x 64
-/// in shared memory.
-template <int kCount>
+/// in shared memory. If kMirrors is false, stores only the straight copy.
+template <int kCount, bool kMirrors = true>
 __device__ inline void stage_strips(const uint32_t* words, int first, unsigned char* straight,
                                     unsigned char* mirrored) {
 #pragma unroll
   for (int i = 0; i < kCount; ++i) {
     const uint32_t* w = words + kStripWords * i;
     stmatrix(straight + straight_at(first + i), w[0], w[1], w[2], w[3]);
-    stmatrix_trans(mirrored + mirrored_at(first + i), w[0], w[1], w[2], w[3]);
+    if constexpr (kMirrors)
+      stmatrix_trans(mirrored + mirrored_at(first + i), w[0], w[1], w[2], w[3]);
   }
 }
 
@@ -113,14 +120,15 @@ __device__ inline void complete_diagonal(unsigned char* straight, const unsigned
 
 /// Stores a square that is in shared memory and contains the result's last column. All threads of a
 /// warpgroup call it.
+template <bool kDense>
 __device__ inline void store_edge(const SymmetricProblem& p, int64_t matrix, int first_row,
                                   int first_col, const unsigned char* staging) {
   constexpr int kChunks = kSquare / kChunk;
 #pragma unroll 1
   for (int i = static_cast<int>(threadIdx.x) % 128; i < kSquare * kChunks; i += 128) {
     const int row = i / kChunks, chunk = i % kChunks;
-    store_chunk(p, matrix, first_row + row, first_col + kChunk * chunk,
-                staging + swizzled128(row, chunk));
+    store_chunk<kDense>(p, matrix, first_row + row, first_col + kChunk * chunk,
+                        staging + swizzled128(row, chunk));
   }
 }
 

@@ -75,8 +75,8 @@ constexpr const char* name_of(SymmetricProvider provider) {
   return "unknown";
 }
 
-/// The settings of a rank's GPU. Of these, only naive_products, make_products, symmetric and
-/// sm90.slices can change results bitwise.
+/// The settings of a rank's GPU. Of these, only naive_products, make_products, symmetric,
+/// sm90.slices and sm90.dense can change results bitwise.
 struct CudaSettings {
   bool naive_products = false;  // slow portable loops instead of the vendor's products
   /// For benchmarks only: creates the object that replaces the vendor's products.

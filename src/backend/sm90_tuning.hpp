@@ -14,8 +14,8 @@ enum class Tiles {
 };
 
 /// Overrides for launch parameters that normally follow from the shapes. They help to find the part
-/// of a kernel that is wrong or slow. Results are correct with every choice, and only `slices`
-/// changes them bitwise.
+/// of a kernel that is wrong or slow. Results are correct with every choice, and only `slices` and
+/// `dense` change them bitwise.
 struct Sm90Tuning {
   std::optional<Tiles> tiles = {};  // kMedium becomes kLarge if there is more than one slice
   // Whether to use clusters of two thread blocks, in which each block copies half of B to both. By
@@ -26,6 +26,13 @@ struct Sm90Tuning {
   // The second consumer warpgroup of a persistent grid begins this number of stages later (at most
   // 3), so that one multiplies while the other rounds. The effect was not measured.
   int skew = 0;
+  // Whether muonrt's kernel also computes the dense products a X + B X, instead of cuBLASLt. The
+  // effect was not measured.
+  bool dense = false;
+  // Whether the blocks of symmetric lists without pairs take large tiles from a counter, so that a
+  // faster block computes more of them. Products must then run on a single stream. The effect was
+  // not measured.
+  bool counter = false;
   int64_t raster = 0;  // rows of tiles in a band; a band is computed column by column; 0: default
 };
 

@@ -45,7 +45,7 @@ struct Content {
   int tile = -1, depth = -1, part = -1;
   bool operator==(const Content&) const = default;
 };
-constexpr int kUnits = 6;  // number of units in a stage
+constexpr int kUnits = 7;  // number of units in a stage; the last is the index of a counted job
 
 /// Units of a stage, and their actual or expected contents.
 struct Contents {

@@ -4,9 +4,10 @@
 #include "cuda/symmetric/ring.hpp"
 #include "cuda/symmetric/ring_machine.hpp"
 
-// The actions that the threads of sm90.cu and sm90_small.cu perform on the ring, step by step and
-// with the names of the functions there. The phases are computed with ring.hpp, which the kernels
-// use, too. One thread models a whole warpgroup. Planted faults show that the model detects errors.
+// The actions that the threads of sm90.cu perform on the ring, step by step and with the names of
+// the functions there; small_ring_model.hpp has those of sm90_small.cu. The phases are computed
+// with ring.hpp, which the kernels use, too. One thread models a whole warpgroup. Planted faults
+// show that the model detects errors.
 namespace ring_model {
 
 using muonrt::cuda::JobKind;
@@ -31,6 +32,10 @@ enum class Fault {
   kPairsLast,           // a block computes its own tile before a pair
   kHalfForOne,          // a pair's half of B is copied to only one block
   kNoLastClusterSync,   // a block ends while the other one still copies into it
+  // The following faults concern counted jobs.
+  kTakenTooSoon,  // the index of a job is stored before its stage is free
+  kNoLastFill,    // no fill tells the consumers that there are no more jobs
+  kTakenUnread,   // a consumer reads the index before it waits for the fill
   // The following faults concern small tiles.
   kDOverSums,      // D is copied to the place of the sums of slices
   kReusedEarly,    // a block overwrites its sums after it has read those that it needs itself
@@ -45,6 +50,7 @@ struct Tile {
   int stages;
   bool d = false, once = false;  // once: rows that A and B have in common are copied once
   int slices = 1;
+  bool dense = false;  // boxes of B have 64 columns
 };
 using Tiles = std::vector<Tile>;
 
@@ -80,8 +86,9 @@ class Writer {
   void read_end(int fill, const Contents& contents) {
     program.push_back({Action::Kind::kReadEnd, Name::kFull, stage_of(fill), own_, 0, 0, contents});
   }
-  void write_first_stage(const Contents& contents) {
-    program.push_back({Action::Kind::kWrite, Name::kFull, 0, own_, 0, 0, contents});
+  void write_first_stage(const Contents& contents) { write(0, contents); }
+  void write(int fill, const Contents& contents) {
+    program.push_back({Action::Kind::kWrite, Name::kFull, stage_of(fill), own_, 0, 0, contents});
   }
   void read_first_stage(unsigned blocks, const Contents& contents) {
     for (const auto kind : {Action::Kind::kRead, Action::Kind::kReadEnd})
@@ -110,9 +117,11 @@ class LargeBlock {
  public:
   /// @param blocks  number of blocks of the cluster: 2 if the list contains pairs.
   /// @param skew    number of stages by which the second consumer begins later.
-  LargeBlock(const Tiles& tiles, Fault fault, int rank, int blocks, int skew)
+  /// @param counted whether the tiles are taken from a counter, one by one.
+  LargeBlock(const Tiles& tiles, Fault fault, int rank, int blocks, int skew, bool counted)
       : tiles_(tiles),
         fault_(fault),
+        counted_(counted),
         rank_(rank),
         skew_(skew),
         other_(blocks == 2 ? 1u << (rank ^ 1) : 0) {}
@@ -129,6 +138,13 @@ class LargeBlock {
   }
   Content d(int tile, int square, int half) const {
     return {tile, -2, 40 + 10 * rank_ + 2 * square + half};
+  }
+
+  /// The index of a job, or of no job after the last one.
+  Contents taken(int tile) const {
+    Contents contents;
+    contents.add(kUnits - 1, {tile, -5, rank_});
+    return contents;
   }
 
   void open_stage(Writer& w, int fill, bool pair, int units) const {
@@ -157,16 +173,20 @@ class LargeBlock {
   void produce_job(Writer& w, int tile, int& fill) const {
     const Tile& t = tiles_[static_cast<size_t>(tile)];
     const bool pair = t.kind == JobKind::kPair, medium = t.kind == JobKind::kMedium;
-    const int rows = medium ? 1 : 2;  // number of units in a box of B
-    const int boxes = medium ? 3 : t.kind == JobKind::kSquare ? 1 : 2;
-    const int there = t.once ? 2 / rows : 0;
+    const int rows = medium || t.dense ? 1 : 2;  // number of units in a box of B
+    const int of_cell = 2 / rows, there = t.once ? of_cell : 0;
+    const int boxes = medium ? 3 : t.kind == JobKind::kSquare ? of_cell : 2 * of_cell;
     for (int depth = 0; depth < t.stages; ++depth, ++fill) {
+      const bool begins = counted_ && depth == 0;
+      if (begins && w.has(Fault::kTakenTooSoon)) w.write(fill, taken(tile));
       open_stage(w, fill, pair, 2 + (boxes - there) * rows);
+      if (begins) w.write(fill, taken(tile));
       w.arrive(Name::kFull, fill, w.own());
       Contents of_a;
       for (int u = 0; u < 2; ++u) of_a.add(u, a(tile, depth, u));
       w.copy(fill, w.own(), of_a);
-      for (int box = pair ? rank_ : there; box < (pair ? rank_ + 1 : boxes); ++box) {
+      const int first = pair ? rank_ * of_cell : there, end = pair ? first + of_cell : boxes;
+      for (int box = first; box < end; ++box) {
         Contents of_b;
         for (int u = 0; u < rows; ++u)
           of_b.add(2 + (box - there) * rows + u, b(tile, depth, box * rows + u));
@@ -179,7 +199,13 @@ class LargeBlock {
   Program produce() const {
     Writer w(fault_, rank_);
     int fill = 0;
-    for (int tile = 0; tile < static_cast<int>(tiles_.size()); ++tile) produce_job(w, tile, fill);
+    const auto tiles = static_cast<int>(tiles_.size());
+    for (int tile = 0; tile < tiles; ++tile) produce_job(w, tile, fill);
+    if (counted_ && !w.has(Fault::kNoLastFill)) {
+      open_stage(w, fill, false, 0);
+      w.write(fill, taken(tiles));
+      w.arrive(Name::kFull, fill, w.own());
+    }
     if (!w.has(Fault::kNoLastClusterSync)) w.cluster_sync(0);
     return w.program;
   }
@@ -242,150 +268,46 @@ class LargeBlock {
     }
   }
 
+  void read_taken(Writer& w, int tile, int fill) const {
+    if (!counted_) return;
+    if (!w.has(Fault::kTakenUnread)) w.wait_full(fill);
+    w.read(fill, taken(tile));
+    w.read_end(fill, taken(tile));
+  }
+
   Program consume(int consumer) const {
     Writer w(fault_, rank_);
     int fill = 0;
     if (consumer == 1 && !tiles_.empty()) w.wait_full(std::min(skew_, tiles_[0].stages - 1));
     for (int tile = 0; tile < static_cast<int>(tiles_.size()); ++tile) {
       const Tile& t = tiles_[static_cast<size_t>(tile)];
+      read_taken(w, tile, fill);
       for (int slice = 0; slice < t.slices; ++slice)
         multiply(w, tile, muonrt::cuda::slice_begin(t.stages, slice, t.slices),
                  muonrt::cuda::slice_begin(t.stages, slice + 1, t.slices), consumer, fill);
       if (t.d) finish_tile(w, tile, consumer, fill);
     }
+    read_taken(w, static_cast<int>(tiles_.size()), fill);
     if (!w.has(Fault::kNoLastClusterSync)) w.cluster_sync(0);
     return w.program;
   }
 
   const Tiles& tiles_;
   Fault fault_;
+  bool counted_;
   int rank_, skew_;
   unsigned other_;  // the other block of the cluster
 };
 
-/// The threads of one block of sm90_small.cu, which computes a tile of one or two squares. A unit
-/// is 64 rows of an operand, or a square of D. If the depth is cut into slices, each block of the
-/// cluster computes one slice.
-class SmallBlock {
- public:
-  SmallBlock(const Tile& tile, Fault fault, int rank)
-      : tile_(tile),
-        fault_(fault),
-        rank_(rank),
-        cells_(tile.kind == JobKind::kWide ? 2 : 1),
-        begin_(muonrt::cuda::slice_begin(tile.stages, rank, tile.slices)),
-        stages_(muonrt::cuda::slice_begin(tile.stages, rank + 1, tile.slices) - begin_) {}
-
-  std::vector<Program> programs() const { return {produce(), consume()}; }
-
- private:
-  Content operand(int fill, int part) const { return {rank_, begin_ + fill, part}; }
-  Contents d() const {
-    Contents contents;
-    for (int square = 0; square < cells_; ++square)
-      contents.add((fault_ == Fault::kDOverSums ? 1 : 2) - square, {rank_, -2, square});
-    return contents;
-  }
-  static Contents sums(int rank, int depth = -3) {
-    Contents contents;
-    for (int u = 0; u < 2; ++u) contents.add(u, {rank, depth, u});
-    return contents;
-  }
-
-  void open_stage(Writer& w, int fill, int units) const {
-    if (w.waits(fill) && !w.has(Fault::kNoEmptyWait)) w.wait_free(Name::kEmpty, fill);
-    w.arrive(Name::kFull, fill, w.own(), units);
-  }
-  void cluster_sync(Writer& w) const {
-    if (tile_.slices > 1 && !w.has(Fault::kNoClusterSync)) w.cluster_sync(0);
-  }
-  void last_cluster_sync(Writer& w) const {
-    if (tile_.slices > 1 && !w.has(Fault::kNoLastClusterSync))
-      w.cluster_sync(w.has(Fault::kNoClusterSync) ? 0 : 1);
-  }
-
-  Program produce() const {
-    Writer w(fault_, rank_);
-    for (int fill = 0; fill < stages_; ++fill) {
-      open_stage(w, fill, 1 + cells_ - tile_.once);
-      Contents of_a;
-      of_a.add(0, operand(fill, 0));
-      w.copy(fill, w.own(), of_a);
-      for (int cell = tile_.once; cell < cells_; ++cell) {
-        Contents of_b;
-        of_b.add(1 + cell - tile_.once, operand(fill, 1 + cell));
-        w.copy(fill, w.own(), of_b);
-      }
-    }
-    if (tile_.d) {
-      open_stage(w, stages_, cells_);
-      w.copy(stages_, w.own(), d());
-    }
-    cluster_sync(w);
-    last_cluster_sync(w);
-    return w.program;
-  }
-
-  Contents operands(int fill) const {
-    Contents contents;
-    if (!tile_.once) contents.add(0, operand(fill, 0));
-    for (int cell = 0; cell < cells_; ++cell)
-      contents.add(1 + cell - tile_.once, operand(fill, tile_.once && cell == 0 ? 0 : 1 + cell));
-    return contents;
-  }
-
-  void add_slices(Writer& w) const {
-    w.write_first_stage(sums(rank_));
-    cluster_sync(w);
-    for (int slice = 0; slice < tile_.slices; ++slice) w.read_first_stage(1u << slice, sums(slice));
-    if (w.has(Fault::kReusedEarly)) w.write_first_stage(sums(rank_, -4));
-  }
-
-  Program consume() const {
-    Writer w(fault_, rank_);
-    for (int fill = 0; fill < stages_; ++fill) {
-      w.wait_full(fill);
-      w.read(fill, operands(fill));
-      if (w.has(Fault::kEarlyRelease)) w.arrive(Name::kEmpty, fill, w.own());
-      if (fill == 0) continue;
-      if (w.has(Fault::kUnfinishedRelease)) w.arrive(Name::kEmpty, fill - 1, w.own());
-      w.read_end(fill - 1, operands(fill - 1));
-      if (!w.has(Fault::kEarlyRelease) && !w.has(Fault::kUnfinishedRelease))
-        w.arrive(Name::kEmpty, fill - 1, w.own());
-    }
-    if (tile_.slices > 1 && w.has(Fault::kSumsTooSoon)) add_slices(w);
-    w.read_end(stages_ - 1, operands(stages_ - 1));
-    if (tile_.slices > 1 && !w.has(Fault::kSumsTooSoon)) add_slices(w);
-    if (tile_.d) {
-      w.wait_full(stages_);
-      w.read(stages_, d());
-      w.read_end(stages_, d());
-    }
-    last_cluster_sync(w);
-    return w.program;
-  }
-
-  const Tile& tile_;
-  Fault fault_;
-  int rank_, cells_, begin_, stages_;
-};
-
 /// Returns a launch of the blocks of a cluster with large tiles, or of one block.
-/// @param skew  as in Sm90Tuning.
-inline Launch large_launch(const std::vector<Tiles>& tiles, Fault fault, int skew) {
+/// @param skew, counted  as in Sm90Tuning.
+inline Launch large_launch(const std::vector<Tiles>& tiles, Fault fault, int skew,
+                           bool counted = false) {
   Launch launch{Writer(fault, 0).ring(), 2, muonrt::cuda::kConsumers, muonrt::cuda::kConsumers, {}};
   for (int rank = 0; rank < static_cast<int>(tiles.size()); ++rank)
     launch.blocks.push_back(LargeBlock(tiles[static_cast<size_t>(rank)], fault, rank,
-                                       static_cast<int>(tiles.size()), skew)
+                                       static_cast<int>(tiles.size()), skew, counted)
                                 .programs());
-  return launch;
-}
-
-/// Returns a launch of the blocks that compute a small tile.
-inline Launch small_launch(const Tile& tile, Fault fault) {
-  Launch launch{Writer(fault, 0).ring(), 1, 1, 1, {}};
-  for (int rank = 0; rank < tile.slices; ++rank)
-    launch.blocks.push_back(SmallBlock(tile, fault, rank).programs());
   return launch;
 }
 

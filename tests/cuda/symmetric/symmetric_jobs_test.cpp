@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <map>
+#include <tuple>
 #include <vector>
 
 #include "cuda/symmetric/small_jobs.hpp"
@@ -82,6 +84,21 @@ bool covers(const Shapes& shapes, List list, const std::vector<TileJob>& jobs) {
   Count count(shapes, list);
   return std::all_of(jobs.begin(), jobs.end(), [&](const TileJob& j) { return count.add(j); }) &&
          count.is_once();
+}
+
+/// Returns whether the jobs of dense results store each cell once, and no others.
+bool covers_dense(const Shapes& shapes, const std::vector<TileJob>& jobs) {
+  std::map<std::tuple<int32_t, int32_t, int64_t, int64_t>, int> times;
+  for (const TileJob& job : jobs)
+    for (int64_t col = job.col; col < job.col + cols_of(job.kind) / kCell; ++col)
+      ++times[{job.shape, job.matrix, job.row, col}];
+  int64_t cells = 0;
+  for (size_t s = 0; s < shapes.size(); ++s)
+    for (int32_t m = 0; m < shapes[s].count; ++m)
+      for (int64_t row = 0; row < cells_of(shapes[s].n); ++row)
+        for (int64_t col = 0; col < cells_of(shapes[s].cols); ++col, ++cells)
+          if (times[{static_cast<int32_t>(s), m, row, col}] != 1) return false;
+  return std::ssize(times) == cells;
 }
 
 /// Returns whether both blocks of a cluster begin with pairs at the same places, with rows that
@@ -197,6 +214,51 @@ TEST_CASE("symmetric jobs: each cell is stored once if shapes are mixed", "[emul
   for (const int blocks : {2, 132}) require_right(shapes, kPersistent, blocks);
   // The shapes with the largest depth come first.
   CHECK(small_jobs(shapes, Tiles::kSmall).front().shape == 2);
+}
+
+TEST_CASE("symmetric jobs: each cell of dense results is stored once, and no block ends late",
+          "[emulated]") {
+  std::vector<Shapes> lists = {{{2048, 2048, 9, 1, 7168}},
+                               {{7168, 7168, 1, 1, 18432}, {2048, 2048, 9, 1, 7168}},
+                               {{1, 1, 7, 1, 1}, {0, 5, 2, 1, 5}, {300, 300, 3, 1, 129}}};
+  for (int64_t rows = 1; rows <= 9; ++rows)
+    for (int64_t cols = 1; cols <= 9; ++cols)
+      lists.push_back({{rows * kCell - 5, 700, 1 + (rows + cols) % 4, 1, cols * kCell - 9}});
+  for (const Shapes& shapes : lists)
+    for (const int blocks : {2, 12, 124, 132})
+      for (const bool pairs : {true, false}) {
+        CAPTURE(shapes[0].n, shapes[0].cols, shapes[0].count, blocks, pairs);
+        const JobList list = mixed_jobs(shapes, blocks, {.pairs = pairs});
+        REQUIRE((is_dealt(list, blocks, false) && pairs_match(list)));
+        REQUIRE(covers_dense(shapes, list.jobs));
+        int64_t cells = 0, deepest = 0;
+        for (const SymmetricShape& s : shapes) {
+          cells += s.count * cells_of(s.n) * cells_of(s.cols) * s.k;
+          deepest = std::max(deepest, s.k);
+        }
+        // As in symmetric_order_test.
+        const int64_t least = std::max(deepest, (cells + blocks - 1) / blocks);
+        CHECK(makespan_of(list, shapes) <= least + least / 24 + 2 * deepest);
+        const bool has_pairs = std::any_of(list.jobs.begin(), list.jobs.end(), [](const auto& job) {
+          return job.kind == JobKind::kPair;
+        });
+        CHECK((pairs || !has_pairs));
+      }
+}
+
+TEST_CASE("symmetric jobs: counted jobs begin in the order of the blocks", "[emulated]") {
+  const Shapes shapes = {{700, 64, 3}, {300, 512, 5}};
+  for (const int blocks : {2, 12, 132}) {
+    const JobList list = mixed_jobs(shapes, blocks, {.pairs = false});
+    const std::vector<TileJob> jobs = in_turn(list);
+    REQUIRE(covers(shapes, List::kMixed, jobs));
+    const auto same = [](const TileJob& a, const TileJob& b) {
+      return a.shape == b.shape && a.matrix == b.matrix && a.row == b.row && a.col == b.col;
+    };
+    for (size_t b = 0; b < std::min(static_cast<size_t>(blocks), jobs.size()); ++b)
+      if (list.first[b] < list.first[b + 1])
+        CHECK(same(jobs[b], list.jobs[static_cast<size_t>(list.first[b])]));
+  }
 }
 
 TEST_CASE("symmetric jobs: the check finds cells that are missing, stored twice or moved",

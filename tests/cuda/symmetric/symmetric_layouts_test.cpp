@@ -84,6 +84,14 @@ TEST_CASE("symmetric layouts: descriptors are as in the manual", "[emulated]") {
   CHECK(wgmma_descriptor(0x38000 + 32) == wgmma_descriptor(0x38000) + 2);
 }
 
+TEST_CASE("symmetric layouts: MN-major descriptors are as in CUTLASS", "[emulated]") {
+  // For the layout ((8, 8, m), (8, k)) : ((1, 8, LBO), (64, SBO)) of 16-bit elements, a block of 64
+  // columns and 64 depths has 8 KB: bits 16-29 are 8192 / 16 = 0x200, bits 32-45 are 0x40.
+  CHECK(wgmma_descriptor_mn(0, 8192) == 0x4000004002000000u);
+  CHECK(wgmma_descriptor_mn(0x38000, 8192) == 0x4000004002003800u);
+  CHECK(wgmma_descriptor_mn(0x38000 + 2048, 8192) == wgmma_descriptor_mn(0x38000, 8192) + 128);
+}
+
 TEST_CASE("symmetric layouts: f16 conversions are exact both ways", "[emulated]") {
   int64_t wrong = 0;
   for (uint32_t bits = 0; bits < 0x10000; ++bits) {

@@ -1,4 +1,4 @@
-// Tests the rings of the kernels for sm_90a in a model (ring_model.hpp), for lists of tiles like
+// Tests the rings of the kernels for sm_90a in models (ring_model.hpp), for lists of tiles like
 // those of the kernels and for any order of events. A launch must end, and all stages must have the
 // expected contents. With a planted fault, the test must detect an error.
 
@@ -8,7 +8,7 @@
 #include <tuple>
 
 #include "base/error.hpp"
-#include "cuda/symmetric/ring_model.hpp"
+#include "cuda/symmetric/small_ring_model.hpp"
 
 using namespace ring_model;
 using namespace muonrt::cuda;
@@ -79,11 +79,17 @@ std::vector<Tiles> drawn_block(Random& random) {
   return blocks;
 }
 
-/// Returns tile lists for a cluster's blocks, like those of real launches.
+/// Returns tile lists for a cluster's blocks, like those of real launches. A third of the launches
+/// compute dense products, except those of medium tiles and slices.
 std::vector<Tiles> tiles_of_run(int number, Random& random) {
-  return number % 8 == 0   ? listed_cluster(random)
-         : number % 8 == 1 ? drawn_block(random)
-                           : drawn_cluster(random);
+  if (number % 8 == 1) return drawn_block(random);
+  std::vector<Tiles> cluster = number % 8 == 0 ? listed_cluster(random) : drawn_cluster(random);
+  for (Tiles& tiles : cluster)
+    for (Tile& tile : tiles) {
+      tile.dense = number % 3 == 0;
+      tile.once = tile.once && !tile.dense;
+    }
+  return cluster;
 }
 
 /// Changes the lists if the fault consists of a list that does not occur in real launches.
@@ -120,6 +126,17 @@ std::string large(Fault fault, int runs) {
     std::vector<Tiles> cluster = tiles_of_run(number, random);
     plant(fault, cluster, random);
     return large_launch(cluster, fault, number % muonrt::cuda::kRingStages);
+  });
+}
+
+/// Runs blocks that take tiles without pairs from a counter.
+std::string counted(Fault fault, int runs) {
+  return first_wrong(runs, [&](int number, Random& random) {
+    std::vector<Tiles> blocks(static_cast<size_t>(1 + below(random, 2)));
+    for (Tiles& tiles : blocks)
+      for (int own = below(random, 5); own > 0; --own)
+        tiles.push_back(tile_of(random, random() % 2 == 0 ? JobKind::kWide : JobKind::kSquare));
+    return large_launch(blocks, fault, number % muonrt::cuda::kRingStages, true);
   });
 }
 
@@ -162,6 +179,16 @@ TEST_CASE("symmetric ring: the lists have every permitted pair of kinds, with an
       CAPTURE(static_cast<int>(before), static_cast<int>(after), which);
       CHECK(found[{before, after, (which & 1) != 0, (which & 2) != 0, (which & 4) != 0}] >= 20);
     }
+}
+
+TEST_CASE("symmetric ring: blocks that take tiles from a counter never overwrite data or deadlock",
+          "[emulated]") {
+  CHECK(counted(Fault::kNone, kRuns) == "");
+  for (const Fault fault : {Fault::kNoEmptyWait, Fault::kNoLastRelease, Fault::kTakenTooSoon,
+                            Fault::kNoLastFill, Fault::kTakenUnread}) {
+    CAPTURE(static_cast<int>(fault));
+    CHECK(counted(fault, kRunsWithFault) != "");
+  }
 }
 
 TEST_CASE("symmetric ring: small tiles never overwrite data, miss data or deadlock", "[emulated]") {

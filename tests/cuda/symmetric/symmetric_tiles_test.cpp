@@ -283,6 +283,40 @@ TEST_CASE("symmetric tiles: a consumer that begins later changes no bit", "[emul
   }
 }
 
+TEST_CASE("symmetric tiles: blocks that take tiles from a counter change no bit", "[emulated]") {
+  // There are several shapes, a batch, and fewer tiles than blocks.
+  const std::vector<std::vector<SymmetricCase>> launches = {
+      {{600, 330, 2, true, 1.0f, 2.0f}, {300, 60, 1, false, 1.0f, 0.0f, 3.0f}},
+      {{257, 130, 5, true, -2.0f, 1.0f, 7.0f, false, DType::kF16}},
+      {{100, 70}}};
+  for (const auto& cases : launches)
+    for (const int sms : {2, 6, 20}) {
+      CAPTURE(cases[0].name(), sms);
+      Sm90Tuning tuning{.tiles = Tiles::kLarge, .pairs = false};
+      int64_t wrong = 0;
+      const auto expected = results(cases, wrong, sms, tuning);
+      tuning.counter = true;
+      for (const bool leaves_sms : {false, true})
+        CHECK(results(cases, wrong, sms, tuning, leaves_sms) == expected);
+      tuning.skew = 2;
+      CHECK(results(cases, wrong, sms, tuning) == expected);
+      CHECK(wrong == 0);
+    }
+}
+
+TEST_CASE("symmetric tiles: the counter is reset by each launch", "[emulated]") {
+  Machine machine(make_device(kProvider));
+  SymmetricProducts products(*machine.device, 6,
+                             {.tiles = Tiles::kLarge, .pairs = false, .counter = true});
+  const SymmetricTrial trial(machine, {600, 130, 2, true, 1.0f, 2.0f}, 4);
+  for (int launch = 0; launch < 3; ++launch) {
+    trial.wipe(machine);
+    products.multiply({&trial.product, 1}, handle_of(machine.on()));
+    machine.finish();
+    CHECK(trial.wrong(machine) == 0);
+  }
+}
+
 TEST_CASE("symmetric tiles: pairs in complete and incomplete rounds, next to diagonals",
           "[emulated]") {
   // On 4, 8 and 12 blocks, the 6 pairs of a matrix take 3, 1.5 and 1 rounds. The right half of the

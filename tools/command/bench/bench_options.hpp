@@ -31,7 +31,7 @@ struct DeviceArguments {
 };
 constexpr const char* kTuneHelp =
     "pairs=0|1, early=0|1, tiles=large|medium|small|wide, slices=1|2|4, skew=0 to 3, "
-    "raster=1 to 1024";
+    "dense=0|1, counter=0|1, raster=1 to 1024";
 void add_device_options(CLI::App& command, DeviceArguments& arguments);
 /// Adds the options of benchmarks of products.
 void add_product_options(CLI::App& command, DeviceArguments& arguments);

@@ -43,6 +43,10 @@ Sm90Tuning read_tuning(const std::vector<std::string>& words) {
       out.slices = value;
     } else if (number("skew=%d%c", 0, 3)) {
       out.skew = value;
+    } else if (number("dense=%d%c", 0, 1)) {
+      out.dense = value == 1;
+    } else if (number("counter=%d%c", 0, 1)) {
+      out.counter = value == 1;
     } else if (number("raster=%d%c", 1, 1024)) {
       out.raster = value;
     } else {

@@ -220,6 +220,14 @@ Held& held() {
   return mine;
 }
 
+/// Records the part of an MN-major B that a product reads.
+void note_mn_operand(uint64_t descriptor, int cols) {
+  for (int k = 0; k < muonrt::cuda::kWgmmaDepth; ++k)
+    for (int col = 0; col < cols; col += muonrt::cuda::kChunk) {
+      const uint32_t chunk = muonrt::cuda::chunk_of_mn(descriptor, k, col);
+      order::product_read(shared_range(muonrt::cuda::swizzled_address(chunk), 16).offset, 16);
+    }
+}
 /// Records the part of an operand that a product reads. It consists of rows of 32 bytes, which the
 /// descriptor specifies.
 void note_operand(uint64_t descriptor, int rows) {
@@ -239,8 +247,9 @@ void multiply_of_group(Thread& t, const Instruction& i) {
   constexpr int kSums = kCols / 2;
   require(i.count == kSums + 7, "a product with unsupported operands");
   for (int k : {3, 4}) require(t.get<int>(i.at[kSums + k]) == 1, "a product with negated operands");
-  for (int k : {5, 6})
-    require(t.get<int>(i.at[kSums + k]) == 0, "a product with transposed operands");
+  require(t.get<int>(i.at[kSums + 5]) == 0, "a product with a transposed A");
+  const int mn = t.get<int>(i.at[kSums + 6]);
+  require(mn == 0 || mn == 1, "a product with an unknown order of B");
   Held& mine = held();
   if (mine.count == 0) {
     require(mine.fenced, "a product of registers without a fence before it");
@@ -256,11 +265,13 @@ void multiply_of_group(Thread& t, const Instruction& i) {
   }
   if (threadIdx.x % 32 == 0) {  // the lanes of a warp arrive together, but each warp separately
     note_operand(t.get<uint64_t>(i.at[kSums]), muonrt::cuda::kWgmmaRows);
-    note_operand(t.get<uint64_t>(i.at[kSums + 1]), kCols);
+    (mn ? note_mn_operand : note_operand)(t.get<uint64_t>(i.at[kSums + 1]), kCols);
   }
-  muonrt::cuda::wgmma<kElement, kCols>(
-      reinterpret_cast<float(&)[kSums]>(mine.sums), t.get<uint64_t>(i.at[kSums]),
-      t.get<uint64_t>(i.at[kSums + 1]), t.get<bool>(i.at[kSums + 2]));
+  using muonrt::cuda::Major;
+  const auto multiply = mn ? muonrt::cuda::wgmma<kElement, kCols, Major::kMN, kSums>
+                           : muonrt::cuda::wgmma<kElement, kCols, Major::kK, kSums>;
+  multiply(reinterpret_cast<float(&)[kSums]>(mine.sums), t.get<uint64_t>(i.at[kSums]),
+           t.get<uint64_t>(i.at[kSums + 1]), t.get<bool>(i.at[kSums + 2]));
 }
 void fence_products(Thread&, const Instruction&) { held().fenced = true; }
 void commit_products(Thread&, const Instruction&) {

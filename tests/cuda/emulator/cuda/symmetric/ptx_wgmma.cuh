@@ -48,14 +48,32 @@ void read_row(float* to, size_t apart, const unsigned char* memory, uint64_t des
   }
 }
 
+/// Returns the address, before the swizzle, of a chunk of eight columns at one depth of an MN-major
+/// operand. Source: PTX ISA 9.0, strides of the matrix descriptor for swizzled MN-major layouts.
+inline uint32_t chunk_of_mn(uint64_t descriptor, int k, int col) {
+  const auto field = [=](int bit) {
+    return static_cast<uint32_t>(descriptor >> bit & 0x3fff) << 4;
+  };
+  if (descriptor >> 62 != 1) throw std::logic_error("the descriptor has another swizzle");
+  return field(0) + static_cast<uint32_t>(col / 64) * field(16) +
+         static_cast<uint32_t>(k / 8) * field(32) + static_cast<uint32_t>(k % 8) * 128 +
+         static_cast<uint32_t>(col % 64) * 2;
+}
+
 /// Computes a product of 64 x cols for a warpgroup from shared memory, and adds it to the sums of
 /// all threads. The terms are added in order of the depth.
-template <DType kElement>
+template <DType kElement, Major kB>
 void multiply_warpgroup(const PendingProduct* const (&of)[kWarpgroup]) {
   const PendingProduct& p = *of[0];
   static thread_local float b[kWgmmaDepth][kWgmmaCols];
-  for (int col = 0; col < p.cols; ++col)
+  for (int col = 0; kB == Major::kK && col < p.cols; ++col)
     read_row<kElement>(&b[0][col], kWgmmaCols, p.memory, p.b, col);
+  for (int k = 0; kB == Major::kMN && k < kWgmmaDepth; ++k)
+    for (int col = 0; col < p.cols; col += kChunk) {
+      uint16_t bits[kChunk];
+      std::memcpy(bits, p.memory + swizzled_address(chunk_of_mn(p.b, k, col)), sizeof bits);
+      for (int i = 0; i < kChunk; ++i) b[k][col + i] = widened<kElement>(bits[i]);
+    }
   for (int row = 0; row < kWgmmaRows; ++row) {
     float a[kWgmmaDepth], sums[kWgmmaCols];
     read_row<kElement>(a, 1, p.memory, p.a, row);
@@ -99,10 +117,10 @@ void finish_groups(const unsigned char* all) {
   }
 }
 
-template <DType kElement, int kCols, int kSums>
+template <DType kElement, int kCols, Major kB = Major::kK, int kSums>
 void wgmma(float (&sums)[kSums], uint64_t a, uint64_t b, bool adds) {
   pending_products().open.push_back(
-      {sums, a, b, dynamic_shared(), kCols, adds, multiply_warpgroup<kElement>});
+      {sums, a, b, dynamic_shared(), kCols, adds, multiply_warpgroup<kElement, kB>});
 }
 inline void wgmma_fence() {}
 inline void wgmma_commit() {
