@@ -56,13 +56,19 @@ double step_seconds(const Plan& plan) {
     bytes = std::max({bytes, rank.sent, rank.received});
     messages = std::max(messages, rank.messages);
   }
-  for (const ChunkTraffic& chunk : traffic.chunks)
+  int64_t moved = 0;
+  for (const ChunkTraffic& chunk : traffic.chunks) {
     exchanges += (chunk.gather > 0) + (chunk.back > 0);
-  return *std::max_element(products.begin(), products.end()) +
-         static_cast<double>(bytes) /
-             (crosses_nodes(plan) ? machine.network_bytes : machine.node_bytes) +
-         static_cast<double>(messages) * machine.message_seconds +
-         static_cast<double>(exchanges) * machine.exchange_seconds;
+    moved += chunk.gather + chunk.back;
+  }
+  const double computed = *std::max_element(products.begin(), products.end());
+  const double rate = crosses_nodes(plan) ? machine.network_bytes : machine.node_bytes;
+  const double exchanged = static_cast<double>(bytes) / rate +
+                           static_cast<double>(messages) * machine.message_seconds +
+                           static_cast<double>(exchanges) * machine.exchange_seconds;
+  const double hidden = static_cast<double>(hidden_bytes(plan, traffic)) /
+                        static_cast<double>(std::max<int64_t>(moved, 1)) * exchanged;
+  return std::max(computed, hidden) + exchanged - hidden;
 }
 
 }  // namespace muonrt
