@@ -180,23 +180,12 @@ typedef struct muonrt_tuning_options {
   int32_t graphs;
 
   /**
-   * Floating-point operations per second of one rank in matrix products, 1e-30 to 1e30. Only
-   * MUONRT_REPLICA_MODE_AUTO uses this and the next two fields. Default: 0, which means 5e10 on the
-   * host and 3e14 on CUDA.
+   * The machine for which MUONRT_REPLICA_MODE_AUTO compares the modes: a name such as "h100", or
+   * the JSON text of a profile, as for muonrt_plan_get_time(). The machine must have the kind of
+   * device that `device` selects. No other mode uses it. The ranks compare the name and the numbers
+   * of the profile. Default: NULL or "", which mean "host" on the host and "h100" on CUDA.
    */
-  double machine_flops;
-
-  /**
-   * Bytes per second that one rank sends or receives, 1e-30 to 1e30. Default: 0, which means 5e9 on
-   * the host and 5e10 on CUDA.
-   */
-  double machine_bytes;
-
-  /**
-   * Time in seconds that each message needs in addition to the time for its bytes, 1e-30 to 1e30.
-   * Default: 0, which means 20e-6 on the host and 15e-6 on CUDA.
-   */
-  double machine_message_seconds;
+  const char* machine;
 
   /**
    * The caller's functions that choose owners and exchange data (muonrt/distributed.h). The

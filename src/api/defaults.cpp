@@ -26,7 +26,8 @@ auto fills(C& to, const Settings& defaults) {
     if constexpr (requires { row.c_member(to); }) {
       auto& out = row.c_member(to);
       using Value = std::remove_reference_t<decltype(out)>;
-      if constexpr (!requires { row.member(defaults).has_value(); }) {
+      constexpr bool kText = std::is_pointer_v<Value>;
+      if constexpr (!kText && !requires { row.member(defaults).has_value(); }) {
         if (!row.has(muonrt::kZeroIsAbsent)) out = static_cast<Value>(row.member(defaults));
       }
     }

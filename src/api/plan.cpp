@@ -5,8 +5,8 @@
 #include "api/read_settings.hpp"
 #include "api/structs.hpp"
 #include "layout/mesh.hpp"
-#include "model/named_profiles.hpp"
 #include "model/simulate.hpp"
+#include "plan/machine/named_profiles.hpp"
 
 using namespace muonrt;
 using api::as_status;

@@ -40,7 +40,7 @@ auto reads(const std::string& who, Settings& to, const C& from) {
       auto& out = row.member(to);
       const auto given = row.c_member(from);
       using Value = typename ValueOf<std::remove_reference_t<decltype(out)>>::type;
-      if (row.has(kZeroIsAbsent) && given == 0) return;
+      if (row.has(kZeroIsAbsent) && !given) return;
       if constexpr (std::is_enum_v<Value> || std::is_same_v<Value, bool>) {
         out = static_cast<Value>(read_enum<int32_t>(who, row.name, given, known_values(row.rule)));
       } else {

@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "algo/newton_schulz.hpp"
-#include "model/profile.hpp"
 #include "model/recording.hpp"
+#include "plan/machine/profile.hpp"
 #include "plan/plan.hpp"
 
 namespace muonrt {

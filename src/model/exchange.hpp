@@ -4,8 +4,8 @@
 #include <functional>
 #include <span>
 
-#include "model/profile.hpp"
 #include "model/recording.hpp"
+#include "plan/machine/profile.hpp"
 
 namespace muonrt {
 

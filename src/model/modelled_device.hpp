@@ -7,8 +7,8 @@
 #include "backend/comm.hpp"
 #include "backend/device.hpp"
 #include "backend/ops.hpp"
-#include "model/profile.hpp"
 #include "model/recording.hpp"
+#include "plan/machine/profile.hpp"
 
 namespace muonrt {
 

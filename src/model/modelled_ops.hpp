@@ -2,7 +2,7 @@
 
 #include "backend/ops.hpp"
 #include "model/modelled_device.hpp"
-#include "model/profile.hpp"
+#include "plan/machine/profile.hpp"
 
 namespace muonrt {
 

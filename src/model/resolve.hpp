@@ -4,9 +4,9 @@
 #include <vector>
 
 #include "model/exchange.hpp"
-#include "model/profile.hpp"
 #include "model/recording.hpp"
 #include "model/simulate.hpp"
+#include "plan/machine/profile.hpp"
 
 namespace muonrt {
 

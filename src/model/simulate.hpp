@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "model/profile.hpp"
 #include "optimizer/planning.hpp"
 #include "pipeline/span.hpp"
+#include "plan/machine/profile.hpp"
 
 namespace muonrt {
 

@@ -4,9 +4,9 @@
 #include <string>
 #include <vector>
 
-#include "model/profile.hpp"
 #include "model/simulate.hpp"
 #include "optimizer/planning.hpp"
+#include "plan/machine/profile.hpp"
 
 namespace muonrt {
 

@@ -121,14 +121,8 @@ Problem make_problem(const OptimizerSettings& settings, const std::vector<Newton
   problem.options.commit = settings.commit;
   problem.options.replica_mode = settings.replica_mode;
   problem.options.max_peers = settings.max_peers;
-  MachineRates& rates = problem.options.rates;
-  if (settings.device == DeviceKind::kCuda) {
-    rates = kGpuRates;
-    problem.options.least_part = kGpuLeastPart;
-  }
-  if (settings.machine_flops > 0) rates.flops = settings.machine_flops;
-  if (settings.machine_bytes > 0) rates.bytes = settings.machine_bytes;
-  if (settings.machine_message > 0) rates.message_seconds = settings.machine_message;
+  problem.options.machine = machine_of(settings);
+  if (settings.device == DeviceKind::kCuda) problem.options.least_part = kGpuLeastPart;
   problem.params.reserve(settings.params.size());
   for (const ParamSettings& p : settings.params) {
     const GroupSettings& g = settings.groups[p.group];
@@ -159,6 +153,7 @@ Problem make_problem(const OptimizerSettings& settings, const std::vector<Newton
       const auto [rows, cols] = outputs_and_inputs(p);
       spec.form = form_of(methods[p.group], p, g);
       spec.gram_restarts = methods[p.group].gram_restarts;
+      spec.iteration_dtype = methods[p.group].iteration;
       spec.update_scale = update_scale(g.scale_rule, g.scale_factor * p.lr_factor, rows, cols);
       spec.transposed = p.transposed;
       spec.decay_scale = decay_scale(g.weight_decay_kind, p.lr_factor);

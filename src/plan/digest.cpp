@@ -20,7 +20,7 @@ void feed(Hash& hash, const PlanOptions& o) {
        {number(o.world), number(o.transport_dtype), o.chunk_bytes, number(o.window),
         number(o.least_part), number(o.commit), number(o.replica_mode), number(o.max_peers)})
     hash.value(v);
-  for (const double v : {o.rates.flops, o.rates.bytes, o.rates.message_seconds}) hash.value(v);
+  hash.value(number(o.machine.hash()));
 }
 
 void feed(Hash& hash, const ParamSpec& spec) {
@@ -29,9 +29,9 @@ void feed(Hash& hash, const ParamSpec& spec) {
   hash.value(number(spec.grad_layout ? spec.grad_layout->hash() : 0));
   for (const int64_t v :
        {number(spec.role), number(spec.dtype), number(spec.grad_dtype), number(spec.group),
-        number(spec.stack), number(spec.form), number(spec.newton_schulz_steps), number(spec.owner),
-        number(spec.by_callback), number(spec.master), number(spec.priority),
-        number(spec.owner_bytes)})
+        number(spec.stack), number(spec.form), number(spec.newton_schulz_steps),
+        number(spec.iteration_dtype), number(spec.owner), number(spec.by_callback),
+        number(spec.master), number(spec.priority), number(spec.owner_bytes)})
     hash.value(v);
   hash.value(spec.update_scale);
   hash.value(spec.decay_scale);

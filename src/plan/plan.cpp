@@ -28,6 +28,10 @@ void check_options(const PlanOptions& o) {
                  ", but must be at least 1; use a larger value");
   MUONRT_REQUIRE(o.max_peers >= 0, Status::kInvalidArgument, "plan: max_peers is ", o.max_peers,
                  ", but must be at least 0; use 0 (the default) or more");
+  MUONRT_REQUIRE(o.replica_mode != ReplicaMode::kAuto || !o.machine.products.empty(),
+                 Status::kInvalidArgument,
+                 "plan: replica_mode is auto, but there is no machine "
+                 "whose times could be compared; set a machine");
   MUONRT_REQUIRE(o.window >= 1, Status::kInvalidArgument, "plan: window is ", o.window,
                  ", but must be at least 1; use 1 or more");
 }
@@ -212,13 +216,13 @@ void Plan::choose_replicas() {
 }
 
 double Plan::seconds_in_every_replica() const {
-  double flops = 0;
+  double seconds = 0;
   for (const Matrix& m : matrices_) {
     const ParamSpec& spec = problem_.params[static_cast<size_t>(m.param)];
     const int32_t copies = spec.by_callback ? 1 : holders_.group(m.param, m.index).replicas;
-    flops += static_cast<double>(cost_of(m, spec)) * copies;
+    seconds += product_seconds(m, spec, problem_.options.machine) * copies;
   }
-  return flops / problem_.options.world / problem_.options.rates.flops;
+  return seconds / problem_.options.world;
 }
 
 void Plan::add_matrices() {

@@ -8,6 +8,7 @@
 #include "base/dtype.hpp"
 #include "layout/layout.hpp"
 #include "layout/runs.hpp"
+#include "plan/machine/profile.hpp"
 #include "plan/method.hpp"
 
 namespace muonrt {
@@ -41,6 +42,7 @@ struct ParamSpec {
   bool transposed = false;  // true if rows are inputs; scales and parts already account for this
   FormChoice form = FormChoice::kAuto;
   int newton_schulz_steps = 5;
+  DType iteration_dtype = DType::kF32;  // for the cost model
   std::vector<int> gram_restarts = {2};
   /// Scale that the rule gives for this shape, times the learning-rate factors.
   double update_scale = 1.0;
@@ -84,16 +86,6 @@ inline int owner_of(const ParamSpec& spec, int64_t index) {
                              : spec.owners[static_cast<size_t>(index / parts_of(spec))];
 }
 
-/// The rates of a machine for the cost model of ReplicaMode::kAuto. They are used for nothing else.
-struct MachineRates {
-  double flops = 5e10;             // FLOP/s of one rank in products
-  double bytes = 5e9;              // bytes/s that one rank sends or receives
-  double message_seconds = 20e-6;  // seconds for each message, in addition to the time of its bytes
-};
-
-/// Default rates for a GPU that uses its share of a node's network links.
-constexpr MachineRates kGpuRates = {3e14, 5e10, 15e-6};
-
 /// The default of PlanOptions::least_part on a GPU, in bytes.
 constexpr int32_t kGpuLeastPart = 8 << 20;
 
@@ -110,7 +102,8 @@ struct PlanOptions {
   CommitMode commit = CommitMode::kAtomic;
   ReplicaMode replica_mode = ReplicaMode::kOnce;
   int32_t least_part = 64 << 10;  // bytes of one owner that justify another chunk (chunks.hpp)
-  MachineRates rates;
+  /// For the cost model of ReplicaMode::kAuto only; the other modes need none.
+  MachineProfile machine = {};
   /// Maximum number of peers in one exchange of a return, >= 0; 0 means kMaxPeers.
   int max_peers = 0;
   bool serial = false;  // a chunk has one parameter by callback, not one of each owner

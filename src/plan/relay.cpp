@@ -49,7 +49,7 @@ int32_t RelayChooser::block(int32_t param, int64_t index) {
   if (never_ || spec.by_callback) return 0;
   if (index < 0) {
     const HolderGroup& group = holders_.whole_group(param);
-    return relay_block(group.partial_count, group.replicas, true, max_peers_);
+    return block_of(group.partial_count, group.replicas, true);
   }
   int32_t& known = block_of_kind_[static_cast<size_t>(holders_.kind(param, index))];
   if (known >= 0) return known;
@@ -59,8 +59,13 @@ int32_t RelayChooser::block(int32_t param, int64_t index) {
     if (run.numel > 0) shares += run.end - begin;
     begin = run.end;
   }
-  return known = relay_block(shares * group.partial_count, group.replicas, shares == group.shards,
-                             max_peers_);
+  return known = block_of(shares * group.partial_count, group.replicas, shares == group.shards);
+}
+
+int32_t RelayChooser::block_of(int64_t shares, int64_t replicas, bool owner_holds) {
+  const auto [at, is_new] = known_.try_emplace({shares, replicas, owner_holds}, 0);
+  if (is_new) at->second = relay_block(shares, replicas, owner_holds, max_peers_);
+  return at->second;
 }
 
 const std::vector<int64_t>& RelayChooser::over(int32_t param) {

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <map>
+#include <tuple>
 #include <vector>
 
 #include "plan/owners/holder_table.hpp"
@@ -56,12 +58,16 @@ class RelayChooser {
   const std::vector<int64_t>& over(int32_t param);
 
  private:
+  /// Returns relay_block(), whose time grows with the number of replicas, and keeps the result.
+  int32_t block_of(int64_t shares, int64_t replicas, bool owner_holds);
+
   const std::vector<ParamSpec>& params_;
   int64_t max_peers_;
   bool never_;
   const HolderTable& holders_;
   BlockTable blocks_;
-  std::vector<int32_t> block_of_kind_;      // -1 if not computed yet
+  std::map<std::tuple<int64_t, int64_t, bool>, int32_t> known_;  // by arguments of block_of()
+  std::vector<int32_t> block_of_kind_;                           // -1 if not computed yet
   std::vector<std::vector<int64_t>> over_;  // by layout; empty if not computed yet
 };
 

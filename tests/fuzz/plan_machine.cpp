@@ -5,7 +5,7 @@
 
 #include "base/error.hpp"
 #include "fuzz/target.hpp"
-#include "model/profile.hpp"
+#include "plan/machine/profile.hpp"
 
 int LLVMFuzzerTestOneInput(const unsigned char* data, size_t size) {
   try {

@@ -95,6 +95,10 @@ std::string text_of(const ComparedEntry& entry, const OptimizerSettings& s) {
   if (name == "Gram form's dtype")
     return name_of(s.gram_iteration_dtype.value_or(s.iteration_dtype));
   if (name == "serial") return cat(s.serial);
+  if (name == "machine") {
+    const MachineProfile machine = machine_of(s);
+    return cat("'", machine.name, "' with digest ", machine.hash());
+  }
   const bool given =
       name == "distributed: assign" ? bool{s.assign_owner} : bool{s.exchange_callbacks};
   return given ? "given" : "none";

@@ -45,6 +45,8 @@ struct Flag {};
 /// The setting is f32 or bf16.
 struct StorageDType {};
 struct AnyDType {};
+/// The setting is the name of a machine, or the JSON text of a profile (plan/machine).
+struct MachineText {};
 /// Every value of the type is valid, or other code checks it.
 struct Unchecked {};
 
@@ -177,7 +179,6 @@ void visit_group_fields(Visit&& visit) {
 /// separately.
 template <class Visit>
 void visit_option_fields(Visit&& visit) {
-  const NumberOrNone rate = {"the time of a step would not be finite", "the device's own"};
   visit(Field{MUONRT_FIELD(transport_dtype), StorageDType{}});
   visit(Field{MUONRT_FIELD(iteration_dtype), AnyDType{}, kZeroIsAbsent});
   visit(ComparedEntry{"Gram form's dtype"});
@@ -186,9 +187,8 @@ void visit_option_fields(Visit&& visit) {
   visit(Field{MUONRT_FIELD(replica_mode), Choice{kReplicas}});
   visit(Field{MUONRT_FIELD(max_peers), Integers{0, 1 << 30}});
   visit(Field{MUONRT_FIELD(omit_inactive), Flag{}});
-  visit(Field{MUONRT_FIELD(machine_flops), rate, kZeroIsAbsent});
-  visit(Field{MUONRT_FIELD(machine_bytes), rate, kZeroIsAbsent});
-  visit(Field{MUONRT_FIELD_AT(machine_message_seconds, machine_message), rate, kZeroIsAbsent});
+  visit(Field{MUONRT_FIELD(machine), MachineText{}, kZeroIsAbsent | kUnlisted});
+  visit(ComparedEntry{"machine"});
   visit(Field{MUONRT_FIELD(chunk_bytes), Integers{1, kMaxBytes}, kZeroIsAbsent});
   visit(ComparedEntry{"serial"});
   visit(ComparedEntry{"distributed: assign"});

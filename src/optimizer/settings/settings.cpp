@@ -1,4 +1,5 @@
 #include "optimizer/settings/describe.hpp"
+#include "plan/machine/named_profiles.hpp"
 
 namespace muonrt {
 
@@ -18,6 +19,19 @@ OptimizerSettings OptimizerSettings::defaults(DeviceKind kind) {
   // than bf16.
   out.gram_iteration_dtype = DType::kF16;
   out.chunk_bytes = 256 << 20;
+  return out;
+}
+
+MachineProfile machine_of(const OptimizerSettings& settings) {
+  const bool cuda = settings.device == DeviceKind::kCuda;
+  MachineProfile out = find_profile(!settings.machine.empty() ? settings.machine
+                                    : cuda                    ? "h100"
+                                                              : "host",
+                                    "options: machine");
+  MUONRT_REQUIRE(out.gpu == cuda, kInvalidArg, "options: machine '", out.name,
+                 out.gpu ? "' is a GPU, but device is MUONRT_DEVICE_HOST"
+                         : "' has no GPU, but device is MUONRT_DEVICE_CUDA",
+                 "; choose a machine with this kind of device, or omit it");
   return out;
 }
 

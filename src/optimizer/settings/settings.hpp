@@ -168,8 +168,8 @@ struct OptimizerSettings {
   CommitMode commit = CommitMode::kAtomic;
   int window = 3;
   ReplicaMode replica_mode = ReplicaMode::kOnce;
-  int max_peers = 0;                                                 // see PlanOptions
-  double machine_flops = 0, machine_bytes = 0, machine_message = 0;  // 0 means the device's default
+  int max_peers = 0;    // see PlanOptions
+  std::string machine;  // a name or the JSON text of a profile; empty means the device's default
   int64_t chunk_bytes = 64 << 20;
   int64_t timeout_ms = 600000;
   bool trace = false;
@@ -243,6 +243,10 @@ std::vector<std::vector<int32_t>> holders_of_matrices(const ParamSettings& p, in
 /// the function returns an error; INVALID_ARGUMENT if it sets an owner that is not a rank, or if
 /// the parameter already has an owner.
 void assign_owners(OptimizerSettings& settings, int world);
+
+/// Returns the profile of `machine`, which is "host" or "h100" by default.
+/// Errors: those of find_profile(), and INVALID_ARGUMENT if it has another kind of device.
+MachineProfile machine_of(const OptimizerSettings& settings);
 
 /// Checks everything that a rank can check without the other ranks.
 /// Errors: INVALID_ARGUMENT or NOT_SUPPORTED, with the parameter or group, the field and the

@@ -65,6 +65,8 @@ void check_field(const std::string&, const char*, const T&, const Choice&) {}
 template <class T>
 void check_field(const std::string&, const char*, const T&, const AnyDType&) {}
 void check_field(const std::string&, const char*, bool, const Flag&) {}
+// machine_of() checks it, because its values depend on the device.
+void check_field(const std::string&, const char*, const std::string&, const MachineText&) {}
 
 /// Returns a visitor that checks the value of each row.
 template <class Settings>
@@ -271,6 +273,7 @@ void validate(const GroupSettings& g, const std::string& who) {
 void validate(const OptimizerSettings& s, int rank, int world) {
   const std::string options = "options";
   visit_option_fields(checks_of(options, s));
+  machine_of(s);
   MUONRT_REQUIRE(!s.exchange_callbacks.gather == !s.exchange_callbacks.redistribute, kInvalidArg,
                  "options: distributed: only ",
                  s.exchange_callbacks.gather ? "gather" : "redistribute",

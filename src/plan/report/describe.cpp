@@ -52,10 +52,8 @@ std::string replicas_text(const Plan& plan) {
       plan.each_replica() ? "each matrix once in every replica" : "each matrix once in the world";
   if (plan.problem().options.replica_mode == ReplicaMode::kAuto)
     out += cat(" (modelled: ", fixed(plan.once_seconds() * 1e3, 3), " ms once in the world, ",
-               fixed(plan.each_seconds() * 1e3, 3), " ms in every replica, at ",
-               plan.problem().options.rates.flops, " FLOP/s, ", plan.problem().options.rates.bytes,
-               " byte/s and ", plan.problem().options.rates.message_seconds,
-               " s a message of a rank)");
+               fixed(plan.each_seconds() * 1e3, 3), " ms in every replica, on ",
+               plan.problem().options.machine.name, ")");
   return out;
 }
 

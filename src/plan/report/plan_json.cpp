@@ -24,12 +24,7 @@ void write_options(JsonWriter& json, const Plan& plan) {
                              : plan.each_replica() ? "each"
                                                    : "once");
   json.field("max_peers", max_peers(o));
-  json.key("machine");
-  json.object([&] {
-    json.field("flops_per_second", o.rates.flops);
-    json.field("bytes_per_second", o.rates.bytes);
-    json.field("message_seconds", o.rates.message_seconds);
-  });
+  json.field("machine", o.machine.name);
   if (o.replica_mode == ReplicaMode::kAuto) {
     json.field("once_seconds", plan.once_seconds());
     json.field("each_seconds", plan.each_seconds());

@@ -82,25 +82,6 @@ double round_robin_makespan(const Plan& plan) {
   return *std::max_element(load.begin(), load.end());
 }
 
-/// Returns true if products of another chunk may run during an exchange of chunk `s`. During its
-/// gather these are products of earlier chunks, and during its return products of later chunks, but
-/// only of chunks in the same window.
-bool overlaps(const Plan& plan, int64_t s, bool gather) {
-  const int64_t others = plan.problem().options.window - 1;
-  const int64_t first = gather ? s - others : s + 1, last = gather ? s - 1 : s + others;
-  for (int64_t k = std::max<int64_t>(first, 0); k <= last && k < std::ssize(plan.chunks()); ++k)
-    if (!plan.chunks()[static_cast<size_t>(k)].matrices.empty()) return true;
-  return false;
-}
-
-void add_overlap(const Plan& plan, PlanReport& out) {
-  for (size_t s = 0; s < plan.chunks().size(); ++s) {
-    const ChunkTraffic& bytes = out.traffic.chunks[s];
-    if (overlaps(plan, static_cast<int64_t>(s), true)) out.hidden_bytes += bytes.gather;
-    if (overlaps(plan, static_cast<int64_t>(s), false)) out.hidden_bytes += bytes.back;
-  }
-}
-
 /// Returns a text that explains why no exchange overlaps with products, and what to do about it.
 std::string no_overlap_reason(const Plan& plan) {
   if (plan.problem().options.window == 1) return "the window is 1; use 2 or more";
@@ -190,7 +171,7 @@ PlanReport report_on(const Plan& plan, std::span<const int64_t> scratch,
   out.traffic = measure_traffic(plan);
   add_params(plan, out);
   add_chunks(plan, out);
-  add_overlap(plan, out);
+  out.hidden_bytes = hidden_bytes(plan, out.traffic);
   if (plan.lower_bound() > 0) {
     out.balance = plan.makespan() / plan.lower_bound();
     out.round_robin = round_robin_makespan(plan) / plan.lower_bound();

@@ -334,8 +334,28 @@ class Measurement {
   PlanTraffic out_;
 };
 
+/// Returns true if products of another chunk may run during an exchange of chunk `s`. During its
+/// gather these are products of earlier chunks, and during its return products of later chunks, but
+/// only of chunks in the same window.
+bool overlaps(const Plan& plan, int64_t s, bool gather) {
+  const int64_t others = plan.problem().options.window - 1;
+  const int64_t first = gather ? s - others : s + 1, last = gather ? s - 1 : s + others;
+  for (int64_t k = std::max<int64_t>(first, 0); k <= last && k < std::ssize(plan.chunks()); ++k)
+    if (!plan.chunks()[static_cast<size_t>(k)].matrices.empty()) return true;
+  return false;
+}
+
 }  // namespace
 
 PlanTraffic measure_traffic(const Plan& plan) { return Measurement(plan).take(); }
+
+int64_t hidden_bytes(const Plan& plan, const PlanTraffic& traffic) {
+  int64_t out = 0;
+  for (size_t s = 0; s < plan.chunks().size(); ++s) {
+    if (overlaps(plan, static_cast<int64_t>(s), true)) out += traffic.chunks[s].gather;
+    if (overlaps(plan, static_cast<int64_t>(s), false)) out += traffic.chunks[s].back;
+  }
+  return out;
+}
 
 }  // namespace muonrt

@@ -38,4 +38,8 @@ struct PlanTraffic {
 /// fraction of a second for 1,024 ranks.
 PlanTraffic measure_traffic(const Plan& plan);
 
+/// Returns the bytes of the exchanges that may run while matrices of other chunks are
+/// orthogonalized.
+int64_t hidden_bytes(const Plan& plan, const PlanTraffic& traffic);
+
 }  // namespace muonrt

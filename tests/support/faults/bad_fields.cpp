@@ -19,6 +19,7 @@ std::vector<int64_t> rejected_by(const Choice&) { return {-1, 55}; }
 std::vector<int64_t> rejected_by(const Flag&) { return {2}; }
 std::vector<int64_t> rejected_by(const StorageDType&) { return {77, MUONRT_DTYPE_F16}; }
 std::vector<int64_t> rejected_by(const AnyDType&) { return {77}; }
+std::vector<const char*> rejected_by(const MachineText&) { return {"h101", "h100"}; }
 std::vector<int64_t> rejected_by(const Unchecked&) { return {}; }
 
 /// Adds the cases of one field.
@@ -28,13 +29,15 @@ auto adds(std::vector<BadCase>& cases, const std::string& who, MemberOf member_o
   return [=, &cases](const auto& field) {
     if constexpr (requires { field.rule; }) {
       for (const auto value : rejected_by(field.rule)) {
-        const bool is_f16 = std::is_same_v<decltype(field.rule), StorageDType> &&
-                            static_cast<int64_t>(value) == MUONRT_DTYPE_F16;
-        cases.push_back(
-            {{who, cat(field.name, " is ", is_f16 ? "f16" : cat(value))}, [=](Arguments& a) {
-               auto& member = member_of(field, a);
-               member = static_cast<std::remove_reference_t<decltype(member)>>(value);
-             }});
+        std::string text = cat(field.name, " is ", value);
+        if constexpr (std::is_same_v<decltype(field.rule), StorageDType>) {
+          if (value == MUONRT_DTYPE_F16) text = cat(field.name, " is f16");
+        }
+        if constexpr (std::is_same_v<decltype(field.rule), MachineText>) text = field.name;
+        cases.push_back({{who, text}, [=](Arguments& a) {
+                           auto& member = member_of(field, a);
+                           member = static_cast<std::remove_reference_t<decltype(member)>>(value);
+                         }});
       }
     }
   };

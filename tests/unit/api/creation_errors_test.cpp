@@ -1,9 +1,11 @@
 #include <catch2/catch.hpp>
 #include <functional>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "muonrt/muonrt.h"
+#include "plan/machine/named_profiles.hpp"
 #include "support/thread_ranks.hpp"
 
 using Catch::Contains;
@@ -118,56 +120,78 @@ TEST_CASE("creation: an error names the submeshes that differ between ranks", "[
              Contains("param 'bias': its mesh contains rank 39"));
 }
 
-TEST_CASE("creation: clip_norm and the machine rates are 0 or in their range", "[unit][abi]") {
+TEST_CASE("creation: clip_norm is 0 or in its range", "[unit][abi]") {
   muonrt_comm_t* comm = nullptr;
   REQUIRE(muonrt_comm_create_self(&comm) == MUONRT_OK);
+  const auto create = [&](double value) {
+    muonrt_optimizer_options_t options;
+    muonrt_optimizer_options_init(&options);
+    options.clip_norm = value;
+    Arguments a;
+    muonrt_optimizer_t* optimizer = nullptr;
+    const muonrt_status_t status =
+        muonrt_optimizer_create(&optimizer, comm, &options, a.groups, 2, a.params, 2);
+    muonrt_optimizer_destroy(optimizer);
+    return status;
+  };
+  for (const double value : {0.0, 1e-30}) CHECK(create(value) == MUONRT_OK);
+  for (const double value : {1e-300, 1e-31}) {
+    CHECK(create(value) == MUONRT_ERROR_INVALID_ARGUMENT);
+    CHECK_THAT(muonrt_get_last_error(), Contains("options: clip_norm is "));
+  }
+  muonrt_comm_destroy(comm);
+}
+
+TEST_CASE("creation: machine is a name or a profile, which the ranks compare", "[unit][abi]") {
   struct Options {
     muonrt_optimizer_options_t main;
     muonrt_tuning_options_t tuning;
   };
-  struct Row {
-    double& (*field)(Options&);
-    const char* name;
-    std::vector<double> accepted, rejected;
+  const auto create = [&](const char* of_0, const char* of_1, int32_t device) {
+    std::vector<Options> options(2);
+    return create_message(
+        2,
+        [&](int rank, Arguments& a) {
+          Options& o = options[static_cast<size_t>(rank)];
+          muonrt_optimizer_options_init(&o.main);
+          muonrt_tuning_options_init(&o.tuning);
+          o.main.device = device;
+          o.main.tuning = &o.tuning;
+          o.tuning.replica_mode = MUONRT_REPLICA_MODE_AUTO;
+          if (o.tuning.machine) throw std::logic_error("machine is not NULL by default");
+          o.tuning.machine = rank == 0 ? of_0 : of_1;
+          a.options = &o.main;
+        },
+        [&](muonrt_optimizer_t* o) {
+          std::vector<char> json(1 << 16);
+          muonrt_optimizer_describe_plan(json.data(), 1 << 16, nullptr, o, MUONRT_FORMAT_JSON);
+          if (std::string(json.data()).find("\"machine\":\"host\"") == std::string::npos)
+            throw std::runtime_error(json.data());
+        });
   };
-  const std::vector<double> rates = {0.0, 1e-30, 1e-6, 1e30}, none = {1e-310, 1e-31, 1e31, -1.0};
-  for (const Row& row : {Row{[](Options& o) -> double& { return o.main.clip_norm; },
-                             "clip_norm",
-                             {0.0, 1e-30},
-                             {1e-300, 1e-31}},
-                         Row{[](Options& o) -> double& { return o.tuning.machine_flops; },
-                             "machine_flops", rates, none},
-                         Row{[](Options& o) -> double& { return o.tuning.machine_bytes; },
-                             "machine_bytes", rates, none},
-                         Row{[](Options& o) -> double& { return o.tuning.machine_message_seconds; },
-                             "machine_message_seconds", rates, none}}) {
-    const auto create = [&](double value) {
-      Options options;
-      muonrt_optimizer_options_init(&options.main);
-      muonrt_tuning_options_init(&options.tuning);
-      options.main.tuning = &options.tuning;
-      row.field(options) = value;
-      Arguments a;
-      muonrt_optimizer_t* optimizer = nullptr;
-      const muonrt_status_t status =
-          muonrt_optimizer_create(&optimizer, comm, &options.main, a.groups, 2, a.params, 2);
-      std::vector<char> text(1 << 16);
-      if (status == MUONRT_OK) {
-        CHECK(muonrt_optimizer_describe_plan(text.data(), 1 << 16, nullptr, optimizer,
-                                             MUONRT_FORMAT_JSON) == MUONRT_OK);
-        CHECK_THAT(text.data(), !Contains("inf") && !Contains("nan"));
-      }
-      muonrt_optimizer_destroy(optimizer);
-      return status;
-    };
-    INFO(row.name);
-    for (const double value : row.accepted) CHECK(create(value) == MUONRT_OK);
-    for (const double value : row.rejected) {
-      CHECK(create(value) == MUONRT_ERROR_INVALID_ARGUMENT);
-      CHECK_THAT(muonrt_get_last_error(), Contains(std::string("options: ") + row.name + " is "));
-    }
+  std::string host, faster;
+  for (const muonrt::NamedProfile& p : muonrt::named_profiles())
+    if (p.name == std::string("host")) host = faster = p.json;
+  const std::string bytes = "\"network_bytes\": {\"value\": 1";
+  faster.replace(faster.find(bytes), bytes.size(), "\"network_bytes\": {\"value\": 2");
+  // The default, the name, and the text of the profile are the same machine.
+  for (const char* given : {static_cast<const char*>(nullptr), "", "host", host.c_str()}) {
+    CHECK(create(given, given, MUONRT_DEVICE_HOST) == "");
+    CHECK(create(given, "host", MUONRT_DEVICE_HOST) == "");
   }
-  muonrt_comm_destroy(comm);
+  CHECK(create(faster.c_str(), faster.c_str(), MUONRT_DEVICE_HOST) == "");
+  CHECK_THAT(create("host", faster.c_str(), MUONRT_DEVICE_HOST),
+             Contains("options: machine is 'host' with digest ") && Contains(" on rank 0 and ") &&
+                 Contains(" on rank 1"));
+  CHECK_THAT(create("hosts", "hosts", MUONRT_DEVICE_HOST),
+             Contains("options: machine is 'hosts', but must be one of a100, b200, h100") &&
+                 Contains("the nearest name is 'host'"));
+  CHECK_THAT(create("H200", "H200", MUONRT_DEVICE_HOST), Contains("the nearest name is 'h200'"));
+  CHECK_THAT(create("h100", "h100", MUONRT_DEVICE_HOST),
+             Contains("options: machine 'h100' is a GPU, but device is MUONRT_DEVICE_HOST"));
+  CHECK_THAT(create("{}", "{}", MUONRT_DEVICE_HOST),
+             Contains("options: machine: name is missing; add it to the profile"));
+  CHECK_THAT(create("{", "{", MUONRT_DEVICE_HOST), Contains("options: machine"));
 }
 
 TEST_CASE("creation: the plan as JSON is valid UTF-8 even if names are not", "[unit][abi]") {

@@ -3,10 +3,10 @@
 #include <string>
 
 #include "api/handles.hpp"
-#include "model/named_profiles.hpp"
 #include "model/simulate.hpp"
 #include "muonrt/distributed.h"
 #include "muonrt/plan.h"
+#include "plan/machine/named_profiles.hpp"
 
 using Catch::Matchers::Contains;
 

@@ -2,8 +2,8 @@
 #include <vector>
 
 #include "base/error.hpp"
-#include "model/named_profiles.hpp"
 #include "model/resolve.hpp"
+#include "plan/machine/named_profiles.hpp"
 
 using namespace muonrt;
 

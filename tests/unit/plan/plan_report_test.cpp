@@ -270,6 +270,11 @@ TEST_CASE("plan: the hash covers everything that must be equal on all ranks", "[
       [](Problem& p) { p.options.chunk_bytes += 1; },
       [](Problem& p) { p.options.window += 1; },
       [](Problem& p) { p.options.least_part += 1; },
+      [](Problem& p) { p.options.machine.name = "other"; },
+      [](Problem& p) { p.options.machine.network_bytes = 2; },
+      [](Problem& p) {
+        p.options.machine.products = {{1, 2, 3}};
+      },
       [](Problem& p) { p.options.commit = CommitMode::kEager; },
       [](Problem& p) { p.params[0].name += "r"; },
       [](Problem& p) { p.params[0].dtype = DType::kBF16; },
@@ -277,6 +282,7 @@ TEST_CASE("plan: the hash covers everything that must be equal on all ranks", "[
       [](Problem& p) { p.params[0].group = 1; },
       [](Problem& p) { p.params[0].form = FormChoice::kStandard; },
       [](Problem& p) { p.params[0].newton_schulz_steps = 6; },
+      [](Problem& p) { p.params[0].iteration_dtype = DType::kBF16; },
       [](Problem& p) { p.params[0].gram_restarts = {1}; },
       [](Problem& p) { p.params[0].update_scale = 0.25; },
       [](Problem& p) { p.params[0].owner = 2; },

@@ -42,6 +42,16 @@ int64_t most_peers(const Plan& plan) {
   return out;
 }
 
+/// Returns a machine whose products of every size, and links, have these rates.
+MachineProfile test_machine(double flops, double bytes, double message_seconds) {
+  MachineProfile out;
+  out.name = "test";
+  out.products = {{64, flops, flops}};
+  out.node_bytes = out.network_bytes = bytes;
+  out.message_seconds = message_seconds;
+  return out;
+}
+
 }  // namespace
 
 TEST_CASE("relay: blocks of replicas are as large as max_peers allows", "[unit][plan][relay]") {
@@ -213,22 +223,64 @@ TEST_CASE("replicas: auto chooses the cheaper mode of the model and reports both
   const auto on = plan_case::mesh({2});
   for (const char* name : {"a", "b"}) plan_case::add(p, placed(name, on, {64, 64}, {kR}));
   // Products cost nothing, so repeating them saves the messages.
-  p.options.rates = {1e30, 1e9, 1e-5};
+  p.options.machine = test_machine(1e30, 1e9, 1e-5);
   const Plan each(p);
   CHECK(each.each_replica());
   CHECK(each.each_seconds() < each.once_seconds());
   CHECK(each.describe().find("once in every replica (modelled: ") != std::string::npos);
   // Messages cost nothing.
-  p.options.rates = {1e6, 1e30, 0};
+  p.options.machine = test_machine(1e6, 1e24, 0);
   const Plan once(p);
   CHECK_FALSE(once.each_replica());
   CHECK(once.once_seconds() < once.each_seconds());
   // Each rank owns one of two equal matrices and sends one message with it to the other rank.
-  p.options.rates = {1e9, 1e6, 1e-3};
+  p.options.machine = test_machine(1e9, 1e6, 1e-3);
+  p.options.machine.exchange_seconds = 0.5;
   const Plan counted(p);
   const double cost = counted.matrices()[0].cost;
-  CHECK(counted.once_seconds() == Approx(cost / 1e9 + 64 * 64 * 2 / 1e6 + 1e-3));
+  CHECK(counted.once_seconds() == Approx(cost / 1e9 + 64 * 64 * 2 / 1e6 + 1e-3 + 0.5));
   CHECK(counted.each_seconds() == Approx(2 * cost / 1e9));
+  CHECK(counted.describe().find(" ms in every replica, on test)") != std::string::npos);
+}
+
+TEST_CASE("replicas: the cost model reads rates by size, dtype and link",
+          "[unit][plan][replicas]") {
+  // Two replicas of two ranks. A node has all four ranks, or two, or one.
+  Problem p;
+  p.options.replica_mode = ReplicaMode::kAuto;
+  p.options.machine = test_machine(1e9, 1e6, 0);
+  MachineProfile& machine = p.options.machine;
+  const auto on = plan_case::mesh({2, 2});
+  for (const char* name : {"a", "b"}) plan_case::add(p, placed(name, on, {64, 64}, {kR, kS}));
+  p.params[0].iteration_dtype = p.params[1].iteration_dtype = DType::kBF16;
+  const double cost = Plan(p).matrices()[0].cost;
+  const auto seconds = [&](int node_ranks) {
+    machine.node_ranks = node_ranks;
+    const Plan plan(p);
+    return std::pair(plan.once_seconds(), plan.each_seconds());
+  };
+  // With kOnce an owner sends its matrix to three ranks: half of it to one of its replica, and both
+  // halves to the other replica. It gathers one half.
+  const auto inside = seconds(4);
+  const double once_bytes = (inside.first - cost / 1e9) * 1e6;
+  const double each_bytes = (inside.second - cost / 1e9) * 1e6;
+  CHECK(once_bytes == Approx(64 * 64 * 2 * 1.5 + 64 * 64 * 2 * 0.5).margin(64 * 64));
+  CHECK(each_bytes < once_bytes);
+  machine.network_bytes = 1e5;
+  CHECK(seconds(4) == inside);
+  // Only kOnce uses the network if each replica is a node.
+  CHECK(seconds(2).first == Approx(cost / 1e9 + once_bytes / 1e5));
+  CHECK(seconds(2).second == inside.second);
+  CHECK(seconds(1).second == Approx(cost / 1e9 + each_bytes / 1e5));
+  // The rate of products follows the short side, and the dtype of the iterates.
+  machine.products = {{32, 1e8, 1e8}, {64, 2e9, 2e9}};
+  CHECK(seconds(4).first == Approx(cost / 2e9 + once_bytes / 1e6));
+  machine.f32_ratio = 0.25;
+  CHECK(seconds(4).first == Approx(cost / 2e9 + once_bytes / 1e6));
+  for (ParamSpec& spec : p.params) spec.iteration_dtype = DType::kF32;
+  CHECK(seconds(4).first == Approx(cost / 5e8 + once_bytes / 1e6));
+  machine.products.clear();
+  CHECK_THROWS_WITH(Plan(p), Catch::Contains("set a machine"));
 }
 
 TEST_CASE(
@@ -238,7 +290,7 @@ TEST_CASE(
   // 63 bits.
   Problem p;
   p.options.replica_mode = ReplicaMode::kAuto;
-  p.options.rates = {1e15, 1e12, 1e-6};
+  p.options.machine = test_machine(1e15, 1e12, 1e-6);
   const auto on = plan_case::mesh({1 << 12});
   for (const char* name : {"a", "b", "c", "d"})
     plan_case::add(p, placed(name, on, {32768, 32768}, {kR}));

@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "model/profile.hpp"
+#include "plan/machine/profile.hpp"
 
 namespace muonrt::tool {
 

@@ -8,8 +8,8 @@
 #include "api/handles.hpp"
 #include "command/bench/bench_report.hpp"
 #include "command/plan/machine.hpp"
-#include "model/named_profiles.hpp"
 #include "model/simulate.hpp"
+#include "plan/machine/named_profiles.hpp"
 
 namespace muonrt::tool {
 

@@ -10,6 +10,7 @@
 #include "command/command.hpp"
 #include "opt_json/optimizer_options.hpp"
 #include "optimizer/settings/fields.hpp"
+#include "plan/machine/named_profiles.hpp"
 #include "plan/problem.hpp"
 #include "show/fit.hpp"
 #include "show/table.hpp"
@@ -43,6 +44,7 @@ std::string values_of(const Choice& choice) {
 std::string values_of(const Flag&) { return "false, true"; }
 std::string values_of(const StorageDType&) { return "f32, bf16"; }
 std::string values_of(const AnyDType&) { return "f32, bf16, f16"; }
+std::string values_of(const MachineText&) { return profile_names() + ", or a profile"; }
 std::string values_of(const Unchecked&) { return "any number"; }
 
 /// Returns a cell with the value of a field in the C struct, or with its name if it is an enum.
@@ -59,6 +61,8 @@ Cell cell_of(const Row& row, Value value) {
     return value ? Cell{"true", "true"} : Cell{"false", "false"};
   } else if constexpr (std::is_floating_point_v<Value>) {
     return number_cell(value);
+  } else if constexpr (std::is_same_v<Rule, MachineText>) {
+    return cell::word(value);
   } else {
     return cell::count(value);
   }
@@ -111,7 +115,7 @@ Table option_table() {
     if constexpr (requires { row.member; }) {
       const auto value = row.c_member(o);
       if (std::string(row.name) == "device_index") return;
-      const bool absent = row.has(kZeroIsAbsent) && value == 0;
+      const bool absent = row.has(kZeroIsAbsent) && !value;
       add(row.name, absent ? cell::word("by device") : cell_of(row, value), values_of(row.rule));
     }
   });

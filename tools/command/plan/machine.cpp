@@ -9,9 +9,9 @@
 
 #include "api/handles.hpp"
 #include "command/plan/explain_step.hpp"
-#include "model/named_profiles.hpp"
 #include "model/simulate.hpp"
 #include "model/strategies.hpp"
+#include "plan/machine/named_profiles.hpp"
 #include "show/table.hpp"
 
 namespace muonrt::tool {

@@ -180,7 +180,10 @@ int run(PlanArguments a) {
   work.show("plan: reading " + a.model);
   const ModelStages model = read_model(a);
   std::optional<Machine> machine;
-  if (!a.machine.empty()) machine.emplace(a.machine);
+  if (!a.machine.empty()) {
+    machine.emplace(a.machine);
+    a.machine_text = machine_text(a.machine);
+  }
   if (a.device.empty()) a.device = machine && machine->gpu() ? "cuda" : "host";
   const auto start = now();
   if (a.meshes.size() > 1) return compare_meshes(a, model, *machine, work);

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <utility>
 
 #include "command/plan/machine.hpp"
@@ -133,8 +132,8 @@ void add_settings(CLI::App* command, PlanArguments& a) {
   choice(
       "--replica-mode", a.replica_mode, kReplicaModes,
       "once: a replicated matrix is orthogonalized once for all replicas (default); each: once in "
-      "every replica; auto: the cheaper of the two by a cost model, which is printed; every_rank: "
-      "every rank gathers and orthogonalizes every matrix");
+      "every replica; auto: the cheaper of the two by a cost model of --machine, which is printed; "
+      "every_rank: every rank gathers and orthogonalizes every matrix");
   choice("--transport-dtype", a.transport_dtype, kDTypes, "bf16 or f32 (default bf16)");
 }
 
@@ -156,27 +155,9 @@ void add_questions(CLI::App* command, PlanArguments& a) {
       ->check(positive());
 }
 
-void add_rates(CLI::App* command, PlanArguments& a) {
-  const auto rate = [&](const char* name, std::optional<double>& to, const char* host,
-                        const char* gpu, double least, const char* what) {
-    command
-        ->add_option(
-            name, to,
-            fmt::format("for --replica-mode auto: {} (default {} on the host, {} on a GPU)", what,
-                        host, gpu))
-        ->check(number_between(least, 1e30));
-  };
-  rate("--machine-flops", a.flops, "5e10", "3e14", 1e-9, "FLOP/s of a rank in matrix products");
-  rate("--machine-bytes", a.bytes, "5e9", "5e10", 1e-9, "bytes/s that a rank sends or receives");
-  rate("--machine-message-seconds", a.message_seconds, "20e-6", "15e-6", 0,
-       "seconds of a message in addition to its bytes");
-}
-
 }  // namespace
 
 OptimizerOptions options_of(const PlanArguments& a, OptimizerOptions o) {
-  // The struct takes 0 as the default of the device.
-  constexpr double kNoSeconds = 1e-30;
   o.general.device = a.device == "cuda" ? MUONRT_DEVICE_CUDA : MUONRT_DEVICE_HOST;
   muonrt_tuning_options_t& t = o.tuning;
   // The default depends on the processor, and the plan may be for another one.
@@ -188,9 +169,7 @@ OptimizerOptions options_of(const PlanArguments& a, OptimizerOptions o) {
   if (!a.commit.empty()) t.commit = value_of(kCommits, a.commit);
   if (!a.transport_dtype.empty()) t.transport_dtype = value_of(kDTypes, a.transport_dtype);
   if (!a.replica_mode.empty()) t.replica_mode = value_of(kReplicaModes, a.replica_mode);
-  if (a.flops) t.machine_flops = *a.flops;
-  if (a.bytes) t.machine_bytes = *a.bytes;
-  if (a.message_seconds) t.machine_message_seconds = std::max(*a.message_seconds, kNoSeconds);
+  if (!a.machine_text.empty()) t.machine = a.machine_text.c_str();
   return o;
 }
 
@@ -202,7 +181,6 @@ TensorTypes types_of(const PlanArguments& a) {
 void add_options(CLI::App* command, PlanArguments& a) {
   add_problem(command, a);
   add_settings(command, a);
-  add_rates(command, a);
   add_questions(command, a);
   with_default(*command, "--rows", a.rows, "rows of each table; 0: all", nonnegative());
   command->add_flag("--json", a.json, "print JSON, every row");

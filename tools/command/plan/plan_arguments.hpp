@@ -18,6 +18,7 @@ struct PlanArguments {
   std::optional<int64_t> stage;  // to describe; absent: the one with the most work
   std::string device;            // "": that of the machine, or host
   std::string machine, trace, timeline;
+  std::string machine_text;  // the profile of `machine`, once it is read
   bool compare = false, explain = false;
   int64_t memory = 0;  // the limit of a rank in bytes; 0: none
   std::string dtype = "f32", grad_dtype, master = "auto";
@@ -26,7 +27,6 @@ struct PlanArguments {
   std::string commit, transport_dtype, replica_mode;  // "": the default
   PlacementWords placements;
   std::optional<int64_t> max_peers;
-  std::optional<double> flops, bytes, message_seconds;  // of a rank's machine
   int64_t rows = 20;
   bool json = false;
 };

@@ -4,9 +4,9 @@
 #include <map>
 #include <vector>
 
-#include "model/profile.hpp"
 #include "optimizer/planning.hpp"
 #include "plan/batch.hpp"
+#include "plan/machine/profile.hpp"
 
 namespace muonrt::tool {
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from . import _errors
-from ._core import Group, Layout, Mesh, Param, Plan, route
+from ._core import Group, Layout, Mesh, Param, Plan, _machine_text, route
 
 
 def plan(model: "Mapping[str, Sequence[int]] | Any", mesh: "str | Mapping[str, int]", *,
@@ -30,9 +30,10 @@ def plan(model: "Mapping[str, Sequence[int]] | Any", mesh: "str | Mapping[str, i
     :param master_kind: how bits that dtype cannot hold are kept; see muonrt.Param.
     :param muon: settings of muonrt.Group for Muon.
     :param adamw: settings of muonrt.Group for AdamW.
-    :param machine: the machine of ``Plan.time()``: a name such as "h100", the path of a profile \\*.json
-        (``muonrt bench calibrate`` writes one), or its JSON text. The default of ``device`` is that of the
-        machine. Example: ``muonrt.plan(model, "fsdp=64", machine="h100").time()["step_seconds"]``.
+    :param machine: the machine of ``Plan.time()`` and of replica_mode="auto": a name such as "h100", the path
+        of a profile \\*.json (``muonrt bench calibrate`` writes one), or its JSON text. The default of
+        ``device`` is that of the machine. Example:
+        ``muonrt.plan(model, "fsdp=64", machine="h100").time()["step_seconds"]``.
     :param options: settings of muonrt.Optimizer, such as device="cuda" or chunk_bytes.
     """
     dense = _mesh(mesh, "mesh")
@@ -49,26 +50,20 @@ def plan(model: "Mapping[str, Sequence[int]] | Any", mesh: "str | Mapping[str, i
     if machine is None:
         return Plan(params, groups, world, **options)
     text, device = _machine(machine)
-    out = Plan(params, groups, world, **{"device": device, **options})
+    out = Plan(params, groups, world, **{"device": device, "machine": text, **options})
     out.machine = text
     return out
 
 
 def _machine(given: str) -> tuple[str, str]:
     """The name or the JSON text of a machine, and its device."""
-    if given.endswith(".json"):
-        try:
-            with open(given, encoding="utf-8") as file:
-                given = file.read()
-        except OSError as error:
-            raise _errors.InvalidArgumentError(
-                f"machine is {given!r}, which cannot be read ({error.strerror}); pass the path of a profile") from error
+    given = _machine_text(given)
     if not given.lstrip().startswith("{"):
         return given, "host" if given == "host" else "cuda"
     try:
         return given, str(json.loads(given).get("device", "host"))
     except ValueError:
-        return given, "host"  # time() names the error
+        return given, "host"  # Plan() names the error
 
 
 def _mesh(given, what: str) -> Mesh:

@@ -80,9 +80,7 @@ class Options(TypedDict, total=False):
     replica_check: str
     max_peers: int
     omit_inactive: bool
-    machine_flops: float
-    machine_bytes: float
-    machine_message_seconds: float
+    machine: str
     portable_gemm: bool
     seed: int
     health_every: int

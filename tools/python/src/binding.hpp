@@ -328,6 +328,7 @@ struct Options : muonrt_optimizer_options_t, muonrt_tuning_options_t, muonrt_deb
   }
 
   nb::object assign = nb::none(), gather = nb::none(), redistribute = nb::none();
+  std::string machine_text;  // to which `machine` points
   muonrt_distributed_config_t caller;
   bool has_distributed = false;  // whether a keyword has set one of its fields
 };
@@ -349,6 +350,8 @@ nb::dict health(const muonrt_optimizer_t* optimizer, const std::vector<std::stri
 /// is a word in lower case.
 void set_group(Group& group, const nb::kwargs& kwargs);
 void set_options(Options& options, const nb::kwargs& kwargs);
+/// Returns the content of the file if the text is the path of a profile *.json; otherwise the text.
+std::string machine_text(const std::string& name_or_path);
 /// Return the keyword arguments of groups, and of options, as the end of a Python signature.
 std::string group_signature();
 std::string option_signature();

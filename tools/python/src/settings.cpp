@@ -1,4 +1,7 @@
+#include <cerrno>
+#include <cstdio>
 #include <span>
+#include <system_error>
 
 #include "binding.hpp"
 #include "optimizer/settings/fields.hpp"
@@ -93,7 +96,12 @@ class Fields {
         using Rule = decltype(row.rule);
         auto& field = row.c_member(to);
         if (std::string_view(row.name) == "role") return;
-        if constexpr (std::is_same_v<Rule, muonrt::Choice>) {
+        if constexpr (std::is_same_v<Rule, muonrt::MachineText>) {
+          if (value(row.name, to.machine_text, "str")) {
+            to.machine_text = machine_text(to.machine_text);
+            field = to.machine_text.c_str();
+          }
+        } else if constexpr (std::is_same_v<Rule, muonrt::Choice>) {
           choice(row.name, row.rule.words, field);
         } else if constexpr (is_dtype<Rule>) {
           choice(row.name, kDtypes, field);
@@ -132,7 +140,8 @@ auto signs(std::string& out) {
       if (std::string_view(row.name) == "role") return;
       const bool whole =
           std::is_same_v<Rule, muonrt::Integers> || std::is_same_v<Rule, muonrt::Unchecked>;
-      const bool word = std::is_same_v<Rule, muonrt::Choice> || is_dtype<Rule>;
+      const bool word = std::is_same_v<Rule, muonrt::Choice> || is_dtype<Rule> ||
+                        std::is_same_v<Rule, muonrt::MachineText>;
       const char* const type = word                                 ? "str"
                                : std::is_same_v<Rule, muonrt::Flag> ? "bool"
                                : whole                              ? "int"
@@ -143,6 +152,25 @@ auto signs(std::string& out) {
 }
 
 }  // namespace
+
+std::string machine_text(const std::string& name_or_path) {
+  if (!name_or_path.ends_with(".json")) return name_or_path;
+  std::string out;
+  errno = 0;
+  std::FILE* const file = std::fopen(name_or_path.c_str(), "rb");
+  bool read = file != nullptr;
+  if (file) {
+    char part[4096];
+    for (size_t n = 0; (n = std::fread(part, 1, sizeof part, file)) > 0;) out.append(part, n);
+    read = std::ferror(file) == 0;
+    std::fclose(file);  // keeps errno, because nothing was written
+  }
+  if (!read)
+    refuse(kInvalidArg,
+           cat("machine is '", name_or_path, "', which cannot be read (",
+               std::generic_category().message(errno), "); pass the path of a profile"));
+  return out;
+}
 
 std::string group_signature() {
   std::string out =
@@ -225,6 +253,8 @@ void set_options(Options& options, const nb::kwargs& kwargs) {
 }
 
 void bind_settings(nb::module_& module) {
+  module.def("_machine_text", &machine_text, nb::sig("def _machine_text(name_or_path: str) -> str"),
+             "Returns the content of a profile *.json, or the text if it is not such a path");
   static const std::string sig =
       cat("def __init__(self, role: str = 'muon', name: str = '', ", group_signature(), " -> None");
   nb::class_<Group>(module, "Group", "Settings that parameters share; see muonrt_group_t")

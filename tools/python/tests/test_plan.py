@@ -104,6 +104,25 @@ def test_the_time_of_a_step():
         muonrt.plan(SHAPES, "fsdp=8", machine="/nowhere/machine.json")
 
 
+def test_the_machine_of_replica_mode_auto():
+    def mode(**options):
+        plan = muonrt.plan(SHAPES, "dp=8,fsdp=8", replica_mode="auto", **options)
+        options = json.loads(plan.describe(json=True))["options"]
+        return options["machine"], options["replica_mode"], options["once_seconds"]
+
+    file = pathlib.Path(__file__).parents[2] / "machines/host.json"
+    assert mode() == mode(machine="host") == mode(machine=str(file)) == mode(machine=file.read_text())
+    assert mode(device="cuda") == mode(machine="h100") != mode(machine="h200")
+    for name, text in (("hots", "machine is 'hots', but must be one of a100.*the nearest name is 'host'"),
+                       ("{}", "machine: name is missing"), (3, "machine is 3; pass a str")):
+        with pytest.raises(muonrt.InvalidArgumentError, match=text):
+            muonrt.Plan([], [], machine=name)
+    with pytest.raises(muonrt.InvalidArgumentError, match="'h200' is a GPU, but device is MUONRT_DEVICE_HOST"):
+        muonrt.plan(SHAPES, "fsdp=8", machine="h200", device="host")
+    with pytest.raises(muonrt.InvalidArgumentError, match="cannot be read"):
+        muonrt.Plan([], [], machine="/nowhere/machine.json")
+
+
 def test_a_profile_is_a_file_or_its_text():
     file = pathlib.Path(__file__).parents[2] / "machines/host.json"
     text = file.read_text()

@@ -39,8 +39,8 @@ struct PassRate {
   std::array<double, kPassKinds> rates = {};
 };
 
-/// A machine as the model sees it. All ranks have the same one, and one device each. Every number
-/// of the file has a source (src/model/README.md).
+/// A machine as the model (src/model) and the cost model of the plan see it. All ranks have the
+/// same one, and one device each. Every number of the file has a source (tools/machines/README.md).
 struct MachineProfile {
   std::string name, title;
   bool gpu = true;
@@ -73,6 +73,9 @@ struct MachineProfile {
   bool shares_cores() const { return !gpu && exchange_processors > 0; }
   /// Threads that compute for a rank.
   double threads() const;
+
+  /// Returns a hash of the name and of all numbers, without `title` and the sources.
+  uint64_t hash() const;
 
   /// The same host with `ranks` ranks in a node. Their rates follow their numbers of threads, and
   /// their memory is a part of the host's. Has no effect on a GPU.

@@ -4,7 +4,7 @@
 #include <string_view>
 #include <vector>
 
-#include "model/profile.hpp"
+#include "plan/machine/profile.hpp"
 
 namespace muonrt {
 

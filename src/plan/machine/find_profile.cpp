@@ -1,5 +1,8 @@
+#include <algorithm>
+
+#include "base/edits.hpp"
 #include "base/error.hpp"
-#include "model/named_profiles.hpp"
+#include "plan/machine/named_profiles.hpp"
 
 namespace muonrt {
 
@@ -15,8 +18,14 @@ MachineProfile find_profile(std::string_view name_or_json, const std::string& wh
     return parse_profile(name_or_json, what);
   for (const NamedProfile& p : named_profiles())
     if (name_or_json == p.name) return parse_profile(p.json, cat(what, " '", p.name, "'"));
-  throw Error(Status::kInvalidArgument, cat(what, " is '", name_or_json, "', but must be one of ",
-                                            profile_names(), ", or the JSON text of a profile"));
+  const std::string_view given = name_or_json.substr(0, 64);
+  const auto nearest = std::min_element(
+      named_profiles().begin(), named_profiles().end(), [&](const auto& a, const auto& b) {
+        return edits_between(given, a.name) < edits_between(given, b.name);
+      });
+  throw Error(Status::kInvalidArgument,
+              cat(what, " is ", in_quotes(name_or_json), ", but must be one of ", profile_names(),
+                  ", or the JSON text of a profile; the nearest name is '", nearest->name, "'"));
 }
 
 }  // namespace muonrt

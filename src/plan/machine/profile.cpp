@@ -1,10 +1,11 @@
-#include "model/profile.hpp"
+#include "plan/machine/profile.hpp"
 
 #include <algorithm>
 #include <cmath>
 #include <set>
 
 #include "base/error.hpp"
+#include "base/hash.hpp"
 #include "base/json_value.hpp"
 
 namespace muonrt {
@@ -142,6 +143,23 @@ double MachineProfile::pass_rate(PassKind kind, double footprint) const {
 double MachineProfile::threads() const {
   if (gpu) return 1;
   return rank_threads > 0 ? rank_threads : std::max(1.0, std::floor(processors / node_ranks));
+}
+
+uint64_t MachineProfile::hash() const {
+  Hash out;
+  out.bytes(name);
+  out.value(int64_t{gpu});
+  out.value(rank_threads);
+  for (const NumberField& field : kFields) out.value(this->*field.member);
+  out.value(std::ssize(products));
+  for (const ProductRate& r : products) {
+    for (const double v : {r.size, r.symmetric, r.general}) out.value(v);
+  }
+  for (const PassRate& r : passes) {
+    out.value(r.footprint);
+    for (const double v : r.rates) out.value(v);
+  }
+  return out.digest();
 }
 
 MachineProfile MachineProfile::with_ranks(int ranks, int threads) const {

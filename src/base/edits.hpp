@@ -1,0 +1,12 @@
+#pragma once
+
+#include <cstddef>
+#include <string_view>
+
+namespace muonrt {
+
+/// Returns how many edits turn `a` into `b`. An edit inserts, removes or replaces a character, or
+/// swaps two adjacent characters (optimal string alignment distance).
+size_t edits_between(std::string_view a, std::string_view b);
+
+}  // namespace muonrt
