@@ -27,12 +27,12 @@ void add_shards(ShardRuns& runs, int64_t count, int64_t numel);
 int64_t numel_of(const ShardRuns& runs, int64_t shard);
 
 /// Returns the number of elements of each shard of a tensor, in order of Layout::shard_index().
-/// Adjacent runs have different sizes. For cuts the time grows with the number of runs (1 if all
-/// shards are equal) and not with the number of shards. For row bounds and flat ranges it grows
+/// Adjacent runs have different sizes. For cuts the time is proportional to the number of runs (1
+/// if all shards are equal), not to the number of shards. For row bounds and flat ranges it grows
 /// with the number of shards.
 ShardRuns shard_runs(const Layout& layout);
-/// Returns the number of elements of matrix `e` of a stack on each shard, in the order of the ranks
-/// in a replica of holders_of().
+/// For matrix `e` of a stack, returns the number of elements on each shard, in the order in which
+/// holders_of() lists the ranks of a replica.
 ShardRuns shard_runs(const Layout& stack, int64_t e);
 
 /// Returns the number of matrices of a layout, which is the size of dim 0 of a 3-D stack, and

@@ -27,8 +27,8 @@ constexpr std::pair<std::string_view, MeshUse> kUses[] = {
     {"sp", MeshUse::kReplicate},
 };
 
-/// Returns how many edits turn `a` into `b`. An edit inserts, removes or replaces a character, or
-/// swaps two adjacent characters (optimal string alignment distance).
+/// Returns the number of edits that turn `a` into `b`. An edit inserts, removes or replaces a
+/// character, or swaps two adjacent characters (optimal string alignment distance).
 size_t edits_between(std::string_view a, std::string_view b) {
   std::vector<std::vector<size_t>> d(a.size() + 1, std::vector<size_t>(b.size() + 1));
   for (size_t i = 0; i <= a.size(); ++i) {

@@ -15,11 +15,10 @@
 namespace muonrt {
 
 /// Orthogonalizes and multiplies matrices outside of a step, with the same ops as a step and
-/// bitwise identical results. A call allocates nothing if the object has already had a call with
-/// the same shapes, strides and dtypes. Large batches are divided into parts that launch_limits()
-/// allows.
-/// Threads: one at a time. On CUDA, calls enqueue their work and return. All calls share one
-/// workspace, so the caller must make sure that their work runs in order.
+/// bitwise identical results. A call allocates nothing if an earlier call had the same shapes,
+/// strides and dtypes. Large batches are divided into parts that launch_limits() allows. Threads:
+/// one at a time. On CUDA, calls enqueue their work and return. All calls share one workspace, so
+/// the caller must make sure that their work runs in order.
 class Orthogonalizer {
  public:
   /// @param device  the device whose Ops are used; destroyed last.
@@ -27,8 +26,8 @@ class Orthogonalizer {
   ~Orthogonalizer();
 
   /// out <- the orthogonalized matrices of x, rounded once to the dtype of `out`.
-  /// @param nonfinite  null, or memory that the device can access. It receives 1 if x is not
-  ///     finite.
+  /// @param nonfinite  null, or memory that the device can access. It receives 1 if x has
+  ///     non-finite elements.
   /// @return  the index of an element of x that is not finite, or nullopt. If there is one, `out`
   ///     does not change. This is checked only if the host can access device memory; otherwise such
   ///     matrices become NaN.

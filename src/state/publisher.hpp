@@ -20,8 +20,9 @@ bool is_older_manifest(std::string_view name);
 std::string rank_file(const std::string& id, int rank);
 std::string probe_path(const std::string& folder, const std::string& id);
 
-/// Rank 0's part of a save, which it performs while it holds the lock. It writes the manifest,
-/// which makes the files of the ranks a checkpoint, and removes files of older checkpoints.
+/// Rank 0's part of a save, which rank 0 performs while it holds the lock. Rank 0 writes the
+/// manifest, which turns the files of the ranks into a checkpoint, and removes files of older
+/// checkpoints.
 class Publisher {
  public:
   /// @param id  the ID that the names of this checkpoint's files contain.
