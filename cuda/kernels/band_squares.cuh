@@ -26,8 +26,8 @@ __device__ inline float halved(Values<kWidth> chain) {
   return sum;
 }
 
-/// Returns the sum of squares of one block of the tree, which a warp computes. The result is valid
-/// in lane 0.
+/// Returns the sum of squares of one block of the tree. One warp computes the sum. The result is
+/// valid in lane 0.
 template <class Body>
 __device__ inline float block_squares(const MatrixBatch& in, int64_t row, int64_t begin,
                                       Body& body) {

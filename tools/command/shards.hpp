@@ -37,7 +37,7 @@ class ShardWriter {
   /// @param sums  whether to compute the SHA-256 of each file for `written`.
   ShardWriter(std::string folder, std::string name, std::vector<Shard> shards, bool sums);
 
-  /// Writes the data of the next tensor. Errors: IO with the name of the file.
+  /// Writes the data of the next tensor. Errors: IO, with the name of the file.
   void add(const void* data, int64_t bytes);
   /// Completes all files and writes them to disk. Errors: any error of `add`.
   void finish();
