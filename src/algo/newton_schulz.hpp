@@ -64,8 +64,9 @@ constexpr double kHalfGramSafety = 1.05;
 /// same list as the standard form. In f16 it uses the list of a generated family without inner
 /// safety and divides it by kHalfGramSafety, as in Gram Newton-Schulz (Dao-AILab). In half
 /// precision the standard form of CANS has inner safety. If the caller chose a safety or a mode, it
-/// is kept. If the caller chose only the mode, the safety is the default of the list. Errors: any
-/// error of make_coefficients(); NOT_SUPPORTED if the caller's restarts leave Q unbounded.
+/// is kept. If the caller chose only the mode, the safety is the default of the list.
+/// Errors: any error of make_coefficients(); NOT_SUPPORTED if the caller's restarts leave Q
+/// unbounded.
 NewtonSchulz make_newton_schulz(CoefficientFamily family, const CoefficientSettings& settings,
                                 DType iteration, const NewtonSchulzOptions& options = {});
 

@@ -59,8 +59,9 @@ class CommitState {
   uint64_t identity() const { return identity_; }
   /// Compares the step numbers of all ranks. Call it before a step whose exchanges depend on the
   /// step number. If the numbers differed between ranks, the exchanges might not match, and the
-  /// step would not even reach its vote. Collective. Errors: MISMATCH, with ranks and numbers; any
-  /// error of the communicator, which ends the optimizer.
+  /// step would not even reach its vote. Collective.
+  /// Errors: MISMATCH, with ranks and numbers; any error of the communicator, which ends the
+  /// optimizer.
   /// @param setting, period the setting because of which the exchanges depend on the step number,
   ///     for the message.
   void agree_on_steps(Comm& comm, const char* setting, int period);

@@ -27,9 +27,9 @@ class FiniteCheck {
   FiniteCheck(Device& device, const OptimizerSettings& settings, const State& state);
 
   /// Checks the parameters for which `bit` is set in `due`, which is indexed by parameter. Runs
-  /// after the work on the caller's stream, and blocks. Errors: INVALID_ARGUMENT if an element is
-  /// non-finite. The message names the first such parameter, its buffer or kind of state, and the
-  /// number of non-finite elements.
+  /// after the work on the caller's stream, and blocks.
+  /// Errors: INVALID_ARGUMENT if an element is non-finite. The message names the first such
+  /// parameter, its buffer or kind of state, and the number of non-finite elements.
   void require_finite(Pipeline& pipeline, const OptimizerSettings& settings,
                       const ParamView* params, const std::vector<uint8_t>& due, uint8_t bit);
 

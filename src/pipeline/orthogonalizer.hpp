@@ -16,9 +16,9 @@ namespace muonrt {
 
 /// Orthogonalizes and multiplies matrices outside of a step, with the same ops as a step and
 /// bitwise identical results. A call allocates nothing if an earlier call had the same shapes,
-/// strides and dtypes. Large batches are divided into parts that launch_limits() allows. Threads:
-/// one at a time. On CUDA, calls enqueue their work and return. All calls share one workspace, so
-/// the caller must make sure that their work runs in order.
+/// strides and dtypes. Large batches are divided into parts that launch_limits() allows.
+/// Threads: one at a time. On CUDA, calls enqueue their work and return. All calls share one
+/// workspace, so the caller must make sure that their work runs in order.
 class Orthogonalizer {
  public:
   /// @param device  the device whose Ops are used; destroyed last.
@@ -28,9 +28,9 @@ class Orthogonalizer {
   /// out <- the orthogonalized matrices of x, rounded once to the dtype of `out`.
   /// @param nonfinite  null, or memory that the device can access. It receives 1 if x has
   ///     non-finite elements.
-  /// @return  the index of an element of x that is not finite, or nullopt. If there is one, `out`
-  ///     does not change. This is checked only if the host can access device memory; otherwise such
-  ///     matrices become NaN.
+  /// @return  the index of a non-finite element of x, or nullopt. If x has such an element, `out`
+  ///     does not change. This is checked only if the host can access device memory; otherwise
+  ///     matrices with such an element become NaN.
   /// Errors: NOT_SUPPORTED if the first call is on a stream that is being captured.
   std::optional<std::vector<int64_t>> orthogonalize(const TensorView& out, const TensorView& x,
                                                     int64_t* nonfinite, void* callers_stream);

@@ -44,7 +44,7 @@ bool block_runs(unsigned block);
 /// contributes `bytes` (at most 256). Returns all contributions in the order of the threads. The
 /// result is valid until the next call by the same threads.
 const unsigned char* allgather(size_t first, size_t count, const void* contribution, size_t bytes);
-/// As allgather(), but calls `function` once with all contributions before any of the threads
+/// Like allgather(), but calls `function` once with all contributions before any of the threads
 /// continues. Implements instructions that several threads execute together.
 void run_as_one(size_t first, size_t count, const void* contribution, size_t bytes,
                 void (*function)(const unsigned char* all));

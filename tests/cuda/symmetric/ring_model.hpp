@@ -33,7 +33,7 @@ enum class Fault {
   kNoLastClusterSync,   // a block ends while the other one still copies into it
   // The following faults concern small tiles.
   kDOverSums,      // D is copied to the place of the sums of slices
-  kReusedEarly,    // a block overwrites its sums after it has read those that it needs itself
+  kReusedEarly,    // a block overwrites its sums after it has read only the sums that it needs
   kNoClusterSync,  // sums of slices are read before the barrier of the blocks
   kSumsTooSoon     // a block writes its sums to a stage that its products read
 };
@@ -104,8 +104,8 @@ class Writer {
   unsigned own_;
 };
 
-/// The threads of one block of sm90.cu. A unit is 64 rows (8 KB). A stage has two units of A and
-/// four of B, or two for each box of D.
+/// The threads of one block of the kernel in sm90.cu. A unit is 64 rows (8 KB). A stage has two
+/// units of A and four of B, or two for each box of D.
 class LargeBlock {
  public:
   /// @param blocks  number of blocks of the cluster: 2 if the list contains pairs.
@@ -263,9 +263,9 @@ class LargeBlock {
   unsigned other_;  // the other block of the cluster
 };
 
-/// The threads of one block of sm90_small.cu, which computes a tile of one or two squares. A unit
-/// is 64 rows of an operand, or a square of D. If the depth is cut into slices, each block of the
-/// cluster computes one slice.
+/// The threads of one block of the kernel in sm90_small.cu. The block computes a tile of one or two
+/// squares. A unit is 64 rows of an operand, or a square of D. If the depth is cut into slices,
+/// each block of the cluster computes one slice.
 class SmallBlock {
  public:
   SmallBlock(const Tile& tile, Fault fault, int rank)

@@ -86,7 +86,7 @@ std::vector<Tiles> tiles_of_run(int number, Random& random) {
                            : drawn_cluster(random);
 }
 
-/// Changes the lists if the fault consists of a list that does not occur in real launches.
+/// If the fault is a list that does not occur in real launches, changes the lists accordingly.
 void plant(Fault fault, std::vector<Tiles>& cluster, Random& random) {
   if (cluster.size() < 2 || cluster[1].empty() || cluster[1][0].kind != JobKind::kPair) return;
   if (fault == Fault::kDOfOneBlock) cluster[1][0].d = !cluster[0][0].d;

@@ -195,8 +195,8 @@ TEST_CASE("checkpoint: f32 weights do not change if master weights become remain
     }
     return c;
   };
-  // Weights that are converted from master weights to remainders and back are equal to those of a
-  // run without interruption.
+  // Weights that are converted from master weights to remainders and back are equal to the weights
+  // of a run without interruption.
   const world::Case owned = made(MasterKind::kOwned, 0), split = made(MasterKind::kRemainder, 6);
   const test_support::Folder first, second;
   resumed::save(owned, 1, first.path());

@@ -1,6 +1,7 @@
 /* Runs four steps. Then runs two steps, saves a checkpoint, and runs two steps of another optimizer
  * that loads it. The results must be bitwise identical. The parameter in the checkpoint and the
- * parameter of the optimizer must also be bitwise identical. Usage: checkpoint FOLDER */
+ * parameter of the optimizer must also be bitwise identical.
+ * Usage: checkpoint FOLDER */
 #include <muonrt/muonrt.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -12,8 +12,8 @@ namespace emulator::ptx {
 /// Returns whether the environment variable is set.
 bool runs();
 
-/// Begins a launch. Call it when a launch begins to run on this host thread, also if it is part of
-/// a graph.
+/// Begins a launch. Call it when a launch begins to run on this host thread, even if the launch is
+/// part of a graph.
 void begin_launch();
 
 /// Returns a function that runs a thread of a kernel.
