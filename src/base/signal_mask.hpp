@@ -11,8 +11,8 @@
 
 namespace muonrt {
 
-/// Blocks signals in the calling thread until this object is destroyed. Threads that are started
-/// before then inherit the mask, so the program's signal handlers run only on the program's own
+/// Blocks signals in the calling thread while this object exists. Threads that are started during
+/// this time inherit the mask, so the program's signal handlers run only on the program's own
 /// threads. SIGABRT and faults such as SIGSEGV are not blocked, because the thread that causes them
 /// must handle them.
 class SignalMask {

@@ -26,7 +26,7 @@ class DuplicateRegistry {
   std::optional<Error> aborted_;  // the error of the first abort
 };
 
-/// Keeps a transport registered as a duplicate of a different one, from join() to leave().
+/// Keeps a transport registered as a duplicate of its original, from join() to leave().
 class DuplicateRegistration {
  public:
   /// Allocates the memory that join() needs, so that join() does not allocate.

@@ -218,7 +218,7 @@ class Boxes {
     if (last >= first) add_inner(last * inner, end);
   }
 
-  /// Calls `use` with each interval of shard indices over `dims` of which a box consists.
+  /// Calls `use` with each interval of shard indices over `dims` in a box.
   template <class Use>
   void for_each_interval(const Box& box, std::span<const int> dims, int64_t base,
                          const Use& use) const {

@@ -27,9 +27,9 @@ void add_shards(ShardRuns& runs, int64_t count, int64_t numel);
 int64_t numel_of(const ShardRuns& runs, int64_t shard);
 
 /// Returns the number of elements of each shard of a tensor, in order of Layout::shard_index().
-/// Adjacent runs have different sizes. For cuts the time is proportional to the number of runs (1
-/// if all shards are equal), not to the number of shards. For row bounds and flat ranges it grows
-/// with the number of shards.
+/// Adjacent runs have different sizes. For cuts the time grows with the number of runs (1 if all
+/// shards are equal), not with the number of shards. For row bounds and flat ranges it grows with
+/// the number of shards.
 ShardRuns shard_runs(const Layout& layout);
 /// For matrix `e` of a stack, returns the number of elements on each shard, in the order in which
 /// holders_of() lists the ranks of a replica.

@@ -46,8 +46,8 @@ class ConsistencyCheck {
                        StepInputs& inputs);
   /// Marks the checks that the committed step has run as no longer due. With ReplicaCheck::kEvery,
   /// the comparison of replicas remains due.
-  /// @param wrote_nonfinite  true if the commit wrote a value that is not finite on this rank. If
-  ///     so, all checks that do not involve other ranks are due again.
+  /// @param wrote_nonfinite  true if the commit wrote a non-finite value on this rank. If so, all
+  ///     checks that do not involve other ranks are due again.
   void on_commit(bool wrote_nonfinite);
   /// Call it after a step was rejected. If the vote sum shows that replicas differ, returns the
   /// same MISMATCH error on every rank. If there is enough memory for the text, the error names the

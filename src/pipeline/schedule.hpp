@@ -9,7 +9,7 @@
 namespace muonrt {
 
 enum class Stage : int32_t {
-  kScan,           // gradients that no pack reads: AdamW's (atomic), or all (eager)
+  kScan,           // gradients that no pack reads: those of AdamW (atomic), or all (eager)
   kGather,         // momentum, pack, and exchange to the owners
   kOrthogonalize,  // unpack, Newton-Schulz, pack, and exchange back
   kVote,

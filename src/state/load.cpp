@@ -40,9 +40,8 @@ double conversion(const ManifestParam& saved, const ManifestParam& mine) {
                                  : 1.0 - saved.momentum_constant;
 }
 
-/// Returns the kind of saved state from which `kind` is read. This is `kind`. If the checkpoint
-/// lacks `kind`, it is the other form of `kind`, and if the checkpoint lacks both forms, it is
-/// kNone.
+/// Returns the kind of saved state from which `kind` is read. This is `kind` if the checkpoint
+/// contains it, otherwise the other form of `kind`, or kNone if the checkpoint contains neither.
 constexpr int32_t kNone = -2;
 int32_t kind_in(const ManifestParam* saved, int32_t kind) {
   for (const int32_t from : {kind, other_form(kind)})

@@ -38,8 +38,8 @@ std::string check_allgather(muonrt::Transport& transport, int64_t bytes, uint64_
 /// both zeros, and integers whose sum wraps around.
 std::string check_reductions(muonrt::Transport& transport, int64_t n, uint64_t seed);
 
-/// Like check_exchange, but for `count` exchanges between pairs of ranks that the seed determines.
-/// Only ranks with a message take part in an exchange.
+/// Like check_exchange, but for `count` exchanges between random pairs of ranks. The seed
+/// determines the pairs. Only ranks with a message take part in an exchange.
 std::string check_sparse_sequence(muonrt::Transport& transport, int64_t count, uint64_t seed);
 
 }  // namespace transport_test

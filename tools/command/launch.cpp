@@ -164,8 +164,7 @@ int run_threads(int ranks, double timeout, const ThreadLink& link,
 }
 
 #if MUONRT_TOOL_MPI
-/// In seconds. It is longer than the time in which all ranks leave a failed exchange one after
-/// another (6 s).
+/// In seconds. Exceeds the time that the ranks need to leave a failed exchange in turn (6 s).
 constexpr double kGrace = 8;
 
 /// Returns the number of ranks in the launcher's environment, or 0 if it is `size`.

@@ -10,8 +10,8 @@ namespace muonrt::tool {
 /// directions W by O in portable loops; the products W O are called images. The errors are:
 ///
 /// * non-finite elements, for example in a tile that was never stored;
-/// * matrices with finite elements that are not nearly orthogonal. All singular values except the
-///   smallest should be in [0.5, 1.3], so |W O| / |W| must be in this range;
+/// * finite matrices that are not nearly orthogonal. All singular values except the smallest should
+///   be in [0.5, 1.3], so |W O| / |W| must be in this range;
 /// * groups of 32 columns whose images differ by more than rounding errors from the images of the
 ///   first results. Another provider computed the first results. If O has 8192 rows, one wrong tile
 ///   of 128 x 128 changes the images of its columns by 18%.

@@ -25,8 +25,7 @@ class MegatronMuon(muonrt.torch.Muon):
                          process_group=parallel_state.get_data_parallel_group())
 
     def _init_group(self, group, skip_non_grad_params=True):
-        """Megatron calls this before it loads a checkpoint. All state exists from the creation
-        on."""
+        """Megatron calls this before it loads a checkpoint. All state exists after the creation."""
 
 
 from megatron.core import parallel_state  # noqa: E402

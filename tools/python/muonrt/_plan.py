@@ -32,8 +32,8 @@ def plan(model: "Mapping[str, Sequence[int]] | Any", mesh: "str | Mapping[str, i
     :param adamw: settings of muonrt.Group for AdamW.
     :param machine: the machine of ``Plan.time()``: a name such as "h100", the path of a profile
         \\*.json (``muonrt bench calibrate`` writes one), or its JSON text. The default of
-        ``device`` is the machine's device. Example: ``muonrt.plan(model, "fsdp=64",
-        machine="h100").time()["step_seconds"]``.
+        ``device`` is the machine's device. Example:
+        ``muonrt.plan(model, "fsdp=64", machine="h100").time()["step_seconds"]``.
     :param options: settings of muonrt.Optimizer, such as device="cuda" or chunk_bytes.
     """
     dense = _mesh(mesh, "mesh")
