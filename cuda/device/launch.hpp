@@ -6,7 +6,7 @@
 
 namespace muonrt::cuda {
 
-/// Number of threads of a thread block, unless a kernel uses another number.
+/// Number of threads of a thread block, unless a kernel uses a different number.
 constexpr int kThreads = 256;
 
 /// Loads a kernel. Otherwise its first launch would load it, and might wait for the work that runs

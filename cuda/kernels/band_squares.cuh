@@ -4,7 +4,7 @@
 #include "cuda/kernels/norm_tree.hpp"
 #include "cuda/kernels/rectangle.cuh"
 
-// Computes the sum of squares of a band of a matrix in one thread block, in the tree of
+// Computes the sum of squares of one band of a matrix in one thread block, in the tree of
 // norm_tree.hpp. A body defines the values that are squared: body.chain has the sums of a lane's
 // eight chains, and body.take<kIn>(eight) adds eight raw elements to them.
 

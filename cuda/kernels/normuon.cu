@@ -16,7 +16,7 @@ namespace muonrt::cuda {
 
 namespace {
 
-/// Maximum number of matrices of a launch, which is the number of states that fit into its
+/// Maximum number of matrices in a launch. This is the number of states that fit into the launch's
 /// arguments.
 constexpr int64_t kStates = 64;
 

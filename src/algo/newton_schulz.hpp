@@ -130,7 +130,7 @@ class Orthogonalization {
 std::vector<MatrixBatch> orthogonalize(Ops& ops, Stream& stream,
                                        std::span<const OrthogonalizeArgs> batches,
                                        Findings* findings);
-/// As above, for one batch.
+/// Like the function above, but for one batch.
 MatrixBatch orthogonalize(Ops& ops, Stream& stream, const NewtonSchulz& settings,
                           const Method& method, const MatrixBatch& raw, void* workspace,
                           Findings* findings, Tally* q = nullptr);

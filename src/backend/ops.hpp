@@ -183,13 +183,13 @@ class Ops : public MatrixRules {
   virtual void commit_normuon(Stream& stream, std::span<const NormuonState> states,
                               const ParamView* params, const CommitCondition& condition) = 0;
 
-  /// Adds the squares of the unscaled gradients of those listed parameters that are active or
-  /// `clip_only` to `sums`, which has kNormWords words. The sum is exact.
+  /// Adds squares to `sums`, which has kNormWords words: the squares of the unscaled gradients of
+  /// those listed parameters that are active or `clip_only`. The sum is exact.
   virtual void sum_squares(Stream& stream, std::span<const int32_t> list, const ParamView* params,
                            int64_t* sums) = 0;
   /// Computes the gradient factor from `factors` and clipping, and writes it to grad_scale in all
   /// tables. Writes the gradient norm to `norm` (0 without clipping). Records in `findings` if the
-  /// factor is not finite or found_inf is set. findings->factor becomes the bits of the factor XOR
+  /// factor is non-finite or found_inf is set. findings->factor becomes the bits of the factor XOR
   /// the bits of factors.host.
   virtual void scale_gradients(Stream& stream, const GradientFactors& factors, const NormClip& clip,
                                const GradientTables& tables, Findings* findings, double* norm) = 0;

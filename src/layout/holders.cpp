@@ -162,8 +162,8 @@ class Boxes {
   }
 
  private:
-  /// Divides every box by the parts of a cut. `length` returns the number of indices of a part,
-  /// which never increases from one part to the next, so equal parts are found by bisection.
+  /// Divides every box by the parts of a cut. `length` returns the number of indices of a part.
+  /// This number never increases from one part to the next, so equal parts are found by bisection.
   template <class Length>
   void divide(const std::vector<int>& dims, int tensor_dim, int64_t parts, const Length& length) {
     for (Box& box : std::exchange(boxes_, {})) {

@@ -13,8 +13,8 @@
 namespace muonrt {
 
 /// Which rank stores a kind of state. Usually it is stored with the shard of the parameter. If the
-/// gradients are partial or have another layout, it is stored by the owner of the matrix (Muon) or
-/// of the slice (AdamW). NorMuon's moments are stored by the owner of the neuron's matrix.
+/// gradients are partial or have a different layout, it is stored by the owner of the matrix (Muon)
+/// or of the slice (AdamW). NorMuon's moments are stored by the owner of the neuron's matrix.
 enum class StateLocation : int32_t {
   kShard = 0,
   kOwnedMatrices = 1,

@@ -24,7 +24,7 @@ enum class StepOutcome : int32_t {
   kCommitted,
   /// Not committed, because a value was non-finite; the ranks exchange which rank found it.
   kSkipped,
-  kRejected,  // not committed for another reason, which the ranks exchange
+  kRejected,  // not committed for a different reason, which the ranks exchange
   // The following outcomes end the optimizer without another exchange.
   kTorn,       // parts of the step may be committed on this rank
   kUndecided,  // nothing is committed on this rank, but a peer may have committed

@@ -55,8 +55,8 @@ Health::Health(const PipelineContext& context, int rank, const std::vector<RankC
       blocks_.push_back({p.param, row_of_[static_cast<size_t>(p.matrix)], p.rows, p.cols,
                          p.local_offset, p.local_ld});
     }
-    // If a gradient has another layout than its parameter, the gathered blocks are the blocks of
-    // the gradient. Each block is counted for only one owner.
+    // If a gradient has a different layout than its parameter, the gathered blocks are the blocks
+    // of the gradient. Each block is counted for only one owner.
     for (const ShardBlock& p : chunk.gather_blocks) {
       const int32_t row = row_of_[static_cast<size_t>(p.matrix)];
       if (!params[static_cast<size_t>(p.param)].grad_layout) continue;

@@ -81,7 +81,7 @@ class Health {
   std::vector<int32_t> owned_index_;
   int64_t owned_ = 0;
   std::vector<LocalBlock> blocks_;
-  /// For gradients whose layout differs from that of the parameter.
+  /// For gradients whose layout differs from the layout of the parameter.
   std::vector<LocalBlock> grad_blocks_;
   Buffer memory_, host_copy_;  // statistics of this rank, and their copy on the host
   Lanczos* lanczos_ = nullptr;

@@ -34,8 +34,8 @@ class Orthogonalizer {
   /// Errors: NOT_SUPPORTED if the first call is on a stream that is being captured.
   std::optional<std::vector<int64_t>> orthogonalize(const TensorView& out, const TensorView& x,
                                                     int64_t* nonfinite, void* callers_stream);
-  /// c <- alpha a a^T + beta d. The dtype is that of a, and c and d must have the same dtype. Only
-  /// the upper triangle of d is read.
+  /// c <- alpha a a^T + beta d. All of a, c and d must have the same dtype. Only the upper triangle
+  /// of d is read.
   /// @param d  null if the term beta d is omitted.
   void symmetric_product(const TensorView& c, float alpha, const TensorView& a, float beta,
                          const TensorView* d, void* callers_stream);

@@ -251,8 +251,8 @@ int64_t elements_of(const ManifestParam& p) {
 
 /// Finds where the values of each parameter are stored in the checkpoint.
 /// @param hashes  the hashes of the saved master weights after rounding. If such a hash differs
-///     from the hash of the saved parameter, the caller had rounded the weights in another way. The
-///     parameter cannot be restored then, so it must be unchanged.
+///     from the hash of the saved parameter, the caller had rounded the weights in a different way.
+///     The parameter cannot be restored then, so it must be unchanged.
 std::vector<int32_t> param_sources(const Manifest& mine, const Comparison& comparison,
                                    const std::vector<uint64_t>& hashes, bool with_params) {
   std::vector<int32_t> out;

@@ -85,7 +85,7 @@ void Publisher::write(std::string_view text, const std::string& name) {
 }
 
 /// Returns the newest manifest in the folder. Returns null if there is none, or if the manifest is
-/// damaged, because no rank could then load it. Throws if it has another format, because such a
+/// damaged, because no rank could then load it. Throws if it has a different format, because such a
 /// manifest must not be replaced.
 std::unique_ptr<SharedManifest> Publisher::newest() {
   const std::string path = folder_ + "/" + kManifestName;

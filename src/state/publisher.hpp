@@ -33,7 +33,7 @@ class Publisher {
   /// or shapes. If its manifest is damaged, does nothing.
   void require_same_model(const Manifest& manifest);
   /// Sets the number of the save in the manifest and writes the manifest. Errors: IO; NOT_SUPPORTED
-  /// if the newest manifest in the folder has another format.
+  /// if the newest manifest in the folder has a different format.
   /// @param published  becomes true as soon as the manifest is written, even if a later operation
   ///     fails.
   void publish(Manifest& manifest, int64_t keep, bool& published);

@@ -34,7 +34,7 @@ constexpr double product(int64_t terms, double magnitude, double result, DType s
 }
 
 /// Returns the tolerance for the same product on tensor cores. They align the terms of a group and
-/// truncate them, so their unit is four times that of f32.
+/// truncate them, so their unit is four times the unit of f32.
 constexpr double tensor_product(int64_t terms, double magnitude, double result, DType storage) {
   return (static_cast<double>(terms) + 4) * 4 * roundoff(DType::kF32) * magnitude +
          roundoff(storage) * (result < 0 ? -result : result);

@@ -42,18 +42,18 @@ class SocketAddress {
 };
 
 /// Returns the port of "host:port" or "[::1]:port"; 0 means any free port. Errors: INVALID_ARGUMENT
-/// if the text has another form.
+/// if the text has a different form.
 uint16_t port_of(const std::string& host_and_port);
 /// Returns the text with another port.
 std::string with_port(const std::string& host_and_port, uint16_t port);
 
 /// Resolves "host:port" or "[::1]:port" to addresses without duplicates. If the name cannot be
 /// resolved, perhaps only for now, returns no address and sets `why`. The system's resolver has its
-/// own timeouts. Errors: INVALID_ARGUMENT if the text has another form.
+/// own timeouts. Errors: INVALID_ARGUMENT if the text has a different form.
 std::vector<SocketAddress> look_up(const std::string& host_and_port, std::string& why);
 
-/// Like the function above, but with these errors: INVALID_ARGUMENT if the text has another form;
-/// COMM if the name cannot be resolved.
+/// Like the function above, but with these errors: INVALID_ARGUMENT if the text has a different
+/// form; COMM if the name cannot be resolved.
 std::vector<SocketAddress> resolve(const std::string& host_and_port);
 
 /// Returns this machine's addresses, with port 0, except the link-local ones, which have no meaning

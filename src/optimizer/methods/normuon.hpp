@@ -12,7 +12,8 @@ namespace muonrt {
 
 struct StateRange;
 
-/// Returns the number of neurons of all matrices of a parameter, or 0 if NorMuon is off for it.
+/// Returns the number of neurons in all matrices of a parameter, or 0 if NorMuon is off for the
+/// parameter.
 int64_t normuon_neurons(const OptimizerSettings& settings, int32_t param);
 
 /// Returns a hash that identifies the rows or columns of a parameter that have moments, and their

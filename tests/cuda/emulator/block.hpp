@@ -31,7 +31,7 @@ size_t threads_in_cluster();
 unsigned block_in_cluster();
 /// Returns the number of the cluster, counted over those that this host thread has run.
 uint64_t cluster_number();
-/// Returns the dynamic shared memory of a block of the cluster, which is not initialized.
+/// Returns the dynamic shared memory of a block of the cluster. The memory is not initialized.
 unsigned char* shared_memory(unsigned block);
 /// Returns the size of the dynamic shared memory of a block.
 size_t shared_bytes();

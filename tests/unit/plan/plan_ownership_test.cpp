@@ -67,8 +67,8 @@ std::vector<Model> models() {
 }
 
 /// Every rank may own a matrix that is not an expert. Each expert belongs to one of `ep` groups of
-/// ranks, which consist of consecutive ranks or of every `ep`-th rank. If `ep` is 1, every rank may
-/// own every matrix.
+/// ranks. A group consists of consecutive ranks or of every `ep`-th rank. If `ep` is 1, every rank
+/// may own every matrix.
 OwnerProblem owners_of(const Model& model, int32_t ranks, int32_t ep, bool consecutive) {
   OwnerProblem out;
   out.ranks = ranks;
