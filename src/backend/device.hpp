@@ -68,8 +68,8 @@ class Device {
   virtual bool reaches(const void*) const { return true; }
   virtual int64_t allocations() const = 0;  // number of calls of allocate() so far
   virtual int64_t allocated_bytes() const = 0;
-  /// Returns how many streams, events and queue blocks were created so far. The number no longer
-  /// grows after the first steps.
+  /// Returns the number of streams, events and queue blocks that were created so far. The number no
+  /// longer grows after the first steps.
   virtual int64_t objects() const = 0;
 
   virtual std::unique_ptr<Stream> create_stream(StreamKind kind) = 0;

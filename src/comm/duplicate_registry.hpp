@@ -31,7 +31,7 @@ class DuplicateRegistration {
  public:
   /// Allocates the memory that join() needs, so that join() does not allocate.
   void reserve() { node_.emplace_back(); }
-  /// Adds `self` to the registry. If the original was already aborted, aborts `self` now.
+  /// Adds `self` to the registry. Aborts `self` now if the original was already aborted.
   void join(std::shared_ptr<DuplicateRegistry> registry, Transport& self);
   /// Removes the transport from the registry, so that later aborts do not reach it.
   void leave() noexcept;

@@ -172,8 +172,8 @@ struct StochasticPass {
   }
 };
 
-/// Returns 1 if a value times `scale` is non-finite. If kSquare is true, returns 1 if the square of
-/// this product is non-finite.
+/// Returns 1 if a value times `scale` is non-finite. With kSquare, checks the square of this
+/// product instead.
 template <class T, bool kSquare>
 struct ScanPass {
   static MUONRT_ALWAYS_INLINE uint32_t run(const T* __restrict values, float scale, int64_t n) {

@@ -49,8 +49,8 @@ class ConsistencyCheck {
   /// @param wrote_nonfinite  true if the commit wrote a non-finite value on this rank. If so, all
   ///     checks that do not involve other ranks are due again.
   void on_commit(bool wrote_nonfinite);
-  /// Call it after a step was rejected. If the vote sum shows that replicas differ, returns the
-  /// same MISMATCH error on every rank. If there is enough memory for the text, the error names the
+  /// Call it after a step was rejected. Returns the same MISMATCH error on every rank if the vote
+  /// sum shows that replicas differ. If there is enough memory for the text, the error names the
   /// parameter and the ranks. Collective.
   std::optional<Error> find_replica_mismatch(Comm& comm, const OptimizerSettings& settings,
                                              const Vote& vote_sum);

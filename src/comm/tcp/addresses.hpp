@@ -47,8 +47,8 @@ uint16_t port_of(const std::string& host_and_port);
 /// Returns the text with another port.
 std::string with_port(const std::string& host_and_port, uint16_t port);
 
-/// Resolves "host:port" or "[::1]:port" to addresses without duplicates. If the name cannot be
-/// resolved, perhaps only for now, returns no address and sets `why`. The system's resolver has its
+/// Resolves "host:port" or "[::1]:port" to addresses without duplicates. Returns no address and
+/// sets `why` if the name cannot be resolved, perhaps only for now. The system's resolver has its
 /// own timeouts. Errors: INVALID_ARGUMENT if the text has a different form.
 std::vector<SocketAddress> look_up(const std::string& host_and_port, std::string& why);
 

@@ -62,8 +62,8 @@ struct Link {
   void stop_writing() noexcept;
 
   bool is_idle() const { return control.empty() && !part_data; }
-  /// Appends a frame to `control`. If there is not enough memory, or if the peer does not read,
-  /// closes the link.
+  /// Appends a frame to `control`. Closes the link if there is not enough memory, or if the peer
+  /// does not read.
   void queue(const FrameHeader& frame, const void* content = nullptr) noexcept;
   /// Writes as much as the socket accepts.
   Progress write();

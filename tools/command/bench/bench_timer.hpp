@@ -44,7 +44,7 @@ class ClockSampler {
   ~ClockSampler();
   ClockSampler(const ClockSampler&) = delete;
   ClockSampler& operator=(const ClockSampler&) = delete;
-  /// Adds the samples from now on to `samples`. If `samples` is null, drops the samples.
+  /// Adds the samples from now on to `samples`. Drops the samples if `samples` is null.
   void read_into(std::vector<GpuClock>* samples);
 
  private:
