@@ -10,14 +10,14 @@
  * you set fields, call the struct's init macro, for example muonrt_transport_init(&transport). It
  * sets `struct_size` and every field to its default. The macro calls a function whose name ends in
  * `_sized`; language bindings call this function with the size of the struct that they declare.
- *   - If the program's headers are newer than the library, fields that the library does not have
- *     must be zero, which is the value that the init macro gives them. If such a field is not zero,
- *     the call returns MUONRT_ERROR_INVALID_ARGUMENT. When the library fills a struct, it leaves
- *     such fields unchanged.
- *   - If the program's headers are older than the library, the library accesses only the first
- *     `struct_size` bytes of a struct. Before version 1.0, it rejects a struct that is shorter than
- *     its own with MUONRT_ERROR_INVALID_ARGUMENT, except for muonrt_transport_t. From version 1.0
- *     on, it uses the defaults of the missing fields.
+ *   - If the program was compiled with headers that are newer than the library, fields that are
+ *     unknown to the library must be zero, which is the value that the init macro sets. If such a
+ *     field is not zero, the call returns MUONRT_ERROR_INVALID_ARGUMENT. When the library fills a
+ *     struct, it leaves such fields unchanged.
+ *   - If the program was compiled with headers that are older than the library, the library
+ *     accesses only the first `struct_size` bytes of a struct. Before version 1.0, it rejects a
+ *     struct that is shorter than its own with MUONRT_ERROR_INVALID_ARGUMENT, except for
+ *     muonrt_transport_t. From version 1.0 on, it uses the defaults of the missing fields.
  *   - In an array of structs, the `struct_size` of the first element is the size of every element.
  *
  * Fields named `reserved` must be 0.
@@ -30,10 +30,9 @@
  * never changes.
  *
  * @par Threads and collective functions
- * The comment of each function states which threads may call it. "Threads: any" means any thread at
- * any time. "One at a time per optimizer" means that only one thread at a time may be inside a
- * function of the same optimizer. A collective function must be called on every rank that its
- * comment names.
+ * Each function's comment states which threads may call it. "Threads: any" means any thread at any
+ * time. "One at a time per optimizer" means that only one thread at a time may be inside a function
+ * of the same optimizer. A collective function must be called on every rank that its comment names.
  *
  * @par Terms
  *   - The owner of a matrix is the rank that orthogonalizes it in a step. The owner gathers the
@@ -69,7 +68,7 @@
 /** Patch version of these headers. */
 #define MUONRT_VERSION_PATCH 0
 
-/** Version of the ABI, which is part of the soname. It changes only with an incompatible change. */
+/** ABI version, part of the soname. It changes only when the ABI changes incompatibly. */
 #define MUONRT_ABI 0
 
 /**
@@ -91,7 +90,7 @@ enum muonrt_status {
   MUONRT_OK = 0,
 
   /**
-   * All ranks have skipped the step because a value was not finite, for example in a gradient.
+   * All ranks have skipped the step because of a non-finite value, for example in a gradient.
    * Parameters and state are unchanged.
    */
   MUONRT_SKIPPED = 1,
@@ -124,8 +123,8 @@ enum muonrt_status {
   MUONRT_ERROR_TIMEOUT = 51,
 
   /**
-   * A rank has called muonrt_comm_abort(), or the thread of a rank has ended inside a function that
-   * the caller has passed to muonrt.
+   * A rank has called muonrt_comm_abort(), or a rank's thread has exited inside a function that the
+   * caller has passed to muonrt.
    */
   MUONRT_ERROR_ABORTED = 52,
 
@@ -271,7 +270,7 @@ MUONRT_API const char* muonrt_status_get_name(muonrt_status_t status);
  * Threads: any; each thread has its own message. Collective: no.
  *
  * @return The message, at most 4095 bytes; "" if there was no such call. Never NULL. The string is
- * valid until the thread calls another function of muonrt.
+ * valid until the thread calls another muonrt function.
  */
 MUONRT_API const char* muonrt_get_last_error(void);
 
@@ -319,7 +318,7 @@ enum muonrt_log_level {
  * The function runs on the thread that logs the message, which may be one of muonrt's threads. Only
  * one thread calls it at a time, and other threads that log wait for it, so it should return soon.
  * It must not call muonrt, throw, or end the thread, and it must not wait for a thread that is
- * inside a call of muonrt.
+ * inside a muonrt call.
  *
  * @param[in] state    The pointer that was passed to muonrt_set_log().
  * @param[in] level    The level of the message, MUONRT_LOG_ERROR to MUONRT_LOG_DEBUG.

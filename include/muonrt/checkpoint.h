@@ -45,8 +45,8 @@ typedef struct muonrt_save_options {
   int64_t keep;
 
   /**
-   * 0 (default): reject a folder whose newest checkpoint belongs to another model, which means that
-   * a parameter has another name or shape. 1: replace that checkpoint.
+   * 0 (default): reject a folder whose newest checkpoint belongs to a different model, which means
+   * that a parameter has a different name or shape. 1: replace that checkpoint.
    */
   int32_t overwrite;
 
@@ -135,10 +135,11 @@ MUONRT_API void muonrt_load_options_init_sized(muonrt_load_options_t* options, u
  * @par Rules
  *   - All ranks must see the same folder. The folder and its parents are created if they do not
  *     exist.
- *   - If the newest checkpoint in the folder belongs to another model, the save is rejected; see
- *     `overwrite`.
- *   - A save locks the folder, so a second save into it, from any process, returns MUONRT_ERROR_IO.
- *     On a file system without locks a second save is not detected.
+ *   - If the newest checkpoint in the folder belongs to a different model, the call returns an
+ *     error; see `overwrite`.
+ *   - The folder is locked while a checkpoint is saved. If another call, from any process, saves to
+ *     the folder at the same time, it returns MUONRT_ERROR_IO. On a file system without locks this
+ *     is not detected.
  *   - The next successful save removes the files that a failed save has left in the folder.
  *   - On CUDA, the save reads the state after all work that is already queued on the default
  *     stream. If a non-blocking stream writes parameters, synchronize that stream before the call.
@@ -151,11 +152,12 @@ MUONRT_API void muonrt_load_options_init_sized(muonrt_load_options_t* options, u
  *   - MUONRT_ERROR_IO: a file could not be written, a rank does not see the files of rank 0, or
  *     another save has locked the folder.
  *   - MUONRT_ERROR_INVALID_ARGUMENT: an option is out of range, `folder` is NULL or empty, or the
- * folder has a checkpoint of another model.
+ *     folder has a checkpoint of a different model.
  *   - MUONRT_ERROR_MISMATCH: the ranks have different options or step numbers.
- *   - MUONRT_ERROR_NOT_SUPPORTED: the newest checkpoint in the folder has another format version.
+ *   - MUONRT_ERROR_NOT_SUPPORTED: the newest checkpoint in the folder has a different format
+ *     version.
  *   - MUONRT_ERROR_INVALID_STATE: a moment is not finite; a second moment is below 0; moments are
- *     not zero while the step number is 0; a background save is in progress; or an earlier error
+ *     not zero although the step number is 0; a background save is in progress; or an earlier error
  *     has made the optimizer unusable.
  *   - MUONRT_ERROR_OUT_OF_MEMORY, _DEVICE: a rank has failed.
  *   - MUONRT_ERROR_TIMEOUT: a rank did not take part before the timeout, or the work on its default
@@ -181,7 +183,7 @@ MUONRT_API muonrt_status_t muonrt_optimizer_save(muonrt_optimizer_t* optimizer, 
  *
  * @param[out] bytes      Number of bytes that this rank writes with these options; may be NULL.
  * @param[in]  optimizer  The optimizer.
- * @param[in]  options    Options of the saves to come; NULL for the defaults.
+ * @param[in]  options    Options of the later saves; NULL for the defaults.
  *
  * @return MUONRT_OK, or
  *   - MUONRT_ERROR_INVALID_ARGUMENT: an option is out of range;
@@ -218,8 +220,8 @@ MUONRT_API muonrt_status_t muonrt_optimizer_save_reserve(int64_t* bytes,
  * @param[in] folder     Path of the folder; see muonrt_optimizer_save().
  * @param[in] options    Options, equal on all ranks; NULL for the defaults.
  *
- * @return The same statuses as muonrt_optimizer_save(). If the file of a rank cannot be written in
- * the background, muonrt_optimizer_save_wait() returns the error.
+ * @return The same statuses as muonrt_optimizer_save(). If a rank's file cannot be written in the
+ * background, muonrt_optimizer_save_wait() returns the error.
  */
 MUONRT_API muonrt_status_t muonrt_optimizer_save_begin(muonrt_optimizer_t* optimizer,
                                                        const char* folder,
@@ -244,23 +246,24 @@ MUONRT_API muonrt_status_t muonrt_optimizer_save_wait(muonrt_optimizer_t* optimi
  * Loads a checkpoint into the optimizer.
  *
  * The checkpoint may have been saved on any number of ranks, with any mesh, placement and owners.
- * If it receives the same gradients, the optimizer then continues with results that are bitwise
- * identical to those of an optimizer that has run the earlier steps itself. Gradients that the
- * program sums in another order, for example on another number of ranks, may differ.
+ * If the optimizer then receives the same gradients, its results are bitwise identical to those of
+ * an optimizer that has run the earlier steps itself. Gradients that the program sums in a
+ * different order, for example on a different number of ranks, may differ.
  *
  * The optimizer must have been created with the same parameters: same names, shapes, dtypes and
  * roles, and the same kinds of state in the same dtypes (see `partial` for exceptions). The
  * following may differ:
- *   - The convention of momentum (heavy ball or EMA). The momentum is then converted: m_heavy_ball
- *     = m_ema / (1 - momentum), with the saved value of `momentum`.
+ *   - The momentum convention (heavy ball or EMA). The momentum is then converted: m_heavy_ball =
+ *     m_ema / (1 - momentum), with the saved value of `momentum`.
  *   - Master weights and remainders. If the checkpoint has one of them and the optimizer the other,
  *     they are converted, and the f32 weights keep their values. A conversion to remainders also
  *     writes the parameter, because with remainders ties are rounded differently.
  *   - Other settings, such as learning rate factors. They keep the values of this optimizer, and
  *     muonrt_optimizer_get_load_notes() lists the differences.
  *
- * A load is also rejected, even with `partial`, if the checkpoint and the optimizer both use
- * NorMuon for a parameter, but with different neurons, because `normuon_axis` or the parts differ.
+ * The call also returns an error, even with `partial`, if the checkpoint and the optimizer both use
+ * NorMuon for a parameter but with different neurons. The neurons differ if `normuon_axis` or the
+ * parts differ.
  *
  * The step number, the update counts, and the seed and keys of stochastic rounding are taken from
  * the checkpoint. Master weights that belong to the caller (MUONRT_MASTER_CALLER) are overwritten.
@@ -279,7 +282,7 @@ MUONRT_API muonrt_status_t muonrt_optimizer_save_wait(muonrt_optimizer_t* optimi
  *   - MUONRT_ERROR_IO: a file could not be read, or the folder holds no checkpoint.
  *   - MUONRT_ERROR_CORRUPT: a file is damaged; the message names the file and the damaged bytes.
  *   - MUONRT_ERROR_INVALID_ARGUMENT: `folder` is NULL or an option is out of range; the checkpoint
- *     belongs to another model, and the message lists the differences; parameters that are not
+ *     belongs to a different model, and the message lists the differences; parameters that are not
  *     loaded do not have the values that they had when the checkpoint was saved; or converted
  *     momentum is not finite.
  *   - MUONRT_ERROR_NOT_SUPPORTED: the format of the checkpoint is not "muonrt checkpoint 1", the
@@ -293,8 +296,8 @@ MUONRT_API muonrt_status_t muonrt_optimizer_save_wait(muonrt_optimizer_t* optimi
  *   - MUONRT_ERROR_COMM, _ABORTED: the communicator has failed or was aborted.
  *
  * After one of these errors nothing has changed, unless the error occurred while muonrt was writing
- * the state, for example because a file changed during the load. In that case the message says that
- * the state is partly written, and the optimizer is unusable on every rank.
+ * the state, for example because a file changed while it was being loaded. In that case the message
+ * says that the state is partly written, and the optimizer is unusable on every rank.
  */
 MUONRT_API muonrt_status_t muonrt_optimizer_load(muonrt_optimizer_t* optimizer, const char* folder,
                                                  const muonrt_load_options_t* options);
@@ -304,9 +307,10 @@ MUONRT_API muonrt_status_t muonrt_optimizer_load(muonrt_optimizer_t* optimizer, 
  *
  * The first line gives the number of parameters that were loaded, with their bytes. It also gives
  * the number of parameters that were computed from master weights, and the number of parameters
- * that are unchanged because the checkpoint contains neither. With `without_params` this line is
- * omitted. The other lines each name a setting that differs, a momentum or master weight that was
- * converted, or a parameter or kind of state that was initialized or ignored because of `partial`.
+ * that are unchanged because the checkpoint contains neither the parameter nor its master weights.
+ * With `without_params` this line is omitted. The other lines each name a setting that differs, a
+ * momentum or master weight that was converted, or a parameter or kind of state that was
+ * initialized or ignored because of `partial`.
  *
  * Threads: one at a time per optimizer. Collective: no.
  *

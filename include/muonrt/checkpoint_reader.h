@@ -76,7 +76,7 @@ typedef struct muonrt_checkpoint_info {
   /** 1: the parameters are saved. 0: only a hash of each parameter is saved. */
   int32_t with_params;
 
-  /** Number of data files: one for each rank of the save that had something to write. */
+  /** Number of data files: one for each rank that had something to save. */
   int32_t n_files;
 
   /** Total size of the data files in bytes, according to the manifest. */
@@ -220,7 +220,7 @@ MUONRT_API muonrt_status_t muonrt_checkpoint_list(char* buffer, int64_t capacity
  *     is a path instead of a file name;
  *   - MUONRT_ERROR_IO: the manifest does not exist or cannot be read;
  *   - MUONRT_ERROR_CORRUPT: the manifest is damaged;
- *   - MUONRT_ERROR_NOT_SUPPORTED: the checkpoint has another format version;
+ *   - MUONRT_ERROR_NOT_SUPPORTED: the checkpoint has a different format version;
  *   - MUONRT_ERROR_OUT_OF_MEMORY.
  */
 MUONRT_API muonrt_status_t muonrt_checkpoint_open(muonrt_checkpoint_t** checkpoint,
@@ -367,7 +367,7 @@ MUONRT_API muonrt_status_t muonrt_checkpoint_read(void* data, int64_t bytes,
 MUONRT_API muonrt_status_t muonrt_checkpoint_verify(muonrt_checkpoint_t* checkpoint);
 
 /**
- * Gets all problems that the last muonrt_checkpoint_verify() has found, one per line.
+ * Gets all problems that the last call to muonrt_checkpoint_verify() found, one per line.
  *
  * The text is empty if there was no problem, or if muonrt_checkpoint_verify() was not called.
  *

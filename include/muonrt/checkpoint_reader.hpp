@@ -63,7 +63,8 @@ class Checkpoint {
   }
   /// Checks every byte; see muonrt_checkpoint_verify().
   void verify() { check(muonrt_checkpoint_verify(get())); }
-  /// @return The problems that the last verify() has found; see muonrt_checkpoint_get_problems().
+  /// @return The problems that the last call to verify() found; see
+  /// muonrt_checkpoint_get_problems().
   std::vector<std::string> problems() const {
     return detail::lines([&](char* buffer, int64_t capacity, int64_t* needed) {
       return muonrt_checkpoint_get_problems(buffer, capacity, needed, get());

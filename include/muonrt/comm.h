@@ -25,11 +25,11 @@ extern "C" {
  * destroy the communicator before the optimizer. An error of the optimizer does not end your
  * communicator, with these exceptions: over TCP a communicator and its duplicates share their
  * connections; over callbacks without `duplicate` they share `state` (muonrt/transport.h); over a
- * borrowed ncclComm_t they share its first error (muonrt/nccl.h).
+ * borrowed ncclComm_t, the first error ends all of them (muonrt/nccl.h).
  *
  * @par Handles
  * These rules apply to communicators, thread groups and optimizers:
- *   - A handle that has been destroyed, or that has another type, is rejected with
+ *   - A handle that has been destroyed, or that has a different type, is rejected with
  *     MUONRT_ERROR_INVALID_ARGUMENT.
  *   - In a process that was created by fork(), the parent's handles are rejected with
  *     MUONRT_ERROR_INVALID_STATE. If the child destroys such a handle, nothing is freed, and the
@@ -98,7 +98,7 @@ MUONRT_API muonrt_status_t muonrt_comm_create_thread(muonrt_comm_t** comm,
                                                      muonrt_thread_group_t* group, int32_t rank);
 
 /**
- * Creates a communicator over functions that the caller implements; see muonrt/transport.h.
+ * Creates a communicator from functions that the caller implements; see muonrt/transport.h.
  *
  * If the call fails, `transport->state` still belongs to the caller, and `destroy` is not called.
  *
@@ -159,7 +159,7 @@ MUONRT_API muonrt_status_t muonrt_comm_get_rank(int32_t* rank, const muonrt_comm
 MUONRT_API muonrt_status_t muonrt_comm_get_size(int32_t* size, const muonrt_comm_t* comm);
 
 /**
- * Sets the timeout for operations of the communicator, and of duplicates that are created later.
+ * Sets the timeout for operations of the communicator and of duplicates that are created later.
  *
  * An operation that does not complete within this time returns MUONRT_ERROR_TIMEOUT. The default is
  * 600000 ms (ten minutes).
@@ -194,7 +194,7 @@ MUONRT_API muonrt_status_t muonrt_comm_set_timeout(muonrt_comm_t* comm, int64_t 
  *                     "aborted by the caller".
  *
  * @return MUONRT_OK, or MUONRT_ERROR_INVALID_ARGUMENT if `comm` is NULL or `status` is not an error
- * of muonrt/base.h.
+ * status of muonrt/base.h.
  */
 MUONRT_API muonrt_status_t muonrt_comm_abort(muonrt_comm_t* comm, muonrt_status_t status,
                                              const char* message);

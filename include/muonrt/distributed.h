@@ -1,7 +1,7 @@
 /**
  * @file muonrt/distributed.h
- * Functions of the caller that choose the owner of each Muon matrix, which is the rank that
- * orthogonalizes it, and that exchange the data between the ranks.
+ * Caller-supplied functions that choose the owner of each Muon matrix (the rank that orthogonalizes
+ * it) and exchange the data between the ranks.
  */
 #ifndef MUONRT_DISTRIBUTED_H
 #define MUONRT_DISTRIBUTED_H
@@ -49,8 +49,8 @@ typedef struct muonrt_assign_info {
 } muonrt_assign_info_t;
 
 /**
- * Functions of the caller that replace built-in parts of a step for the Muon parameters, and
- * settings for the overlap of these parts.
+ * Caller-supplied functions that replace built-in parts of a step for the Muon parameters, and
+ * settings that control how these parts overlap.
  *
  * Call muonrt_distributed_config_init() first. Set `distributed` of muonrt_tuning_options_t to the
  * address of the struct. muonrt_optimizer_create() copies it. Three combinations of functions are
@@ -63,8 +63,8 @@ typedef struct muonrt_assign_info {
  * returns MUONRT_ERROR_NOT_SUPPORTED:
  *   - MUONRT_COMMIT_EAGER, because muonrt would write the first parameters before it calls the
  *     functions for the last ones, so a step could not be undone if one of the later calls failed.
- *   - A gradient of a Muon parameter that is partial or has its own layout, because `gather` fills
- *     one tensor from shards. For results that are bitwise reproducible, muonrt must add partial
+ *   - A Muon parameter whose gradient is partial or has its own layout, because `gather` fills one
+ *     tensor from shards. For results that are bitwise reproducible, muonrt must add partial
  *     gradients in a fixed order, and for this it needs each of them in a separate tensor.
  *
  * @par Calls of gather and redistribute
@@ -83,7 +83,7 @@ typedef struct muonrt_assign_info {
  *     of these matrices between `local` and `full`. All calls for the same parameter receive the
  *     same `local`.
  *   - On the host, `stream` is NULL, and the function returns when its work is complete. It runs on
- *     a thread of muonrt. If the communicator needs the caller's thread (MPI without
+ *     a muonrt thread. If the communicator needs the caller's thread (MPI without
  *     MPI_THREAD_MULTIPLE), it runs on the thread that is inside muonrt_optimizer_step() or
  *     _wait().
  *   - On CUDA, the function enqueues its work on `stream`, a cudaStream_t, and returns.
@@ -108,7 +108,7 @@ typedef struct muonrt_distributed_config {
 
   /**
    * Number of chunks (groups of matrices), 0 to 63, by which gathers run ahead of the computation.
-   * If `gather` is set, it counts parameters of each owner instead. The field is independent of
+   * If `gather` is set, the field counts parameters per owner instead. The field is independent of
    * `async_parallelism`, and replaces `window` of muonrt_tuning_options_t. Default: 1.
    */
   int32_t prefetch_count;

@@ -116,8 +116,8 @@ static inline muonrt_status_t muonrt_dlpack_check_strides(const muonrt_dltensor_
  * @param[in]  device_index  CUDA device index of the optimizer.
  *
  * @return MUONRT_OK, or MUONRT_ERROR_INVALID_ARGUMENT if `device` is not one of the two devices, or
- * if `tensor` is NULL, is on another device, has elements other than f32 and bf16 scalars, more
- * than MUONRT_MAX_DIMS dimensions, or is not row-major and contiguous. The outputs then remain
+ * if `tensor` is NULL, is on a different device, has elements other than f32 and bf16 scalars, has
+ * more than MUONRT_MAX_DIMS dimensions, or is not row-major and contiguous. The outputs then remain
  * unchanged.
  */
 static inline muonrt_status_t muonrt_dlpack_read(void** data, enum muonrt_dtype* dtype,

@@ -26,7 +26,7 @@ enum muonrt_momentum_kind {
   MUONRT_MOMENTUM_HEAVY_BALL = 1,
 
   /**
-   * As MUONRT_MOMENTUM_EMA, but with the bias correction of Optax: step t = 1, 2, ...
+   * Like MUONRT_MOMENTUM_EMA, but with the bias correction of Optax: step t = 1, 2, ...
    * orthogonalizes m / (1 - mu^t), or with `nesterov` (1 - mu) g / (1 - mu^t) + mu m / (1 - mu^(t +
    * 1)). t counts the committed steps of the optimizer, not the updates of the parameter.
    */
@@ -65,7 +65,7 @@ enum muonrt_coefficients {
 };
 
 /**
- * The factor of an orthogonalized update, which depends on the shape of the matrix.
+ * How an orthogonalized update is scaled. The factor depends on the shape of the matrix.
  *
  * Here and in all other settings, rows are outputs and columns are inputs, even if the parameter is
  * `transposed`.
@@ -73,7 +73,7 @@ enum muonrt_coefficients {
 typedef int32_t muonrt_scale_rule_t;
 enum muonrt_scale_rule {
   /**
-   * 0.2 sqrt(max(rows, cols)): updates have about the same RMS as AdamW's, so use AdamW's rates.
+   * 0.2 sqrt(max(rows, cols)): updates have about AdamW's RMS, so use AdamW's learning rates.
    */
   MUONRT_SCALE_MATCH_RMS = 0,
 
@@ -94,8 +94,8 @@ enum muonrt_scale_rule {
 typedef int32_t muonrt_form_t;
 enum muonrt_form {
   /**
-   * MUONRT_FORM_GRAM if the short side of the matrix is at least 512, the long side is at least 1.5
-   * times as long, and the Gram form is safe with these settings. Otherwise MUONRT_FORM_STANDARD.
+   * MUONRT_FORM_GRAM if the short side is at least 512, the long side at least 1.5 times the short
+   * side, and the Gram form is safe and iterates in no wider dtype; otherwise MUONRT_FORM_STANDARD.
    */
   MUONRT_FORM_AUTO = 0,
 
@@ -135,7 +135,7 @@ enum muonrt_safety_mode {
   MUONRT_SAFETY_NONE = 3
 };
 
-/** The divisor of the input of Newton-Schulz; norm is the Frobenius norm of the input. */
+/** The divisor of the Newton-Schulz input; norm is the Frobenius norm of the input. */
 typedef int32_t muonrt_normalize_t;
 enum muonrt_normalize {
   /** safety x norm, computed without overflow or underflow. */
@@ -176,7 +176,7 @@ enum muonrt_weight_decay_kind {
   /** W -= rate^2 weight_decay W. */
   MUONRT_WEIGHT_DECAY_LR_SQUARED = 2,
 
-  /** As MUONRT_WEIGHT_DECAY_DECOUPLED, but only for elements with update x weight >= 0. */
+  /** Like MUONRT_WEIGHT_DECAY_DECOUPLED, but only for elements with update x weight >= 0. */
   MUONRT_WEIGHT_DECAY_CAUTIOUS = 3
 };
 
@@ -194,7 +194,7 @@ enum muonrt_adam_form {
   MUONRT_ADAM_FOLDED = 1,
 
   /**
-   * As MUONRT_ADAM_TORCH, but with beta1 m / (1 - beta1^(t + 1)) + (1 - beta1) g / (1 - beta1^t)
+   * Like MUONRT_ADAM_TORCH, but with beta1 m / (1 - beta1^(t + 1)) + (1 - beta1) g / (1 - beta1^t)
    * instead of m'.
    */
   MUONRT_ADAM_NESTEROV = 2
@@ -213,7 +213,7 @@ enum muonrt_adam_form {
  *
  * @par Coefficients
  * muonrt_optimizer_create() accepts a list of coefficients, including a custom list, only if
- *   - no step raises a singular value above 4 if it was in (0, 1] before the first step;
+ *   - singular values that are in (0, 1] before the first step never exceed 4 after a step;
  *   - all steps together map singular values of up to 1 + 2^-7 (in f32 1 + 2^-20) to positive
  *     values of at most max(1.5, 1.25 y), where y is the largest result for values in (0, 1].
  */
@@ -327,7 +327,7 @@ typedef struct muonrt_group {
    */
   int32_t block_rows, block_cols;
 
-  /** Muon: factor of the learning rate, but not of decay, in block steps, >= 0. Default: 1. */
+  /** Muon: factor of updates, but not of weight decay, in block steps, >= 0. Default: 1. */
   double block_lr_factor;
 
   /** Kind of weight decay. Fixed. Default: MUONRT_WEIGHT_DECAY_DECOUPLED. */

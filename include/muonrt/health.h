@@ -5,9 +5,9 @@
  *
  * If `health_every` of muonrt_debug_options_t is k > 0, the step that would become the k-th, 2k-th,
  * 3k-th, ... committed step collects statistics, even if it is then skipped. Such a step reads
- * weights, gradients and all data that has replicas once more, multiplies each matrix by some
- * vectors, and performs one more reduction over all ranks. Other steps have no additional cost.
- * Results of training do not change.
+ * weights, gradients and all replicated data once more, multiplies each matrix by some vectors, and
+ * performs one more reduction over all ranks. Other steps have no additional cost. Results of
+ * training do not change.
  *
  * All statistics are equal on every rank. They do not depend on mesh, placement, number of ranks or
  * threads, except that `nonfinite` counts the elements of every partial gradient.
@@ -50,7 +50,7 @@ typedef struct muonrt_health {
    */
   int32_t replica_rank;
 
-  /** The rank that holds the first replica of the shard of `replica_rank`; -1 if all are equal. */
+  /** The rank that holds the first replica of `replica_rank`'s shard; -1 if all are equal. */
   int32_t replica_reference;
 
   /** What differs: MUONRT_STATE_PARAM, _MASTER, _REMAINDER, _MOMENTUM or _VARIANCE. */
@@ -93,7 +93,7 @@ typedef struct muonrt_matrix_health {
 
   /**
    * Smallest and largest singular value of the orthogonalized matrix before NorMuon, estimated with
-   * 48 Lanczos steps. Except for rounding, the estimates lie between the true values.
+   * 48 Lanczos steps. Up to rounding errors, the estimates lie between the true values.
    */
   double sigma_min, sigma_max;
 
@@ -110,7 +110,7 @@ typedef struct muonrt_matrix_health {
    */
   double largest_q;
 
-  /** Number of elements of the gradient that are infinite or NaN. */
+  /** Number of infinite or NaN elements in the gradient. */
   int64_t nonfinite;
 } muonrt_matrix_health_t;
 

@@ -45,7 +45,7 @@ typedef struct muonrt_counters {
   /** Number of matrices that this rank has orthogonalized. */
   int64_t orthogonalized;
 
-  /** Bytes of state and parameters that this rank has written in its last save. */
+  /** Bytes of state and parameters that this rank wrote when it last saved a checkpoint. */
   int64_t saved_bytes;
 
   /**
@@ -93,20 +93,20 @@ typedef struct muonrt_memory {
   int64_t scratch_bytes;
 
   /**
-   * Planned: as `message_bytes`, but for block steps (see `block_period` of muonrt_group_t); 0 if
+   * Planned: like `message_bytes`, but for block steps (see `block_period` of muonrt_group_t); 0 if
    * no group has block steps.
    */
   int64_t block_message_bytes;
 
-  /** Planned: the same as `staged_bytes`, for block steps. */
+  /** Planned: like `staged_bytes`, but for block steps. */
   int64_t block_staged_bytes;
 
-  /** Planned: as `scratch_bytes`, but for block steps. */
+  /** Planned: like `scratch_bytes`, but for block steps. */
   int64_t block_scratch_bytes;
 
   /**
-   * Planned: results of the checks that values are finite and replicas equal. On CUDA, part of this
-   * is pinned host memory.
+   * Planned: results of the checks that values are finite and replicas are equal. On CUDA, part of
+   * this is pinned host memory.
    */
   int64_t check_bytes;
 
@@ -115,7 +115,7 @@ typedef struct muonrt_memory {
 
   /**
    * Allocated now: `allocated_bytes` of muonrt_counters_t. In addition to the planned bytes, it
-   * includes tables, padding, and the workspace of the device's library for matrix products.
+   * includes tables, padding, and the workspace of the device's GEMM library.
    */
   int64_t allocated_bytes;
 
@@ -225,8 +225,8 @@ MUONRT_API muonrt_status_t muonrt_optimizer_get_counters(muonrt_counters_t* coun
                                                          const muonrt_optimizer_t* optimizer);
 
 /**
- * Gets the attention layers whose logits a step reads, and their numbers of heads. They determine
- * the order and the size of `qk_logits` of muonrt_step_args_t.
+ * Gets the attention layers whose logits a step reads, and their numbers of heads. These layers and
+ * numbers determine the order and the size of `qk_logits` in muonrt_step_args_t.
  *
  * Threads: one at a time per optimizer. Collective: no.
  *

@@ -34,7 +34,7 @@
  * layout.placements = placements;
  * @endcode
  *
- * Example: TP has sharded the rows over "tp", and then FSDP2 has sharded what each rank held over
+ * Example: TP has sharded the rows over "tp", and then FSDP2 has sharded each rank's rows over
  * "fsdp". With sizes {2, 2} and names {"fsdp", "tp"}, ranks 0 to 3 hold the rows [0, 2), [4, 6),
  * [2, 4) and [6, 8) of 8 rows:
  *
@@ -126,8 +126,8 @@ typedef struct muonrt_placement {
   int32_t dim;
 
   /**
-   * STRIDED_SHARD: number of groups, >= 1. As in DTensor, it is the product of the sizes of those
-   * mesh dimensions to the right of this one that shard the same tensor dimension before it does.
+   * STRIDED_SHARD: number of groups, >= 1. As in DTensor, mesh dimensions to the right of this one
+   * may shard the same tensor dimension first; the number of groups is the product of their sizes.
    * Other kinds: 0 or 1.
    */
   int64_t split_factor;
@@ -138,9 +138,9 @@ typedef struct muonrt_placement {
  *
  * For the buffers of FSDP2 over TP or EP, use ORDERED. With the split factors of DTensor, the two
  * readings give the same shards whenever the sizes divide evenly, and different shards for some
- * other sizes. The smallest such case has 7 rows on a mesh "fsdp" = 3, "tp" = 2, with the
- * placements STRIDED_SHARD (split_factor 2) and SHARD of dimension 0: row 6 is on rank 4 with
- * LITERAL, and on rank 5 with ORDERED.
+ * other sizes. The smallest such case has 7 rows on a mesh with "fsdp" = 3 and "tp" = 2. On "fsdp"
+ * the placement of dimension 0 is STRIDED_SHARD (split_factor 2), and on "tp" it is SHARD. Row 6 is
+ * then on rank 4 with LITERAL and on rank 5 with ORDERED.
  */
 typedef int32_t muonrt_reading_t;
 enum muonrt_reading {
@@ -159,8 +159,8 @@ enum muonrt_reading {
 /**
  * A cut: shards one tensor dimension over one or several mesh dimensions.
  *
- * The shards are numbered row-major over `mesh_dims`. In three steps, the cut divides the indices
- * that earlier cuts have left:
+ * The shards are numbered row-major over `mesh_dims`. The cut divides the indices that remain after
+ * earlier cuts, in three steps:
  *   1. Every `unit` consecutive indices form a block; the last block may be shorter.
  *   2. The blocks are divided into `split_factor` groups of ceil(blocks / split_factor) blocks.
  *   3. Each group is divided into one range per shard, of ceil(blocks of the group / shards)
@@ -178,7 +178,8 @@ typedef struct muonrt_cut {
 
   /**
    * Number of groups, >= 1; 1 means one contiguous range of blocks. For each tensor dimension, the
-   * product over all its cuts of min(split_factor, size of the dimension) is at most 2^24.
+   * product of min(split_factor, size of the dimension) over all cuts of this dimension is at most
+   * 2^24.
    */
   int64_t split_factor;
 
@@ -211,11 +212,12 @@ enum muonrt_layout_kind {
   MUONRT_LAYOUT_OWNER = 2,
 
   /**
-   * Each shard holds a range of elements of the row-major local tensor that the cuts have left, as
-   * in ZeRO, FSDP1 and llm.c. `values` has two numbers for each shard, the begin and the end of its
-   * range. The ranges cover each element exactly once, in any order, and may be empty. If the cuts
-   * leave local tensors of different sizes, `values` has one range for each combination of indices
-   * in all mesh dimensions that shard the tensor, in the row-major order of the mesh.
+   * The elements of the local tensor that remains after the cuts are numbered in row-major order,
+   * and each shard holds a range of them, as in ZeRO, FSDP1 and llm.c. `values` has two numbers for
+   * each shard, the begin and the end of its range. The ranges cover each element exactly once, in
+   * any order, and may be empty. If the local tensors have different sizes after the cuts, `values`
+   * has one range for each combination of indices in all mesh dimensions that shard the tensor, in
+   * the row-major order of the mesh.
    */
   MUONRT_LAYOUT_FLAT = 3
 };
@@ -225,9 +227,9 @@ enum muonrt_layout_kind {
  *
  * With the defaults the tensor is replicated over all ranks. A layout must be equal on all ranks.
  * If the program distributes the tensor over a submesh, which differs between ranks, convert the
- * layout with muonrt_layout_lift() of muonrt/strategies.h. You can also describe the tensor over
- * the whole mesh, as replicated over the dimensions that the submesh lacks. An example is the
- * weight of a norm that is sharded over the "dp" dimension of the mesh "dp, tp".
+ * layout with muonrt_layout_lift() (muonrt/strategies.h). You can also describe the tensor over the
+ * whole mesh, as replicated over the dimensions that the submesh lacks. An example is the weight of
+ * a norm that is sharded over the "dp" dimension of the mesh "dp, tp".
  *
  * muonrt reads everything that the struct points to during the call and keeps no pointer.
  */
@@ -326,7 +328,7 @@ MUONRT_API void muonrt_layout_init_sized(muonrt_layout_t* layout, uint32_t size)
  *
  * Special cases:
  *   - If a shard is empty, the size of the dimension in which it holds no index is 0, and the other
- *     sizes are the same as in a shard that is not empty. For example, the shape may be {0, 2048}.
+ *     sizes are the same as in a non-empty shard. For example, the shape may be {0, 2048}.
  *   - With MUONRT_LAYOUT_FLAT the shape is {elements, 1, ..., 1}.
  *   - If the mesh does not contain `rank`, all sizes are 0.
  *
@@ -350,7 +352,7 @@ MUONRT_API muonrt_status_t muonrt_layout_get_local_shape(int64_t* local_shape,
                                                          const int64_t* shape, int32_t rank);
 
 /**
- * Gets the global indices of one tensor dimension that a rank holds.
+ * Gets the global indices that a rank holds along one tensor dimension.
  *
  * A rank holds the elements whose index in every dimension is in the list of that dimension. The
  * list consists of ascending ranges with gaps between them. It is empty if the mesh does not
@@ -371,8 +373,8 @@ MUONRT_API muonrt_status_t muonrt_layout_get_local_shape(int64_t* local_shape,
  *
  * @return MUONRT_OK, or
  *   - MUONRT_ERROR_INVALID_ARGUMENT: an argument is NULL or out of range, or the layout is not
- *     valid for this shape; or the kind of the layout is MUONRT_LAYOUT_FLAT, for which there are no
- *     such lists, because a flat range may begin or end within a row;
+ *     valid for this shape; or the layout's kind is MUONRT_LAYOUT_FLAT, which has no such lists
+ *     because a flat range may begin or end within a row;
  *   - MUONRT_ERROR_OUT_OF_MEMORY.
  */
 MUONRT_API muonrt_status_t muonrt_layout_get_runs(muonrt_run_t* runs, int64_t capacity,

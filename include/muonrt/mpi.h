@@ -6,8 +6,8 @@
  * checks the type of the handle. The function of this header is meant for language bindings and for
  * programs that cannot include <mpi.h>.
  *
- * The function is in the library muonrt_mpi, which links MPI; the library muonrt does not. muonrt
- * never calls MPI_Init, MPI_Finalize or MPI_Abort.
+ * The function is in the library muonrt_mpi, which links MPI; the library muonrt does not link it.
+ * muonrt never calls MPI_Init, MPI_Finalize or MPI_Abort.
  */
 #ifndef MUONRT_MPI_H
 #define MUONRT_MPI_H
@@ -20,7 +20,7 @@ extern "C" {
 #endif
 
 /**
- * Creates a communicator over the ranks of an MPI communicator, which is passed by address.
+ * Creates a communicator over the ranks of an MPI communicator that is passed by address.
  *
  * muonrt duplicates the MPI communicator and sets the error handler of the duplicate to
  * MPI_ERRORS_RETURN. After the call muonrt does not use the original communicator any more, and it
@@ -30,7 +30,7 @@ extern "C" {
  * Blocking, at most for `timeout_ms`.
  *
  * @par Threads
- *   - If MPI provides MPI_THREAD_MULTIPLE, the optimizer calls MPI from a thread of muonrt.
+ *   - If MPI provides MPI_THREAD_MULTIPLE, the optimizer calls MPI from a muonrt thread.
  *   - Otherwise muonrt calls MPI only on threads that are inside a muonrt function. Call muonrt
  *     only from threads that may call MPI (with MPI_THREAD_FUNNELED: the main thread), and not
  *     while another thread is inside MPI. If another thread calls muonrt_comm_abort(), the peers
@@ -64,7 +64,7 @@ extern "C" {
  *     intercommunicator, or `timeout_ms` is out of range;
  *   - MUONRT_ERROR_INVALID_STATE: MPI is not initialized, or MPI_Finalize has been called;
  *   - MUONRT_ERROR_TIMEOUT: a rank did not take part before the timeout;
- *   - MUONRT_ERROR_COMM: a function of MPI failed;
+ *   - MUONRT_ERROR_COMM: an MPI function failed;
  *   - MUONRT_ERROR_OUT_OF_MEMORY.
  *
  * INVALID_ARGUMENT and INVALID_STATE are reported only on the rank concerned.

@@ -197,8 +197,8 @@ class Optimizer {
   void set_data(int64_t index, void* data) { check(muonrt_optimizer_set_data(get(), index, data)); }
   /// Sets all master weights to the values of the parameters; see muonrt_optimizer_reset_masters().
   void reset_masters() { check(muonrt_optimizer_reset_masters(get(), nullptr, 0)); }
-  /// Sets the master weights of the parameters with the indices `params`; has no effect if it is
-  /// empty.
+  /// Sets the master weights of the parameters with the indices `params`; has no effect if the list
+  /// is empty.
   void reset_masters(const std::vector<int64_t>& params) {
     if (params.empty()) return;
     check(
@@ -282,7 +282,7 @@ class Optimizer {
   void save_begin(const std::string& folder, const muonrt_save_options_t* options = nullptr) {
     check(muonrt_optimizer_save_begin(get(), folder.c_str(), options));
   }
-  /// Finishes the save that save_begin() has started; see muonrt_optimizer_save_wait(). Collective.
+  /// Finishes the save that save_begin() started; see muonrt_optimizer_save_wait(). Collective.
   void save_wait() { check(muonrt_optimizer_save_wait(get())); }
   /// Loads a checkpoint; see muonrt_optimizer_load(). Collective.
   void load(const std::string& folder, const muonrt_load_options_t* options = nullptr) {

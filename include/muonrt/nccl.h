@@ -35,9 +35,9 @@ typedef struct muonrt_nccl_options {
   int32_t max_ctas;
 
   /**
-   * How muonrt uses `nccl_comm`; equal on all ranks. 0: muonrt splits `nccl_comm` and uses only the
-   * new communicators. 1: muonrt uses `nccl_comm` itself and aborts it after an error or a timeout.
-   * Default: 0.
+   * How muonrt uses `nccl_comm`; must be the same on all ranks. 0: muonrt splits `nccl_comm` and
+   * uses only the new communicators. 1: muonrt uses `nccl_comm` itself and aborts it after an error
+   * or a timeout. Default: 0.
    */
   int32_t borrow;
 
@@ -90,7 +90,7 @@ MUONRT_API muonrt_status_t muonrt_nccl_get_version(int32_t* version);
  *
  * Use it for optimizers on MUONRT_DEVICE_CUDA when each rank has its own GPU. Each exchange is one
  * group of NCCL sends and receives. To report errors, to compare settings between ranks, and for
- * data in host memory, muonrt uses duplicates of `host`, so `host` may be any communicator of host
+ * data in host memory, muonrt uses duplicates of `host`, so `host` may be any communicator for host
  * memory: MPI, threads, TCP, a shared folder or callbacks.
  *
  * @code
@@ -166,7 +166,7 @@ MUONRT_API muonrt_status_t muonrt_nccl_get_version(int32_t* version);
  * it waits until earlier operations are complete.
  *
  * @param[out] comm     The new communicator; NULL on error. Destroy it with muonrt_comm_destroy().
- * @param[in]  host     A communicator of host memory. muonrt duplicates it and uses the duplicates.
+ * @param[in]  host     A communicator for host memory; muonrt uses duplicates of it.
  * @param[in]  options  The options of this rank; NULL for the defaults.
  *
  * @return MUONRT_OK, or an error. Every rank returns an error if one does; the message names the
@@ -175,7 +175,7 @@ MUONRT_API muonrt_status_t muonrt_nccl_get_version(int32_t* version);
  *   - MUONRT_ERROR_MISMATCH: the ranks have different versions of NCCL or muonrt, or different
  *     values of max_ctas or borrow, or only some of them pass an `nccl_comm`.
  *   - MUONRT_ERROR_INVALID_ARGUMENT: an option is out of range, a pointer is NULL, or `nccl_comm`
- *     has other ranks than `host` or another GPU than device_index.
+ *     has different ranks than `host` or a different GPU than device_index.
  *   - MUONRT_ERROR_DEVICE: a rank has no GPU device_index, or CUDA has reported an error.
  *   - MUONRT_ERROR_OUT_OF_MEMORY, _COMM: a rank has failed.
  *   - MUONRT_ERROR_TIMEOUT: a rank did not take part before the timeout.
@@ -205,7 +205,7 @@ MUONRT_API muonrt_status_t muonrt_comm_create_nccl(muonrt_comm_t** comm, muonrt_
  *
  * @param[out] comm          The new communicator; NULL on error. Destroy it with
  *                           muonrt_comm_destroy().
- * @param[in]  host          A communicator of host memory. muonrt duplicates it and uses the
+ * @param[in]  host          A communicator for host memory. muonrt duplicates it and uses the
  *                           duplicates.
  * @param[in]  device_index  CUDA device index of this rank's GPU.
  *

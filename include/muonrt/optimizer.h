@@ -79,8 +79,8 @@ typedef struct muonrt_optimizer_options {
 
   /**
    * Number of compute threads of this rank on the host, 1 to 256. Results do not depend on it.
-   * Default: 0, which divides the processors in the calling thread's affinity mask among the ranks
-   * that share them, within the control group's CPU quota. muonrt_counters_t has the number in use.
+   * Default: 0. The ranks that share the calling thread's affinity mask then divide its processors,
+   * within the cgroup's CPU quota; muonrt_counters_t reports the number in use.
    */
   int32_t threads;
 
@@ -137,10 +137,10 @@ MUONRT_API void muonrt_optimizer_options_init_sized(muonrt_optimizer_options_t* 
  * Threads: one at a time per communicator. Collective: over the ranks of `comm`. Blocking.
  *
  * @par Memory
- * The optimizer uses the buffers that `params` name (`data`, `master`, and `grad` until another one
- * is bound) until it is destroyed. It also uses the functions and state of `distributed` and
- * `allocator`. Everything else, including `comm` and the arrays and layouts that the structs point
- * to, may be freed after the call.
+ * Until it is destroyed, the optimizer uses the buffers that `params` name: `data`, `master`, and
+ * `grad` (until another gradient is bound). It also uses the functions and state of `distributed`
+ * and `allocator`. Everything else, including `comm` and the arrays and layouts that the structs
+ * point to, may be freed after the call.
  *
  * @par Streams
  * On CUDA, all writes to the parameters must be complete, or enqueued on the default stream or on a
@@ -168,7 +168,7 @@ MUONRT_API void muonrt_optimizer_options_init_sized(muonrt_optimizer_options_t* 
  *   - MUONRT_ERROR_OUT_OF_MEMORY, _DEVICE, _COMM, _TIMEOUT, _ABORTED.
  *
  * A NULL `comm` is reported only on the rank that passes it. After MUONRT_ERROR_COMM, _TIMEOUT and
- * _ABORTED, `comm` itself may have failed: create a new one. After the others, call again.
+ * _ABORTED, `comm` itself may have failed: create a new one. After other errors, call again.
  */
 MUONRT_API muonrt_status_t muonrt_optimizer_create(muonrt_optimizer_t** optimizer,
                                                    muonrt_comm_t* comm,
@@ -306,8 +306,8 @@ MUONRT_API muonrt_status_t muonrt_optimizer_set_group(muonrt_optimizer_t* optimi
  * optimizer remains usable:
  *   - MUONRT_ERROR_INVALID_ARGUMENT: an argument is out of range; an active parameter has no
  *     gradient; a parameter, its master weights or its state is not finite; or the caller has
- *     written an active parameter but not its master weights, from which the step would overwrite
- *     it. In the last case, call muonrt_optimizer_reset_masters() or restore the parameter.
+ *     written an active parameter but not its master weights, so the step would overwrite the
+ *     parameter. In the last case, call muonrt_optimizer_reset_masters() or restore the parameter.
  *   - MUONRT_ERROR_MISMATCH: arguments, settings or replicas differ between ranks.
  *   - MUONRT_ERROR_CALLBACK: `gather` or `redistribute` has returned an error.
  *   - MUONRT_ERROR_OUT_OF_MEMORY: a rank could not allocate memory for its arguments.
@@ -317,7 +317,7 @@ MUONRT_API muonrt_status_t muonrt_optimizer_set_group(muonrt_optimizer_t* optimi
  *   - MUONRT_ERROR_UNDECIDED: this rank has voted and does not know the result. It has not
  * committed the step, but other ranks may have.
  *   - MUONRT_ERROR_TORN: parameters may be partly updated; load a checkpoint. With
- *     MUONRT_COMMIT_EAGER, an update that is not finite also causes this error.
+ *     MUONRT_COMMIT_EAGER, a non-finite update also causes this error.
  *   - MUONRT_ERROR_NOT_SUPPORTED: `stream` of `args`, or a stream that it waits for, is being
  *     captured into a graph.
  *   - MUONRT_ERROR_INVALID_STATE: an earlier error has made the optimizer unusable. Only this rank
@@ -331,8 +331,8 @@ MUONRT_API muonrt_status_t muonrt_optimizer_set_group(muonrt_optimizer_t* optimi
  * may also be its master weight rounded in the other direction.
  *
  * After a fault, ranks may return different statuses for the same step: before the vote one may
- * return MUONRT_ERROR_COMM, another _TIMEOUT or _UNDECIDED; during the vote a rank may return
- * MUONRT_OK, and the others _UNDECIDED. muonrt_optimizer_recover() brings them to the same state.
+ * return MUONRT_ERROR_COMM, another _TIMEOUT or _UNDECIDED; during the vote one may return
+ * MUONRT_OK, the others _UNDECIDED. muonrt_optimizer_recover() brings them to the same state.
  *
  * If the work on `stream` of `args` does not finish within `timeout_ms`, the step returns
  * MUONRT_ERROR_TIMEOUT, and the optimizer is unusable even if this work ends later. Enqueued work
@@ -378,8 +378,8 @@ MUONRT_API muonrt_status_t muonrt_optimizer_get_step(int64_t* step,
 /**
  * Sets the number of committed steps, to resume training.
  *
- * The call also sets the update count of every parameter to `step` divided by `update_every` of its
- * group. For parameters that were inactive in some steps, call
+ * The call also sets the update count of every parameter to `step` divided by its group's
+ * `update_every`. For parameters that were inactive in some steps, call
  * muonrt_optimizer_set_update_count() afterwards.
  *
  * Threads: one at a time per optimizer, between steps. Collective: no, but every rank must set the

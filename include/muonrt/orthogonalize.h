@@ -9,7 +9,7 @@
  *
  * @par Tensors
  * A tensor has 2 to MUONRT_MAX_DIMS dimensions. The last two are the rows and columns of a matrix;
- * the others, if any, form a batch. The results for a batch are those for its matrices one by one.
+ * the others, if any, form a batch. A batch gives the same results as its matrices one by one.
  * Sizes may be 0. Strides are not negative, and within a matrix the rows or the columns are
  * contiguous, so that transposed matrices and slices need no copy. Elements are f32, bf16 or f16,
  * in memory of the orthogonalizer's device.
@@ -19,11 +19,11 @@
  * @par CUDA
  * Functions enqueue their work on the caller's stream and return; the host does not wait. The first
  * call with certain shapes, strides and dtypes allocates memory and may wait for the device. Later
- * calls with the same shapes, strides and dtypes do neither, even at other addresses, and may be
- * captured into a CUDA graph. All calls with the same orthogonalizer use the same workspace, so
- * make them on one stream, or order the streams with events. Do not launch a graph with captured
- * calls after the orthogonalizer has been destroyed. Smaller workspaces of earlier calls remain
- * allocated, so begin with the largest matrices.
+ * calls with the same shapes, strides and dtypes do neither, even if the tensors are at different
+ * addresses, and may be captured into a CUDA graph. All calls with the same orthogonalizer use the
+ * same workspace, so make them on one stream, or order the streams with events. Do not launch a
+ * graph with captured calls after the orthogonalizer has been destroyed. Smaller workspaces of
+ * earlier calls remain allocated, so begin with the largest matrices.
  *
  * On the host, functions return when the results have been written.
  *
@@ -50,19 +50,19 @@ typedef struct muonrt_orthogonalizer muonrt_orthogonalizer_t;
  * Threads: any. Collective: no.
  *
  * @param[out] orthogonalizer  The orthogonalizer.
- * @param[in]  options         Options of an optimizer, of which these have an effect: `device`,
- *                             `device_index`, `threads`, and in `tuning` and `debug`
+ * @param[in]  options         Optimizer options. Only these have an effect: `device`,
+ *                             `device_index`, `threads`, and, in `tuning` and `debug`,
  *                             `iteration_dtype`, `symmetric`, `allocator` and `portable_gemm`. NULL
  *                             means the defaults: the host, with one thread.
- * @param[in]  group           A group of Muon, of which these fields have an effect:
- *                             `coefficients`, `steps`, `lower_bound`, `cushion`, `safety`,
- *                             `safety_mode`, `normalize`, `normalize_eps`, `custom`, `form`,
- *                             `gram_restarts`, `iteration_dtype`, `row_scaling` and `renormalize`.
- *                             NULL means the defaults.
+ * @param[in]  group           A Muon group. Only these fields have an effect: `coefficients`,
+ *                             `steps`, `lower_bound`, `cushion`, `safety`, `safety_mode`,
+ *                             `normalize`, `normalize_eps`, `custom`, `form`, `gram_restarts`,
+ *                             `iteration_dtype`, `row_scaling` and `renormalize`. NULL means the
+ *                             defaults.
  *
  * @return MUONRT_OK, or
  *   - MUONRT_ERROR_INVALID_ARGUMENT: `orthogonalizer` is NULL, a setting is out of range, `group`
- *     is one of AdamW, or muonrt_optimizer_create() would reject the coefficients;
+ *     is an AdamW group, or muonrt_optimizer_create() would reject the coefficients;
  *   - MUONRT_ERROR_NOT_SUPPORTED: this build or machine does not have the device, or the Gram form
  *     is not safe with `gram_restarts`;
  *   - MUONRT_ERROR_DEVICE: the device index does not exist, or a GPU reported an error;
@@ -100,16 +100,16 @@ MUONRT_API void muonrt_orthogonalizer_destroy(muonrt_orthogonalizer_t* orthogona
  *
  * @param[out] out             The results: a tensor with the shape of `x`, of any dtype and
  * strides.
- * @param[out] nonfinite       Address in memory of the device that receives 1 if an element of `x`
- *                             is not finite, otherwise 0. On CUDA, work on the stream writes it.
- *                             May be NULL.
+ * @param[out] nonfinite       Address in the device's memory, at which the call writes 1 if an
+ *                             element of `x` is not finite, otherwise 0. On CUDA, work on the
+ *                             stream writes it. May be NULL.
  * @param[in]  orthogonalizer  The orthogonalizer.
  * @param[in]  x               The matrices. For `row_scaling` and `renormalize`, rows are outputs.
  * @param[in]  stream          CUDA: the cudaStream_t; NULL means the default stream. Host: NULL.
  *
  * @return MUONRT_OK, MUONRT_SKIPPED, or
- *   - MUONRT_ERROR_INVALID_ARGUMENT: a tensor is invalid or on another device, shapes differ, or
- *     `out` overlaps itself or `x`. Nothing has then been written;
+ *   - MUONRT_ERROR_INVALID_ARGUMENT: a tensor is invalid or on a different device, shapes differ,
+ *     or `out` overlaps itself or `x`. Nothing has then been written;
  *   - MUONRT_ERROR_NOT_SUPPORTED: the stream is being captured, and the orthogonalizer has not been
  *     called with these shapes, strides and dtypes before;
  *   - MUONRT_ERROR_DEVICE;
@@ -125,9 +125,8 @@ MUONRT_API muonrt_status_t muonrt_orthogonalize(const muonrt_dltensor_t* out, in
  *
  * A step of Newton-Schulz computes X' = a X + Z X with R = X X^T and Z = b R + c R^2. Both R and Z
  * are such products: (alpha, A, beta, D) is (1, X, 0, NULL) for R and (c, R, b, R) for Z. C is
- * exactly symmetric. Products are summed in f32 and rounded once. Elements that are not finite
- * propagate as in IEEE arithmetic. The settings of Newton-Schulz in the orthogonalizer have no
- * effect.
+ * exactly symmetric. Products are summed in f32 and rounded once. Non-finite elements propagate as
+ * in IEEE arithmetic. The settings of Newton-Schulz in the orthogonalizer have no effect.
  *
  * Threads: one at a time per orthogonalizer. Collective: no.
  *

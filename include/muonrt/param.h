@@ -60,7 +60,7 @@ enum muonrt_view {
 };
 
 /**
- * A part of each matrix of a parameter, which Muon orthogonalizes as a separate matrix.
+ * A part of each matrix of a parameter. Muon orthogonalizes the part as a separate matrix.
  *
  * A part is a set of rows and columns, for example the query rows of a fused QKV weight, one head,
  * or one half of gate_up. The scale of its update follows from the shape of the part; see
@@ -129,10 +129,10 @@ typedef struct muonrt_part {
  *     gamma of the key head for `rope` rows.
  *   - MUONRT_QK_MLA_KEY_VALUE: kv_heads x (nope + v_dim) rows; gamma^(1 - e) of the key head for
  *     `nope` rows, 1 for values.
- *   - MUONRT_QK_QKV: (heads + 2 kv_heads) x head_dim rows. For each key head they are those of its
- *     query heads, of the key head and of its value head. Queries and keys have the factors above,
- *     and values the factor 1.
- *   - MUONRT_QK_QKV_BLOCKS: as MUONRT_QK_QKV, but with the rows of all query heads first, then of
+ *   - MUONRT_QK_QKV: (heads + 2 kv_heads) x head_dim rows. For each key head these are the rows of
+ *     its query heads, then of the key head itself, then of its value head. Queries and keys have
+ *     the factors above, and values the factor 1.
+ *   - MUONRT_QK_QKV_BLOCKS: like MUONRT_QK_QKV, but with the rows of all query heads first, then of
  *     all key heads, then of all value heads.
  *
  * With MUONRT_QK_FROM_NAME, muonrt reads the kind and the layer from the name of the parameter, as
@@ -306,9 +306,9 @@ typedef struct muonrt_param {
   int32_t transposed;
 
   /**
-   * Layout of the gradient if it differs from `layout` in its placements or has partial dimensions.
-   * If this field is set, the owners hold the state of the parameter, and `layout` must not have
-   * partial dimensions. Default: NULL, which means `layout`.
+   * Layout of the gradient, for gradients whose placements differ from those of `layout` and for
+   * gradients with partial dimensions. If this field is set, the owners hold the state of the
+   * parameter, and `layout` must not have partial dimensions. Default: NULL, which means `layout`.
    */
   const muonrt_layout_t* grad_layout;
 

@@ -37,41 +37,41 @@ typedef struct muonrt_plan_summary {
   /** Number of ranks. */
   int32_t world;
 
-  /** Number of parameters, and of those for Muon. */
+  /** Number of all parameters, and number of Muon parameters. */
   int64_t params, muon_params;
 
-  /** Number of elements of all parameters, and of those for Muon. */
+  /** Number of elements of all parameters, and of the Muon parameters. */
   int64_t elements, muon_elements;
 
   /**
-   * Number of matrices that are orthogonalized in a step. Experts and parts count each, and so do
-   * the repetitions of MUONRT_REPLICA_MODE_EACH.
+   * Number of matrices that are orthogonalized in a step. Each expert and each part counts as a
+   * matrix, and so does each repetition with MUONRT_REPLICA_MODE_EACH.
    */
   int64_t matrices;
 
   /** Number of chunks. */
   int64_t chunks;
 
-  /** FLOP of the products of a step on all ranks. Symmetric products count half. */
+  /** FLOP of a step's matrix products on all ranks. Symmetric products count half. */
   double flops;
 
   /**
-   * Cost of the products of the busiest rank, and a lower bound that no choice of owners can beat.
-   * The cost of a product is 2^20 for its launch, plus the larger of two numbers: its FLOP, and 256
-   * times the number of elements that it reads or writes.
+   * Cost of the busiest rank's matrix products, and a lower bound of this cost for any choice of
+   * owners. The cost of a product is 2^20 for its launch, plus the larger of two numbers: its FLOP
+   * count, and 256 times the number of elements that it reads or writes.
    */
   double makespan, lower_bound;
 
   /** Bytes that are sent between ranks in a step. */
   int64_t moved_bytes;
 
-  /** The part of these bytes whose exchange can run while matrices are orthogonalized. */
+  /** The part of `moved_bytes` that can be exchanged while matrices are orthogonalized. */
   int64_t hidden_bytes;
 
   /** Largest number of ranks to which a rank sends in one exchange. */
   int64_t peers;
 
-  /** The first of the ranks that need the most memory; see muonrt_plan_get_rank(). */
+  /** Rank that needs the most memory (the lowest, if several do); see muonrt_plan_get_rank(). */
   int32_t largest_rank;
 
   /** Reserved; 0. */
@@ -111,13 +111,13 @@ typedef struct muonrt_plan_rank {
   /** Number of chunks in which the rank takes part. */
   int64_t chunks;
 
-  /** Cost of its products, in the unit of `makespan`. */
+  /** Cost of the rank's matrix products, in the unit of `makespan`. */
   double cost;
 
   /** Number of messages to other ranks in a step. */
   int64_t messages;
 
-  /** Bytes to and from other ranks in a step. */
+  /** Bytes sent to and received from other ranks in a step. */
   int64_t sent_bytes, received_bytes;
 
   /** The parameters, and the gradients in the layout and dtype in which a step reads them. */
@@ -168,28 +168,28 @@ typedef struct muonrt_plan_time {
   /** Size of the struct in bytes; set by muonrt_plan_time_init(). */
   uint32_t struct_size;
 
-  /** The simulated rank that has the most products and local work. */
+  /** The simulated rank with the most work, matrix products and local work together. */
   int32_t rank;
 
-  /** Seconds until the last rank has finished. */
+  /** Time in seconds until the last rank has finished. */
   double step_seconds;
 
-  /** Seconds that this rank computes matrix products. */
+  /** Time in seconds in which this rank computes matrix products. */
   double products_seconds;
 
-  /** Seconds of passes over memory: packs, unpacks, the normalization and commits. */
+  /** Time in seconds of passes over memory: packing, unpacking, normalizing and committing. */
   double local_seconds;
 
   /**
-   * Seconds of exchanges and the vote, including the wait for other ranks. They may overlap with
-   * other work.
+   * Time in seconds of the exchanges and the vote, including the wait for other ranks. Exchanges
+   * may overlap with other work.
    */
   double exchange_seconds;
 
   /** The part of `exchange_seconds` that does not overlap with other work. */
   double exposed_seconds;
 
-  /** Seconds that the device waits until the host has enqueued its work. */
+  /** Time in seconds in which the device waits for the host to enqueue work. */
   double launch_seconds;
 
   /** Bytes that this rank sends to other ranks. */
@@ -204,7 +204,7 @@ typedef struct muonrt_plan_time {
   /** Memory of one device of the machine; compare it with `total_bytes` of `largest_rank`. */
   int64_t device_bytes;
 
-  /** Number of simulated ranks: all, or the busiest ones of more than 64. */
+  /** Number of simulated ranks: all ranks, or only the busiest ones if there are more than 64. */
   int32_t simulated_ranks;
 
   /** 1 if the rank that needs the most memory fits into `device_bytes`, otherwise 0. */
@@ -256,7 +256,7 @@ MUONRT_API muonrt_status_t muonrt_plan_create(muonrt_plan_t** plan, int32_t worl
                                               const muonrt_param_t* params, int64_t n_params);
 
 /**
- * Makes a plan of an existing optimizer, which is independent of it afterwards.
+ * Creates a plan from an existing optimizer. The plan does not depend on the optimizer afterwards.
  *
  * Threads: one at a time per optimizer. Collective: no.
  *
@@ -331,11 +331,11 @@ MUONRT_API muonrt_status_t muonrt_plan_get_rank(muonrt_plan_rank_t* info, const 
  *
  * @return MUONRT_OK, or
  *   - MUONRT_ERROR_INVALID_ARGUMENT: a pointer is NULL, `time` is not initialized, the name is
- *     unknown, a field of the profile is missing or out of range, or the plan is for another kind
- *     of device; the message names the problem;
+ *     unknown, a field of the profile is missing or out of range, or the plan is for a different
+ *     kind of device; the message names the problem;
  *   - MUONRT_ERROR_CORRUPT: the JSON text is invalid;
- *   - MUONRT_ERROR_NOT_SUPPORTED: the caller's functions gather and redistribute, and their time is
- *     unknown;
+ *   - MUONRT_ERROR_NOT_SUPPORTED: the caller's functions exchange the data (`gather`,
+ *     `redistribute`), and the time that they take is unknown;
  *   - MUONRT_ERROR_OUT_OF_MEMORY.
  */
 MUONRT_API muonrt_status_t muonrt_plan_get_time(muonrt_plan_time_t* time, const muonrt_plan_t* plan,

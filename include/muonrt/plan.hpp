@@ -18,7 +18,7 @@ inline namespace v0 {
 /// muonrt_plan_destroy().
 class Plan {
  public:
-  /// Plans an optimizer; muonrt_plan_create().
+  /// Plans an optimizer; see muonrt_plan_create().
   /// @param world     The number of ranks.
   /// @param settings  The options, for example from options().
   /// @param groups    The groups, in the order of the indices in `params`.
@@ -31,30 +31,30 @@ class Plan {
                              static_cast<int64_t>(params.size())));
     handle_.reset(handle);
   }
-  /// Makes a plan of an existing optimizer; muonrt_plan_create_from_optimizer().
+  /// Creates a plan from an existing optimizer; see muonrt_plan_create_from_optimizer().
   explicit Plan(const muonrt_optimizer_t* optimizer) {
     handle_.reset(detail::value<muonrt_plan_t*>(muonrt_plan_create_from_optimizer, optimizer));
   }
-  /// @return The numbers of the plan; muonrt_plan_get_summary().
+  /// @return The numbers of the plan; see muonrt_plan_get_summary().
   muonrt_plan_summary_t summary() const {
     auto out = detail::filled(muonrt_plan_summary_init_sized);
     check(muonrt_plan_get_summary(&out, get()));
     return out;
   }
-  /// @return The memory and the work of a rank; muonrt_plan_get_rank().
+  /// @return The memory and the work of a rank; see muonrt_plan_get_rank().
   muonrt_plan_rank_t rank(int32_t rank) const {
     auto out = detail::filled(muonrt_plan_rank_init_sized);
     check(muonrt_plan_get_rank(&out, get(), rank));
     return out;
   }
-  /// @return The time of a step on a machine; muonrt_plan_get_time().
-  /// @param machine  Its name, or the JSON text of a profile.
+  /// @return The time of a step on a machine; see muonrt_plan_get_time().
+  /// @param machine  The machine's name, or the JSON text of a profile.
   muonrt_plan_time_t time(const std::string& machine) const {
     auto out = detail::filled(muonrt_plan_time_init_sized);
     check(muonrt_plan_get_time(&out, get(), machine.c_str()));
     return out;
   }
-  /// @return The plan as text or JSON; muonrt_plan_describe().
+  /// @return The plan as text or JSON; see muonrt_plan_describe().
   std::string describe(enum muonrt_format format = MUONRT_FORMAT_TEXT, int64_t max_rows = 0) const {
     return detail::text([&](char* buffer, int64_t capacity, int64_t* needed) {
       return muonrt_plan_describe(buffer, capacity, needed, get(), format, max_rows);

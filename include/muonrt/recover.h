@@ -37,7 +37,7 @@ enum muonrt_survivor_policy {
   /**
    * Any number. This policy is unsafe: if a network failure has split the ranks into two parts, the
    * parts may come to different results. Use it only if you are certain that all other ranks have
-   * ended.
+   * exited.
    */
   MUONRT_SURVIVORS_ANY = 1
 };
@@ -80,7 +80,7 @@ MUONRT_API void muonrt_recovery_init_sized(muonrt_recovery_t* recovery, uint32_t
 /**
  * Settles a failed step among the surviving ranks.
  *
- * The ranks vote on whether to commit a step. If a rank ends during this vote, some ranks may have
+ * The ranks vote on whether to commit a step. If a rank exits during this vote, some ranks may have
  * committed the step while others do not know the result. If a survivor has committed the step,
  * this call also commits it on the other survivors, which have already received and stored their
  * updates. If no survivor has committed the step, the call discards it.
@@ -91,10 +91,11 @@ MUONRT_API void muonrt_recovery_init_sized(muonrt_recovery_t* recovery, uint32_t
  * muonrt_optimizer_copy_state(), or read the state yourself (muonrt/state.h).
  *
  * Call it after a step has returned MUONRT_ERROR_COMM, _TIMEOUT, _ABORTED or _UNDECIDED on some
- * ranks. After the first three no rank has committed that step, but a peer may still not know the
- * result of the step before it. Every survivor must call it, including those on which no step has
- * failed. You may call it again, with the same or other survivors. Until it has returned, do not
- * unbind the gradients of the failed step, and do not change gradients, parameters or state.
+ * ranks. After MUONRT_ERROR_COMM, _TIMEOUT and _ABORTED no rank has committed the failed step, but
+ * a peer may still not know the result of the preceding step. Every survivor must call it,
+ * including those on which no step has failed. You may call it again, with the same or with
+ * different survivors. Until it has returned, do not unbind the gradients of the failed step, and
+ * do not change gradients, parameters or state.
  *
  * Threads: one at a time per optimizer. Collective: over `survivors`. Blocking; the timeout of
  * `survivors` limits every wait.
@@ -129,15 +130,15 @@ MUONRT_API muonrt_status_t muonrt_optimizer_recover(muonrt_optimizer_t* optimize
                                                     muonrt_recovery_t* recovery);
 
 /**
- * Copies the parameters and the whole state of one optimizer to another one, which may have other
- * ranks, another mesh and other layouts.
+ * Copies the parameters and the whole state of one optimizer to another optimizer. The other
+ * optimizer may have different ranks, a different mesh and different layouts.
  *
  * Use it after muonrt_optimizer_recover(): create the optimizer `to` over the surviving ranks and
- * any new ranks, then call this function. It sets the parameters in the buffers of `to`, momentum
- * and moments, master weights, remainders, the number of committed steps, the update counts, the
- * seed and the keys of stochastic rounding. The result is bitwise identical to saving a checkpoint
- * of `from`, including parameters, and loading it into `to`. The caller must restore everything
- * else, such as the data loader.
+ * any new ranks, then call this function. It copies the parameters to the buffers of `to`. It also
+ * copies momentum and moments, master weights, remainders, the number of committed steps, the
+ * update counts, and the seed and keys of stochastic rounding. The result is bitwise identical to
+ * saving a checkpoint of `from`, including parameters, and loading it into `to`. The caller must
+ * restore everything else, such as the data loader.
  *
  * If a rank passes `to`, it can receive its elements from any rank that passes `from`. Every
  * element must still exist on one of these ranks; if a rank that held it is lost, a replica on
@@ -147,8 +148,9 @@ MUONRT_API muonrt_status_t muonrt_optimizer_recover(muonrt_optimizer_t* optimize
  * parameter, `to` may use the same buffer as `from` only if this rank holds the same elements in
  * both. Otherwise the buffers must not overlap.
  *
- * In addition to the state itself, a rank needs memory for the list of all shards of `from` and for
- * elements: the larger of about 64 MiB and 256 KiB for each rank of `to`.
+ * In addition to the state itself, a rank needs memory for the list of all shards of `from`, and
+ * for a buffer of elements. The size of this buffer is about 64 MiB, or 256 KiB times the number of
+ * ranks of `to` if that is larger.
  *
  * Threads: one at a time per optimizer. Collective: over the ranks of `to`. Blocking; the timeout
  * of `to` limits every wait.
@@ -163,7 +165,7 @@ MUONRT_API muonrt_status_t muonrt_optimizer_recover(muonrt_optimizer_t* optimize
  *
  * The following errors are returned on every rank, and nothing has changed:
  *   - MUONRT_ERROR_INVALID_ARGUMENT: `from` is invalid, is `to`, or is NULL on every rank; it has
- *     other parameters, dtypes or kinds of state; memory overlaps; or elements are lost. In the
+ *     different parameters, dtypes or kinds of state; memory overlaps; or elements are lost. In the
  *     last case the message names the parameter, the kind of state and the first lost index.
  *   - MUONRT_ERROR_INVALID_STATE: `to` is unusable or saves in the background, or the state of
  *     `from` is not finite.

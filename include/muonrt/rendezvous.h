@@ -44,11 +44,11 @@ typedef struct muonrt_tcp_options {
 
   /**
    * The only network interface to use on this machine, given by its name ("eth0") or one of its
-   * addresses. Rank 0 listens at those addresses of the host in `address` that belong to the
-   * interface, or, if there are none, at the interface's first address of the same family. The
-   * other ranks connect from the interface. Default: NULL, which means that rank 0 listens at all
-   * addresses of the host in `address`, and the operating system selects the interface from which
-   * the other ranks connect.
+   * addresses. Of the addresses of the host in `address`, rank 0 listens at those that belong to
+   * the interface. If there are none, rank 0 listens at the interface's first address of the same
+   * family. The other ranks connect from the interface. Default: NULL, which means that rank 0
+   * listens at all addresses of the host in `address`, and the operating system selects the
+   * interface from which the other ranks connect.
    */
   const char* interface_name;
 
@@ -112,9 +112,9 @@ MUONRT_API void muonrt_tcp_options_init_sized(muonrt_tcp_options_t* options, uin
  * Creates a communicator over TCP whose ranks find each other at an address.
  *
  * Rank 0 listens at `address`, and the other ranks connect to it. They retry until rank 0 listens
- * and its name can be resolved. Rank 0 must be able to resolve its own name without retrying. When
- * two ranks exchange data for the first time, the higher rank connects to the lower one, at the
- * address at which rank 0 sees it.
+ * and the name of rank 0 can be resolved. Rank 0 must be able to resolve its own name without
+ * retrying. When two ranks exchange data for the first time, the higher rank connects to the lower
+ * one, at the address at which rank 0 sees it.
  *
  * @code
  * muonrt_tcp_options_t options;
@@ -145,8 +145,8 @@ MUONRT_API void muonrt_tcp_options_init_sized(muonrt_tcp_options_t* options, uin
  * @par End of rank 0
  * Rank 0 forwards errors to the other ranks. Destroy its communicator last, even if an error has
  * occurred; otherwise, after an error, the other ranks may wait until their timeouts. Destroy it
- * before its process ends: if the process ends first, all operations of the other ranks return
- * MUONRT_ERROR_COMM.
+ * before the process of rank 0 exits: if the process exits first, all operations of the other ranks
+ * return MUONRT_ERROR_COMM.
  *
  * @param[out] comm     The new communicator; NULL on error. Destroy it with muonrt_comm_destroy().
  * @param[in]  options  The options of this rank. muonrt keeps no pointer to them.
@@ -215,12 +215,12 @@ typedef struct muonrt_folder_options {
   int64_t secret_bytes;
 
   /**
-   * As in muonrt_tcp_options_t. Rank 0 listens for all other ranks at a port of the range, at each
-   * address of its machine. Default: 0 and 0, which means any free port.
+   * The range of ports; see muonrt_tcp_options_t. Rank 0 listens for all other ranks at a port of
+   * the range, at each address of its machine. Default: 0 and 0, which means any free port.
    */
   int32_t first_port, last_port;
 
-  /** As in muonrt_tcp_options_t. Default: NULL. */
+  /** See muonrt_tcp_options_t. Default: NULL. */
   int32_t (*interrupted)(void* state);
 
   /** The argument of `interrupted`. Default: NULL. */
@@ -254,7 +254,7 @@ MUONRT_API void muonrt_folder_options_init_sized(muonrt_folder_options_t* option
  *
  * @par The file
  * - Rank 0 removes the file before the call returns, even after an error. If its process is killed
- *   before that, the file remains, and the next run needs another `run_id`.
+ *   before that, the file remains, and the next run needs a different `run_id`.
  *   - Only the user of rank 0 can read the file, so run all ranks as the same user (or root).
  *   - Every process that can read the file can connect, unless you set `secret`. A process that can
  *     write to the folder can make the call fail, even if you set `secret`.
@@ -265,10 +265,10 @@ MUONRT_API void muonrt_folder_options_init_sized(muonrt_folder_options_t* option
  * @return The statuses of muonrt_comm_create_tcp() except CALLBACK, or
  *   - MUONRT_ERROR_IO: the folder cannot be opened, or the file cannot be written or read;
  *   - MUONRT_ERROR_INVALID_STATE: on rank 0, the file exists already; on the others, the file
- *     belongs to another user, and this rank is not allowed to read it or has no secret;
+ *     belongs to a different user, and this rank is not allowed to read it or has no secret;
  *   - MUONRT_ERROR_CORRUPT: the file is not one that rank 0 has written; check which processes
  *     write to the folder, and whether all ranks use the same version of muonrt;
- *   - MUONRT_ERROR_COMM: the file was written with another secret or by an earlier run. Rank 0
+ *   - MUONRT_ERROR_COMM: the file was written with a different secret or by an earlier run. Rank 0
  *     continues to wait.
  */
 MUONRT_API muonrt_status_t muonrt_comm_create_folder(muonrt_comm_t** comm,

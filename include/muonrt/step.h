@@ -34,10 +34,10 @@ typedef struct muonrt_step_args {
 
   /**
    * Learning rate of all groups: finite, >= 0. Its product with all lr_factors must be
-   * representable in f32. A single rate is rejected if a Muon group whose `scale_rule` is not
-   * MUONRT_SCALE_MATCH_RMS and an AdamW group have the same `lr_factor`, unless one of them has no
-   * parameters. These groups need different rates, so set `group_lrs` instead. Default: NaN, which
-   * is rejected.
+   * representable in f32. `lr` is rejected if an AdamW group has the same `lr_factor` as a Muon
+   * group whose `scale_rule` is not MUONRT_SCALE_MATCH_RMS, unless one of the two groups has no
+   * parameters. Such groups need different learning rates, so set `group_lrs` instead. Default:
+   * NaN, which is rejected.
    */
   double lr;
 
@@ -77,8 +77,8 @@ typedef struct muonrt_step_args {
 
   /**
    * Largest attention logit of each query head on this rank, for QK-clip: first all heads of the
-   * lowest layer, then all heads of the next layer; -inf for a head that this rank does not
-   * compute. The step uses the maximum over all ranks. If a value is +inf or NaN, the step is
+   * lowest layer, then all heads of the next layer, and so on; -inf for a head that this rank does
+   * not compute. The step uses the maximum over all ranks. If a value is +inf or NaN, the step is
    * skipped. Default: NULL, which means -inf for every head.
    */
   const float* qk_logits;
@@ -164,13 +164,13 @@ typedef struct muonrt_step_report {
   /** Time of the whole call. */
   double seconds;
 
-  /** Time in which local data was packed, unpacked and committed. */
+  /** Time spent packing, unpacking and committing local data. */
   double local_seconds;
 
-  /** Time of normalization and of the matrix products of Newton-Schulz. */
+  /** Time spent on normalization and on the matrix products of Newton-Schulz. */
   double gemm_seconds;
 
-  /** Sum of the times of all exchanges. */
+  /** Total time of all exchanges. */
   double exchange_seconds;
 
   /** `seconds` minus `local_seconds` and `gemm_seconds`, at least 0. */
@@ -204,8 +204,8 @@ typedef struct muonrt_step_report {
   /**
    * In the first step, the index of the Muon parameter with the largest update relative to its
    * weights, if the RMS of that update is above 5% of the RMS of the weights. The learning rate was
-   * then probably chosen for another `scale_rule`. Otherwise, and in later steps, -1. The value is
-   * the same on all ranks and does not depend on the mesh.
+   * then probably chosen for a different `scale_rule`. Otherwise, and in later steps, -1. The value
+   * is the same on all ranks and does not depend on the mesh.
    *
    * muonrt computes the RMS of the update from the learning rate, its factors and the scale, as if
    * the gradient were a matrix of full rank. It ignores parameters whose weights or gradient are

@@ -17,9 +17,9 @@
  *
  * @par What the caller may access while a step is in flight
  *   - CUDA: the call makes `stream` of muonrt_step_args_t wait for the end of the step. Work that
- *     you enqueue on this stream afterwards, and work on other streams that waits for it, may read
- *     and write parameters and gradients. It may also overwrite or free the memory to which
- *     pointers in the arguments refer. If the step is not committed, this work reads the old
+ *     you enqueue on this stream afterwards, and work on other streams that waits for this work,
+ *     may read and write parameters and gradients. It may also overwrite or free the memory to
+ *     which pointers in the arguments refer. If the step is not committed, this work reads the old
  *     parameters. Any other access, including one from the host, is a data race.
  *   - Host: the step reads gradients and writes parameters until muonrt_optimizer_wait() returns.
  *     Until then, the caller may read gradients but not write them, and may neither read nor write
@@ -46,11 +46,11 @@
  *   - muonrt_comm_abort() ends the step with an error, as it does for muonrt_optimizer_step().
  *
  * @par Progress
- * On CUDA the GPU executes the step; on the host, threads of muonrt execute it. If only the
- * caller's thread may use the communicator (`caller_thread_only` of muonrt_transport_t, or MPI
- * without MPI_THREAD_MULTIPLE), exchanges run only inside muonrt_optimizer_wait(). In all other
- * cases, muonrt may call the caller's functions (muonrt/transport.h, muonrt/distributed.h) at any
- * time while the step is in flight.
+ * On CUDA the GPU executes the step; on the host, muonrt's threads execute it. If only the caller's
+ * thread may use the communicator (`caller_thread_only` of muonrt_transport_t, or MPI without
+ * MPI_THREAD_MULTIPLE), exchanges run only inside muonrt_optimizer_wait(). In all other cases,
+ * muonrt may call the caller's functions (muonrt/transport.h, muonrt/distributed.h) at any time
+ * while the step is in flight.
  *
  * @par Communication while a step is in flight
  *   - NCCL: enqueue collectives of other communicators on streams that wait for `stream`, because
@@ -65,9 +65,9 @@
  * that is being captured into a CUDA graph is rejected.
  *
  * Complete the step, or destroy the optimizer, before the process exits. Otherwise, on the host,
- * the threads of muonrt run while the process destroys its global objects, and the process may
- * crash. Also complete the step before fork(), because the child would otherwise inherit partly
- * written parameters.
+ * muonrt's threads run while the process destroys its global objects, and the process may crash.
+ * Also complete the step before fork(), because the child would otherwise inherit partly written
+ * parameters.
  */
 #ifndef MUONRT_STEP_ASYNC_H
 #define MUONRT_STEP_ASYNC_H
@@ -86,12 +86,12 @@ extern "C" {
  *
  * @par Waits
  * In most steps the call waits neither for the GPU nor for other ranks. It waits only
- *   - for the checks that values are finite and replicas equal: in every step until one is
+ *   - for the checks that values are finite and replicas are equal: in every step until one is
  *     committed, and in the cases that the comment of muonrt_optimizer_step() lists;
  *   - for one number from each other rank, if `block_period`, `update_every` or `omit_inactive` is
  *     set;
  *   - for the whole step if it collects statistics (`health_every`);
- *   - for every exchange, if muonrt_comm_create_staged() has created the communicator and it has
+ *   - for every exchange, if the communicator was created by muonrt_comm_create_staged() and has
  *     several ranks;
  *   - for the work on `stream` if the step has more than 512 kernels, because a GPU queues a
  *     limited number of launches;
@@ -99,9 +99,9 @@ extern "C" {
  *   - for an earlier step that is still in flight.
  *
  * @param[in] optimizer  The optimizer.
- * @param[in] args       The arguments of the step. You may free the struct after the call; the top
- *                       of this file says how long the memory to which it points must remain
- *                       unchanged.
+ * @param[in] args       The arguments of the step. You may free the struct after the call, but the
+ *                       memory to which it points must remain unchanged for longer; see the top of
+ *                       this file.
  *
  * @return MUONRT_OK if the step is now in flight. muonrt_optimizer_wait() then reports invalid
  * arguments, differences between ranks, and faults. If the call returns an error, no step is in
@@ -120,13 +120,13 @@ MUONRT_API muonrt_status_t muonrt_optimizer_step_async(muonrt_optimizer_t* optim
 /**
  * Completes the step in flight, and returns what muonrt_optimizer_step() would have returned.
  *
- * Threads: one at a time per optimizer; any thread that may use the communicator. Collective: over
- * the optimizer's ranks, because after a step that was skipped or rejected the ranks exchange the
- * reason. Blocking.
+ * Threads: any thread that may use the communicator, but one at a time per optimizer. Collective:
+ * over the optimizer's ranks, because after a step that was skipped or rejected the ranks exchange
+ * the reason. Blocking.
  *
  * @param[out] report     What the step did; unchanged if an error is returned. `seconds` is the
- *                        time from the call of muonrt_optimizer_step_async() to the end of this
- *                        one. May be NULL.
+ *                        time from the call to muonrt_optimizer_step_async() until this call
+ *                        returns. May be NULL.
  * @param[in]  optimizer  The optimizer.
  *
  * @return The status of the step; see muonrt_optimizer_step(). Also

@@ -1,7 +1,7 @@
 /**
  * @file muonrt/strategies.h
- * Functions that make meshes and placements from the information that a trainer has: a submesh of
- * each rank, the names of mesh dimensions, or the placements of a DTensor.
+ * Functions that make meshes and placements from the information that a trainer has: each rank's
+ * submesh, the names of mesh dimensions, or the placements of a DTensor.
  *
  * If the tensor is replicated over all ranks, or if there is only one rank, no layout is needed:
  * pass NULL.
@@ -71,9 +71,9 @@ MUONRT_API void muonrt_mesh_storage_init_sized(muonrt_mesh_storage_t* storage, u
  *
  * Threads: any. Collective: no; collect `submeshes` with muonrt_comm_allgather().
  *
- * @param[out] lifted      The layout. It points to `mesh`, to `placements` and to everything that
- *                         `layout` points to, so keep them while you use it. The function writes
- *                         as many bytes as the struct has in version 0.1.
+ * @param[out] lifted      The layout. It holds pointers to `mesh`, to `placements` and to
+ *                         everything that `layout` points to; all of these must outlive the layout.
+ *                         The function writes as many bytes as the struct has in version 0.1.
  * @param[out] mesh        The mesh of `lifted`; it points into `storage`. The function writes as
  *                         many bytes as the struct has in version 0.1.
  * @param[in,out] storage  Memory for the mesh. Call muonrt_mesh_storage_init() on it first.
@@ -110,15 +110,15 @@ MUONRT_API muonrt_status_t muonrt_layout_lift(muonrt_layout_t* lifted, muonrt_me
  * different parameters, so pass the mesh of a single pipeline stage.
  *
  * @par FSDP2 with TP or EP
- * FSDP2 shards the local tensors that TP and EP have left. Assume that a dimension "tp" or "ep" is
- * to the right of an FSDP dimension in the mesh, and that both shard tensor dimension 0. Then the
- * placement on the FSDP dimension is MUONRT_PLACEMENT_STRIDED_SHARD. Its `split_factor` is the
+ * FSDP2 shards the local tensors that result from TP and EP. Assume that a dimension "tp" or "ep"
+ * is to the right of an FSDP dimension in the mesh, and that both shard tensor dimension 0. Then
+ * the placement on the FSDP dimension is MUONRT_PLACEMENT_STRIDED_SHARD. Its `split_factor` is the
  * product of the sizes of these "tp" and "ep" dimensions, as in DTensor.
  *   - Example: on "fsdp" = 2, "tp" = 2 with `tp_dim` = 0, the ranks 0 to 3 hold the rows [0, 2),
- *     [4, 6), [2, 4) and [6, 8) of 8.
- *   - Set `reading` of the layout to MUONRT_READING_ORDERED, which describes the buffers of FSDP2.
- *   - If FSDP2 shards over several mesh dimensions as if they were one, list them in `flat_dims` of
- *     the layout.
+ *     [4, 6), [2, 4) and [6, 8) of 8 rows.
+ *   - Set the layout's `reading` field to MUONRT_READING_ORDERED, which describes FSDP2's buffers.
+ *   - If FSDP2 shards over several mesh dimensions as if they were one, list these dimensions in
+ *     the layout's `flat_dims` field.
  *
  * Threads: any. Collective: no.
  *
@@ -149,7 +149,7 @@ MUONRT_API muonrt_status_t muonrt_placements_from_names(muonrt_placement_t* plac
  *     shard tensor dimension 1 of the stack instead.
  *   - The ranks of "ddp" hold partial gradients (MUONRT_PLACEMENT_PARTIAL).
  *
- * Set `reading` of the layout to MUONRT_READING_ORDERED.
+ * Set the layout's `reading` field to MUONRT_READING_ORDERED.
  *
  * Threads: any. Collective: no.
  *
@@ -176,9 +176,9 @@ MUONRT_API muonrt_status_t muonrt_placements_for_tensor(muonrt_placement_t* plac
  * Parses placements from the text that a DTensor prints.
  *
  * Examples of the accepted forms: "(Shard(dim=0), Replicate())", "[_StridedShard(dim=0, sf=2),
- * Partial(sum)]", and the short form "S(0),SS(0,2),R,P". The text does not state in which order
- * several placements shard one dimension: for FSDP2 over TP or EP, also set `reading` of the layout
- * to MUONRT_READING_ORDERED.
+ * Partial(sum)]", and the short form "S(0),SS(0,2),R,P". The text does not specify the order in
+ * which several placements shard the same dimension. For FSDP2 over TP or EP, therefore also set
+ * the layout's `reading` field to MUONRT_READING_ORDERED.
  *
  * Threads: any. Collective: no.
  *

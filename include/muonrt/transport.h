@@ -53,8 +53,8 @@ typedef struct muonrt_receive {
  * other fields as needed. Pass the struct to muonrt_comm_create_callbacks(), which copies it.
  *
  * @par Order
- * muonrt calls the functions in the same order on every rank. The exception is `exchange`, in which
- * only the ranks take part that send or receive messages. If two ranks both take part in several
+ * muonrt calls the functions in the same order on every rank. The exception is `exchange`: only
+ * ranks that send or receive messages take part in it. If two ranks both take part in several
  * exchanges, they run these exchanges in the same order.
  *
  * @par Blocking
@@ -75,7 +75,7 @@ typedef struct muonrt_receive {
  *
  * @par Errors
  * A function reports an error by returning any value other than MUONRT_OK. muonrt treats
- * MUONRT_SKIPPED, and any value that is not a status of muonrt, as MUONRT_ERROR_COMM. Before a
+ * MUONRT_SKIPPED, and any value that is not a muonrt status, as MUONRT_ERROR_COMM. Before a
  * function returns an error, it writes a text that names the ranks concerned to `message`. The text
  * ends with a zero and has at most `message_capacity` (> 0) bytes in total; muonrt sets it to ""
  * before the call. After an error the communicator calls only `abort`, `get_published_error` and
@@ -126,17 +126,17 @@ typedef struct muonrt_transport {
                                int64_t timeout_ms, char* message, int64_t message_capacity);
 
   /**
-   * Sets each of the `n` (> 0) elements of `out` to the maximum over all ranks of the same element
-   * of `in`. For this comparison NaN is larger than every number, and +0 is larger than -0. `in`
-   * and `out` do not overlap. Default: NULL, which makes muonrt call `allgather` instead.
+   * Sets each of the `n` (> 0) elements of `out` to the maximum of the corresponding elements of
+   * `in` on all ranks. For this comparison NaN is larger than every number, and +0 is larger than
+   * -0. `in` and `out` do not overlap. Default: NULL, which makes muonrt call `allgather` instead.
    */
   muonrt_status_t (*reduce_max)(void* state, const float* in, float* out, int64_t n,
                                 int64_t timeout_ms, char* message, int64_t message_capacity);
 
   /**
-   * Sets each of the `n` (> 0) elements of `out` to the sum over all ranks of the same element of
-   * `in`, modulo 2^64. `in` and `out` do not overlap. Default: NULL, which makes muonrt call
-   * `allgather` instead.
+   * Sets each of the `n` (> 0) elements of `out` to the sum, modulo 2^64, of the corresponding
+   * elements of `in` on all ranks. `in` and `out` do not overlap. Default: NULL, which makes muonrt
+   * call `allgather` instead.
    */
   muonrt_status_t (*reduce_sum)(void* state, const int64_t* in, int64_t* out, int64_t n,
                                 int64_t timeout_ms, char* message, int64_t message_capacity);
@@ -156,8 +156,8 @@ typedef struct muonrt_transport {
   /**
    * Publishes an error: running and later calls on every rank return the error as soon as possible.
    * Must not block. If `caller_thread_only` is 1, the thread of the next operation repeats the call
-   * with the same error, because the first call may come from another thread. Default: NULL, which
-   * means that the peers detect the error by their timeouts.
+   * with the same error, because the first call may come from a different thread. Default: NULL,
+   * which means that the peers detect the error by their timeouts.
    */
   void (*abort)(void* state, muonrt_status_t status, const char* message);
 

@@ -25,8 +25,8 @@ enum muonrt_commit {
   /**
    * Chunk by chunk (a chunk is a group of matrices), as soon as the updates of a chunk have
    * arrived. The ranks vote on the gradients before the first chunk is committed. In this mode a
-   * step does not store updates until the end, so it needs less memory. But an error after the vote
-   * ends the step with MUONRT_ERROR_TORN, and a checkpoint must then be loaded.
+   * step does not keep updates until its end, so it needs less memory. However, an error after the
+   * vote ends the step with MUONRT_ERROR_TORN, and a checkpoint must then be loaded.
    */
   MUONRT_COMMIT_EAGER = 1
 };
@@ -118,8 +118,11 @@ typedef struct muonrt_tuning_options {
   muonrt_dtype_t transport_dtype;
 
   /**
-   * Dtype of the Newton-Schulz iterates: MUONRT_DTYPE_F32, _BF16 or _F16. Default: 0, which means
-   * F32 on the host, and on CUDA BF16 in the standard form and F16 in the Gram form.
+   * Dtype of the Newton-Schulz iterates: MUONRT_DTYPE_F32, _BF16 or _F16. Default: 0. On the host
+   * the Gram form then uses F32, and the standard form BF16 if `portable_gemm` is 0 and the
+   * processor has instructions for products in bf16 (AVX512_BF16 or AMX), otherwise F32;
+   * muonrt_get_build_info() states which. On CUDA the standard form then uses BF16 and the Gram
+   * form F16.
    */
   muonrt_dtype_t iteration_dtype;
 
@@ -149,18 +152,18 @@ typedef struct muonrt_tuning_options {
   /**
    * 1: the ranks do not exchange data of the parameters in `inactive_params`. Before each step they
    * compare which parameters are active, which costs a small allgather, so set this option if large
-   * parameters are inactive in many steps. A message with active and inactive parameters is still
-   * sent from the first to the last active one, and updates that ranks forward (`max_peers`) are
-   * sent completely. Results do not change. Default: 0, which exchanges zeros for inactive
-   * parameters.
+   * parameters are inactive in many steps. If a message contains active and inactive parameters,
+   * the range from the first to the last active parameter is still sent. Updates that ranks forward
+   * (`max_peers`) are sent in full. Results do not change. Default: 0, which exchanges zeros for
+   * inactive parameters.
    */
   int32_t omit_inactive;
 
   /**
-   * Maximum size of a chunk, 0 to 2^60: the number of bytes of the whole matrices that one owner
-   * receives in the chunk, in `transport_dtype`. muonrt makes chunks smaller if exchanges can then
-   * overlap with matrix products; the printed plan shows the number of chunks. Default: 0, which
-   * means 64 MiB on the host and 256 MiB on CUDA.
+   * Maximum size of a chunk, 0 to 2^60: the size in bytes, in `transport_dtype`, of the whole
+   * matrices that one owner receives in the chunk. muonrt makes chunks smaller if exchanges can
+   * then overlap with matrix products; the printed plan shows the number of chunks. Default: 0,
+   * which means 64 MiB on the host and 256 MiB on CUDA.
    */
   int64_t chunk_bytes;
 
@@ -198,7 +201,7 @@ typedef struct muonrt_tuning_options {
   /**
    * The caller's functions that choose owners and exchange data (muonrt/distributed.h). The
    * functions and their state must remain valid until the optimizer is destroyed. Default: NULL,
-   * which uses the functions of muonrt.
+   * which uses muonrt's own functions.
    */
   const muonrt_distributed_config_t* distributed;
 

@@ -12,11 +12,11 @@ bool is_symmetric_product(const Product& p) { return p.symmetric && p.alpha != 0
 
 }  // namespace
 
-std::vector<GroupedProducts> in_lockstep(std::span<const std::vector<IterationStep>> iterations) {
+std::vector<ProductSequence> in_lockstep(std::span<const std::vector<IterationStep>> iterations) {
   std::vector<size_t> next(iterations.size(), 0);
-  std::vector<GroupedProducts> calls;
+  std::vector<ProductSequence> sequences;
   const auto take = [&](bool symmetric) {
-    GroupedProducts call;
+    ProductSequence call;
     for (size_t i = 0; i < iterations.size(); ++i) {
       if (next[i] == iterations[i].size()) continue;
       const IterationStep& step = iterations[i][next[i]];
@@ -26,17 +26,28 @@ std::vector<GroupedProducts> in_lockstep(std::span<const std::vector<IterationSt
       call.then.insert(call.then.end(), step.then.begin(), step.then.end());
     }
     if (call.products.empty()) return false;
-    calls.push_back(std::move(call));
+    if (sequences.empty() || !sequences.back().then.empty()) sequences.emplace_back();
+    ProductSequence& sequence = sequences.back();
+    sequence.products.insert(sequence.products.end(), call.products.begin(), call.products.end());
+    sequence.ends.push_back(sequence.products.size());
+    sequence.then = std::move(call.then);
     return true;
   };
   while (take(false) || take(true)) continue;
-  return calls;
+  return sequences;
 }
 
-void run(Ops& ops, Stream& stream, std::span<const GroupedProducts> calls) {
-  for (const GroupedProducts& call : calls) {
-    ops.multiply(stream, call.products);
-    for (const auto& then : call.then) then();
+void run(Ops& ops, Stream& stream, std::span<const ProductSequence> sequences) {
+  for (const ProductSequence& sequence : sequences) {
+    const std::span<const Product> all = sequence.products;
+    if (!ops.multiply_by_matrix(stream, all)) {
+      size_t begin = 0;
+      for (const size_t end : sequence.ends) {
+        ops.multiply(stream, all.subspan(begin, end - begin));
+        begin = end;
+      }
+    }
+    for (const auto& then : sequence.then) then();
   }
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <functional>
 #include <span>
 #include <vector>
@@ -15,10 +16,11 @@ struct IterationStep {
   std::vector<std::function<void()>> then;
 };
 
-/// Products of several iterations that are computed by one call of multiply(), and the ops that
-/// follow them.
-struct GroupedProducts {
+/// Products of several iterations, in calls of multiply() that no other op interrupts, and the ops
+/// that follow them.
+struct ProductSequence {
   std::vector<Product> products;
+  std::vector<size_t> ends;  // call i has the products [ends[i - 1], ends[i])
   std::vector<std::function<void()>> then;
 };
 
@@ -27,9 +29,10 @@ struct GroupedProducts {
 /// unfinished iteration is a symmetric product. These symmetric products then become one call.
 /// Therefore the number of calls with symmetric products depends only on the longest iteration, and
 /// not on the forms and lengths of the others.
-std::vector<GroupedProducts> in_lockstep(std::span<const std::vector<IterationStep>> iterations);
+std::vector<ProductSequence> in_lockstep(std::span<const std::vector<IterationStep>> iterations);
 
-/// Enqueues the calls. Does not allocate memory.
-void run(Ops& ops, Stream& stream, std::span<const GroupedProducts> calls);
+/// Enqueues the sequences, which must stay valid until their work has run. Does not allocate
+/// memory.
+void run(Ops& ops, Stream& stream, std::span<const ProductSequence> sequences);
 
 }  // namespace muonrt

@@ -27,7 +27,8 @@ bool keeps_q(const Method& method, size_t steps) {
 }
 
 /// The buffers of a workspace. `q` and `spare` exist only if a segment has two or more steps. `w`
-/// is stored in the memory of `x_next`, which the end of a segment writes.
+/// is stored in the memory of `x_next`, which the end of a segment writes. Its matrices have the
+/// stride of `x_next`, so that every matrix of `w` is in the memory of the same matrix of `x_next`.
 struct Space {
   MatrixBatch x, x_next;          // m x n
   MatrixBatch r, z, w, q, spare;  // m x m
@@ -57,6 +58,7 @@ Space carve(const MatrixRules& rules, const NewtonSchulz& settings, const Method
   take(space.r, m, m, iterate);
   take(space.z, m, m, iterate);
   space.w = space.r;
+  space.w.stride = space.x_next.stride;
   if (keeps_q(method, settings.list_of(method.form).steps.size())) {
     take(space.q, m, m, iterate);
     take(space.spare, m, m, iterate);
@@ -281,6 +283,10 @@ FormChoice permitted_form(const NewtonSchulz& settings, FormChoice wish) {
     return wish;
   }
   require_headroom(settings.list, settings.iteration);
+  // An f32 product takes twice the time of a bf16 product, which the fewer FLOPs of the Gram form
+  // make up for only in matrices with an aspect ratio above 4.
+  if (settings.iteration == DType::kBF16 && settings.gram_iteration == DType::kF32)
+    return FormChoice::kStandard;
   // With a restart before every step, the Gram form is identical to the standard form.
   const bool shorter = settings.gram_restarts.size() + 1 < settings.gram_list.steps.size();
   return shorter && has_headroom(settings.gram_list, settings.gram_iteration)
@@ -357,29 +363,14 @@ Orthogonalization::Orthogonalization(Ops& ops, Stream& stream,
     }
     results_.push_back(space.x);
   }
-  grouped_products_ = in_lockstep(iterations);
+  sequences_ = in_lockstep(iterations);
 }
 
 void Orthogonalization::enqueue() const {
   for (const Normalized& n : normalized_) ops_->normalize(*stream_, n.raw, n.x, n.how, findings_);
   for (const ScaledLines& e : equilibrated_) ops_->normuon(*stream_, e.x, e.lines, {});
-  run(*ops_, *stream_, grouped_products_);
+  run(*ops_, *stream_, sequences_);
   for (const ScaledLines& r : renormalized_) ops_->normuon(*stream_, r.x, r.lines, {});
-}
-
-std::vector<MatrixBatch> orthogonalize(Ops& ops, Stream& stream,
-                                       std::span<const OrthogonalizeArgs> batches,
-                                       Findings* findings) {
-  const Orthogonalization all(ops, stream, batches, findings);
-  all.enqueue();
-  return all.results();
-}
-
-MatrixBatch orthogonalize(Ops& ops, Stream& stream, const NewtonSchulz& settings,
-                          const Method& method, const MatrixBatch& raw, void* workspace,
-                          Findings* findings, Tally* q) {
-  const OrthogonalizeArgs batch{&settings, &method, raw, workspace, q};
-  return orthogonalize(ops, stream, std::span(&batch, 1), findings)[0];
 }
 
 void reserve(Ops& ops, const NewtonSchulz& settings, const Method& method, int64_t m, int64_t n) {

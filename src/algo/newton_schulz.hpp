@@ -71,7 +71,8 @@ NewtonSchulz make_newton_schulz(CoefficientFamily family, const CoefficientSetti
                                 DType iteration, const NewtonSchulzOptions& options = {});
 
 /// Returns the forms from which the planner may choose. kAuto becomes kStandard if the Gram form
-/// restarts before every step, or if its list has no headroom in its dtype.
+/// restarts before every step, if its list has no headroom in its dtype, or if it uses f32 and the
+/// standard form bf16.
 /// Errors: INVALID_ARGUMENT if a form that is permitted has a list without headroom between its
 /// steps in the dtype of its iterates.
 FormChoice permitted_form(const NewtonSchulz& settings, FormChoice wish);
@@ -98,7 +99,7 @@ struct OrthogonalizeArgs {
 /// Approximates the polar factors of the matrices `raw` of several batches in lockstep
 /// (algo/lockstep.hpp). Each batch needs its own workspace. The result for a matrix is bitwise
 /// independent of its batch, of its index in the batch, and of other batches. Only the constructor
-/// allocates memory.
+/// allocates memory. The object must stay alive until the work that it enqueued has run.
 class Orthogonalization {
  public:
   Orthogonalization(Ops& ops, Stream& stream, std::span<const OrthogonalizeArgs> batches,
@@ -122,20 +123,11 @@ class Orthogonalization {
   Findings* findings_;
   std::vector<Normalized> normalized_;
   std::vector<ScaledLines> equilibrated_, renormalized_;
-  std::vector<GroupedProducts> grouped_products_;
+  std::vector<ProductSequence> sequences_;
   std::vector<MatrixBatch> results_;
 };
 
-/// Makes an Orthogonalization, enqueues it once and returns its results.
-std::vector<MatrixBatch> orthogonalize(Ops& ops, Stream& stream,
-                                       std::span<const OrthogonalizeArgs> batches,
-                                       Findings* findings);
-/// Like the function above, but for one batch.
-MatrixBatch orthogonalize(Ops& ops, Stream& stream, const NewtonSchulz& settings,
-                          const Method& method, const MatrixBatch& raw, void* workspace,
-                          Findings* findings, Tally* q = nullptr);
-
-/// Reserves memory for every product that orthogonalize() computes for this shape.
+/// Reserves memory for every product that an Orthogonalization computes for this shape.
 void reserve(Ops& ops, const NewtonSchulz& settings, const Method& method, int64_t m, int64_t n);
 
 }  // namespace muonrt

@@ -111,6 +111,7 @@ muonrt_status_t muonrt_get_build_info(char* buffer, int64_t capacity, int64_t* n
       json.field("build_type", b::kBuildType);
       json.field("sanitizer", b::kSanitizer);
       json.field("host", host->describe());
+      json.field("host_iteration", host::multiplies_bf16() ? "bf16" : "f32");
       json.field("cuda", cuda_is_built());
       json.field("cuda_devices", cuda_device_count());
       json.field("cuda_versions", describe_cuda());

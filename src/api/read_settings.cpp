@@ -3,6 +3,7 @@
 #include "api/read_layout.hpp"
 #include "api/read_param.hpp"
 #include "api/read_values.hpp"
+#include "host/host_device.hpp"
 #include "optimizer/settings/fields.hpp"
 
 namespace muonrt::api {
@@ -189,7 +190,13 @@ OptimizerSettings read_options(const muonrt_optimizer_options_t* options, int wo
   visit_option_fields(reads(who, out, o.tuning));
   visit_option_fields(reads(who, out, o.debug));
   if (out.device == DeviceKind::kHost) check_host(o);
-  if (o.tuning.iteration_dtype) out.gram_iteration_dtype.reset();
+  if (o.tuning.iteration_dtype) {
+    out.gram_iteration_dtype.reset();
+  } else if (out.device == DeviceKind::kHost && !out.portable_gemm && host::multiplies_bf16()) {
+    // In bf16 the Gram form loses the accuracy that the standard form has.
+    out.iteration_dtype = DType::kBF16;
+    out.gram_iteration_dtype = DType::kF32;
+  }
   if (o.tuning.distributed) read_distributed(out, o.tuning.distributed, world);
   if (o.tuning.allocator) read_allocator(out, o.tuning.allocator);
   return out;

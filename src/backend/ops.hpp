@@ -133,6 +133,14 @@ class Ops : public MatrixRules {
   void multiply(Stream& stream, const Product& product) {
     multiply(stream, std::span<const Product>(&product, 1));
   }
+  /// Computes a sequence of products, all of them for one matrix before the next, so that the
+  /// matrix stays in the cache. Matrix i of a product may be an operand of matrix i of later
+  /// products, but not of their other matrices. `products` must stay valid until the work has run.
+  /// @return false, and enqueues nothing, if the caller must call multiply() for each product.
+  virtual bool multiply_by_matrix(Stream& stream, std::span<const Product> products) {
+    (void)stream, (void)products;
+    return false;
+  }
 
   /// x <- x + gamma I with one rounding to x's dtype. Reads and writes only the diagonal.
   virtual void add_identity(Stream& stream, const MatrixBatch& x, float gamma) = 0;

@@ -13,6 +13,9 @@ namespace {
 constexpr int64_t kAlignment = 64;
 /// The number of elements that one iteration of a loop over rows copies.
 constexpr int64_t kCopyElements = int64_t{1} << 16;
+/// A packed panel of at most this size stays in the L2 cache and may be read once for every few
+/// rows.
+constexpr int64_t kReadOften = int64_t{1} << 18;
 
 }  // namespace
 
@@ -39,8 +42,7 @@ namespace {
 /// Divides an extent into tiles of nearly equal size, which is a multiple of 16. With small tiles,
 /// a symmetric product wastes less work on its diagonal, and small products can use more threads.
 /// With large tiles, the operands are read less often.
-PreparedGemm::Cut cut(int64_t extent, bool symmetric) {
-  const int64_t largest = symmetric || extent <= 512 ? 128 : 256;
+PreparedGemm::Cut cut(int64_t extent, int64_t largest) {
   const int64_t size = std::min(extent, round_up(ceil_div(extent, ceil_div(extent, largest)), 16));
   const int64_t count = ceil_div(extent, size);
   return {size, count, extent - (count - 1) * size};
@@ -231,11 +233,26 @@ class TiledProduct {
     float* tile = tile_of(thread);
     if (prepared_.depth == 0) {
       std::fill(tile, tile + position.rows * position.cols, 0.0f);
-    } else {
-      const int64_t skip = position.row * prepared_.depth * size_of(operands_.dtype);
-      prepared_.panel_of(col).run(position.rows, a_ + skip, panel, tile, scratch_of(thread));
+      return store_tile(args_, position, tile);
     }
-    store_tile(args_, position, tile);
+    const PanelProduct& product = prepared_.panel_of(col);
+    const bool on_diagonal = args_.symmetric && row == col;
+    // A few rows at a time stay in the L1 cache until they are stored, and need not be computed
+    // left of the diagonal.
+    int64_t step = position.rows;
+    if (product.any_rows() && product.packed_bytes() <= kReadOften) {
+      step = kTileSide;
+    } else if (product.any_rows() && on_diagonal) {
+      step = 4 * kTileSide;
+    }
+    TilePosition part = position;
+    for (int64_t first = 0; first < position.rows; first += part.rows) {
+      part.row = position.row + first;
+      part.rows = std::min(step, position.rows - first);
+      const int64_t skip = part.row * prepared_.depth * size_of(operands_.dtype);
+      product.run(part.rows, a_ + skip, panel, on_diagonal ? first : 0, tile, scratch_of(thread));
+      store_tile(args_, part, tile);
+    }
   }
 
   const GemmArgs& args_;
@@ -250,8 +267,9 @@ class TiledProduct {
 }  // namespace
 
 const TileKernel& default_kernel() {
-  const TileKernel* const library = onednn_kernel();
-  return library != nullptr ? *library : portable_kernel();
+  for (const TileKernel* kernel : {avx512_kernel(), onednn_kernel()})
+    if (kernel != nullptr) return *kernel;
+  return portable_kernel();
 }
 
 GemmScratch::GemmScratch(const TileKernel& kernel, int64_t packed_bytes)
@@ -265,8 +283,9 @@ const PreparedGemm& GemmScratch::prepare(const GemmArgs& args) {
       prepared_[Key(m, n, k, operands.dtype, operands.b_ld, args.transpose_b, args.symmetric)];
   if (chunk) return *chunk;
   auto made = std::make_unique<PreparedGemm>();
-  made->rows = cut(m, args.symmetric);
-  made->cols = cut(n, args.symmetric);
+  const int64_t largest = args.symmetric ? kSmallTile : kernel_.largest_tile(operands.dtype);
+  made->rows = cut(m, m <= 512 ? kSmallTile : largest);
+  made->cols = cut(n, n <= 512 ? kSmallTile : largest);
   made->depth = k;
   if (k > 0) {
     PanelShape shape{.depth = k,

@@ -2,8 +2,11 @@
 
 #include <algorithm>
 #include <cstring>
+#include <type_traits>
 
+#include "host/gemm_tile.hpp"
 #include "host/isa.hpp"
+#include "host/transpose.hpp"
 
 namespace muonrt::host {
 
@@ -18,119 +21,115 @@ MUONRT_ALWAYS_INLINE const T* element(const void* data, int64_t ld, int64_t row,
   return static_cast<const T*>(data) + row * ld + col;
 }
 
-MUONRT_ALWAYS_INLINE void scale_row(float* values, float alpha, int64_t n) {
-  if (alpha == 1.0f) return;
-  for (int64_t i = 0; i < n; ++i) values[i] *= alpha;
+/// Rounds alpha values + beta d to `out`.
+/// @param d  null: as if beta were 0.
+template <class C, class D>
+MUONRT_ALWAYS_INLINE void finish_row(const float* __restrict values, float alpha,
+                                     const D* __restrict d, float beta, int64_t n,
+                                     C* __restrict out) {
+  if (d == nullptr) {
+    for (int64_t i = 0; i < n; ++i) out[i] = from_f32<C>(alpha * values[i]);
+    return;
+  }
+  for (int64_t i = 0; i < n; ++i) out[i] = from_f32<C>(alpha * values[i] + beta * to_f32(d[i]));
 }
 
-/// Computes values = alpha values + beta d.
-template <class D>
-MUONRT_ALWAYS_INLINE void scale_add_row(float* __restrict values, float alpha,
-                                        const D* __restrict d, float beta, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) values[i] = alpha * values[i] + beta * to_f32(d[i]);
+/// As above for one element, with gamma, which is added before the rounding.
+template <class C, class D>
+MUONRT_ALWAYS_INLINE C finish_one(float value, const GemmArgs& args, const D* d) {
+  value *= args.alpha;
+  if (d != nullptr) value += args.beta * to_f32(*d);
+  return from_f32<C>(value + args.gamma);
 }
 
-MUONRT_ALWAYS_INLINE void round_row(const float* __restrict values, int64_t n,
-                                    float* __restrict out) {
-  std::memcpy(out, values, static_cast<size_t>(n) * sizeof(float));
-}
+constexpr int64_t kSide = kTileSide;
 
 template <class C>
-MUONRT_ALWAYS_INLINE void round_row(const float* __restrict values, int64_t n, C* __restrict out) {
-  for (int64_t i = 0; i < n; ++i) out[i] = from_f32<C>(values[i]);
+using Bits = std::conditional_t<sizeof(C) == 2, uint16_t, uint32_t>;
+
+/// Computes block(j, i) = from(i, j) for kSide x kSide elements, where `block` is dense. Transposes
+/// N x N elements at a time.
+template <int N, class C>
+MUONRT_ALWAYS_INLINE void transpose_side(const C* __restrict from, int64_t from_ld,
+                                         C* __restrict block) {
+  using Row = typename VectorOf<Bits<C>, N>::type;
+  for (int64_t i = 0; i < kSide; i += N) {
+    for (int64_t j = 0; j < kSide; j += N) {
+      Row rows[N];
+#pragma GCC unroll 16
+      for (int64_t k = 0; k < N; ++k)
+        std::memcpy(&rows[k], from + (i + k) * from_ld + j, sizeof rows[k]);
+      transpose<N>(rows);
+#pragma GCC unroll 16
+      for (int64_t k = 0; k < N; ++k)
+        std::memcpy(block + (j + k) * kSide + i, &rows[k], sizeof rows[k]);
+    }
+  }
 }
 
-/// The number of rows that are processed at a time, and the side of the blocks in which they are
-/// mirrored. With this size the rows stay in the L1 cache until both halves are written, and a
-/// mirrored row of f32 fills a cache line.
-constexpr int64_t kSide = 16;
-
-using Four = float __attribute__((vector_size(16)));
-
-MUONRT_ALWAYS_INLINE Four load(const float* from) {
-  Four value;
-  std::memcpy(&value, from, sizeof value);
-  return value;
-}
-
-/// Computes to(j, i) = from(i, j) for 4 x 4 values.
-MUONRT_ALWAYS_INLINE void transpose_four(const float* from, int64_t from_ld, float* to,
-                                         int64_t to_ld) {
-  const Four a = load(from), b = load(from + from_ld);
-  const Four c = load(from + 2 * from_ld), d = load(from + 3 * from_ld);
-  const Four ab_low = __builtin_shufflevector(a, b, 0, 4, 1, 5);
-  const Four ab_high = __builtin_shufflevector(a, b, 2, 6, 3, 7);
-  const Four cd_low = __builtin_shufflevector(c, d, 0, 4, 1, 5);
-  const Four cd_high = __builtin_shufflevector(c, d, 2, 6, 3, 7);
-  const Four out[4] = {__builtin_shufflevector(ab_low, cd_low, 0, 1, 4, 5),
-                       __builtin_shufflevector(ab_low, cd_low, 2, 3, 6, 7),
-                       __builtin_shufflevector(ab_high, cd_high, 0, 1, 4, 5),
-                       __builtin_shufflevector(ab_high, cd_high, 2, 3, 6, 7)};
-  for (int j = 0; j < 4; ++j) std::memcpy(to + j * to_ld, &out[j], sizeof out[j]);
-}
-
-/// Computes to(j, i) = from(i, j), rounded, for rows x cols values of `from`. There must be at most
-/// kSide x kSide values.
-template <class C>
-MUONRT_ALWAYS_INLINE void mirror_block(const float* __restrict from, int64_t from_ld, int64_t rows,
+/// Computes to(j, i) = from(i, j) for rows x cols elements of `from`. There must be at most kSide x
+/// kSide elements. If kDiagonal is true, only elements left of the diagonal of `to` are written.
+template <int N, bool kDiagonal, class C>
+MUONRT_ALWAYS_INLINE void mirror_block(const C* __restrict from, int64_t from_ld, int64_t rows,
                                        int64_t cols, C* __restrict to, int64_t to_ld) {
   if (rows < kSide || cols < kSide) {
     for (int64_t j = 0; j < cols; ++j) {
-      for (int64_t i = 0; i < rows; ++i) to[j * to_ld + i] = from_f32<C>(from[i * from_ld + j]);
+      for (int64_t i = 0; i < (kDiagonal ? j : rows); ++i)
+        to[j * to_ld + i] = from[i * from_ld + j];
     }
     return;
   }
   // Uses a dense block as an intermediate step, because rows of C would share a cache set if their
   // distance is a power of two.
-  float block[kSide * kSide];
-  for (int64_t i = 0; i < kSide; i += 4) {
-    for (int64_t j = 0; j < kSide; j += 4) {
-      transpose_four(from + i * from_ld + j, from_ld, block + j * kSide + i, kSide);
+  alignas(64) C block[kSide * kSide];
+  transpose_side<N>(from, from_ld, block);
+  for (int64_t j = 0; j < kSide; ++j) {
+    C* const row = block + j * kSide;
+    if constexpr (kDiagonal) {
+      for (int64_t i = 0; i < kSide; ++i) row[i] = i < j ? row[i] : from[j * from_ld + i];
     }
+    std::memcpy(to + j * to_ld, row, kSide * sizeof(C));
   }
-  for (int64_t j = 0; j < kSide; ++j) round_row(block + j * kSide, kSide, to + j * to_ld);
 }
 
-/// Stores rows [begin, end) of a tile and mirrors them. There must be at most kSide rows.
-template <class C, class D>
+/// Stores rows [begin, end) of a tile and, if kSymmetric is true, mirrors them. There must be at
+/// most kSide rows.
+template <bool kWide, bool kSymmetric, class C, class D>
 MUONRT_ALWAYS_INLINE void store_rows(const GemmArgs& args, const TilePosition& position,
-                                     float* tile, int64_t begin, int64_t end) {
-  const bool on_diagonal = args.symmetric && position.row == position.col;
+                                     const float* tile, int64_t begin, int64_t end) {
+  // Of AVX-512 and of SSE2 a register has this number of elements, at most 16.
+  constexpr int N = kWide ? 16 : static_cast<int>(16 / sizeof(C));
+  alignas(64) C rounded[kSymmetric ? kSide * kSmallTile : 1];
+  const int64_t above = position.row + begin - position.col;
+  const bool on_diagonal = kSymmetric && above >= 0;
   const bool add = args.d.data != nullptr && args.beta != 0.0f;
-  const int64_t first = on_diagonal ? begin : 0, n = position.cols - first,
+  const int64_t first = on_diagonal ? above : 0, n = position.cols - first,
                 col = position.col + first;
   for (int64_t r = begin; r < end; ++r) {
     const int64_t row = position.row + r;
-    float* values = tile + r * position.cols + first;
-    if (add) {
-      const D* d = element<D>(args.d.data, args.d.ld, row, col);
-      scale_add_row(values, args.alpha, d, args.beta, n);
+    const float* values = tile + r * position.cols + first;
+    const D* d = add ? element<D>(args.d.data, args.d.ld, row, col) : nullptr;
+    C* const out = element<C>(args.c.data, args.c.ld, row, col);
+    C* const to = kSymmetric ? rounded + (r - begin) * kSmallTile : out;
+    finish_row(values, args.alpha, d, args.beta, n, to);
+    if (const int64_t i = row - col; args.gamma != 0.0f && i >= 0 && i < n)
+      to[i] = finish_one<C>(values[i], args, add ? d + i : nullptr);
+    if (kSymmetric) std::memcpy(out, to, static_cast<size_t>(n) * sizeof(C));
+  }
+  if (!kSymmetric) return;
+  for (int64_t j = 0; j < n; j += kSide) {
+    C* mirrored = element<C>(args.c.data, args.c.ld, col + j, position.row + begin);
+    const int64_t rows = end - begin, cols = std::min(kSide, n - j);
+    if (on_diagonal && j == 0) {
+      mirror_block<N, true>(rounded, kSmallTile, rows, std::min(rows, cols), mirrored, args.c.ld);
     } else {
-      scale_row(values, args.alpha, n);
+      mirror_block<N, false>(rounded + j, kSmallTile, rows, cols, mirrored, args.c.ld);
     }
-    if (args.gamma != 0.0f && row >= col && row < col + n) values[row - col] += args.gamma;
-    // In a tile on the diagonal, row r also needs the elements left of the diagonal in its block.
-    // They are copied from the rows above, because the result is symmetric.
-    for (int64_t i = first; on_diagonal && i < r; ++i)
-      values[i - first] = tile[i * position.cols + r];
-    round_row(values, n, element<C>(args.c.data, args.c.ld, row, col));
-  }
-  if (!args.symmetric) return;
-  for (int64_t j = on_diagonal ? end : 0; j < position.cols; j += kSide) {
-    C* mirrored = element<C>(args.c.data, args.c.ld, position.col + j, position.row + begin);
-    mirror_block(tile + begin * position.cols + j, position.cols, end - begin,
-                 std::min(kSide, position.cols - j), mirrored, args.c.ld);
   }
 }
 
-template <class C, class D>
-MUONRT_ALWAYS_INLINE void store_typed(const GemmArgs& args, const TilePosition& position,
-                                      float* tile) {
-  for (int64_t r = 0; r < position.rows; r += kSide) {
-    store_rows<C, D>(args, position, tile, r, std::min(r + kSide, position.rows));
-  }
-}
-
+/// @param kWide  whether vectors of 64 bytes are fast.
+template <bool kWide>
 struct StoreTile {
   static MUONRT_ALWAYS_INLINE void run(const GemmArgs* args, const TilePosition* position,
                                        float* tile) {
@@ -155,6 +154,18 @@ struct StoreTile {
       store_typed<C, float>(args, position, tile);
     }
   }
+  template <class C, class D>
+  static MUONRT_ALWAYS_INLINE void store_typed(const GemmArgs& args, const TilePosition& position,
+                                               float* tile) {
+    for (int64_t r = 0; r < position.rows; r += kSide) {
+      const int64_t end = std::min(r + kSide, position.rows);
+      if (args.symmetric) {
+        store_rows<kWide, true, C, D>(args, position, tile, r, end);
+      } else {
+        store_rows<kWide, false, C, D>(args, position, tile, r, end);
+      }
+    }
+  }
 };
 
 template <class From>
@@ -168,7 +179,9 @@ struct WidenPass {
 }  // namespace
 
 void store_tile(const GemmArgs& args, const TilePosition& position, float* tile) {
-  run_pass<StoreTile>(best_isa(), &args, &position, tile);
+  const Isa isa = best_isa();
+  if (isa == Isa::kAvx512) return run_pass<StoreTile<true>>(isa, &args, &position, tile);
+  run_pass<StoreTile<false>>(isa, &args, &position, tile);
 }
 
 void copy_rows_dense(const ConstMatrixRef& from, DType to, void* dense, int64_t begin,

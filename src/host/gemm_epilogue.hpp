@@ -4,15 +4,20 @@
 
 namespace muonrt::host {
 
-/// The position of a completed tile in C.
+/// Tiles on the diagonal are stored in blocks with this many rows and columns. With this size the
+/// rows stay in the L1 cache until both halves are written, and a mirrored row of f32 fills a cache
+/// line.
+constexpr int64_t kTileSide = 16;
+
+/// The position of completed rows of a tile in C.
 struct TilePosition {
-  int64_t row, col;    // position of its first element
-  int64_t rows, cols;  // size of the tile
+  int64_t row, col;  // position of the first element
+  int64_t rows, cols;
 };
 
-/// Computes C = alpha tile + beta D + gamma I for one tile, rounded once to the dtype of C. If the
-/// product is symmetric, also writes the mirrored tile, and uses only the upper triangle of a tile
-/// on the diagonal.
+/// Computes C = alpha tile + beta D + gamma I for rows of one tile, rounded once to the dtype of C.
+/// If the product is symmetric, also writes the mirrored elements. Of a tile on the diagonal it
+/// then uses only the upper triangle, and the first row must be a multiple of kTileSide.
 /// @param tile  rows x cols, f32, dense; overwritten.
 void store_tile(const GemmArgs& args, const TilePosition& position, float* tile);
 

@@ -118,7 +118,7 @@ class OnednnPanel final : public PanelProduct {
     });
   }
 
-  void run(int64_t rows, const void* a, const void* packed, float* c,
+  void run(int64_t rows, const void* a, const void* packed, int64_t, float* c,
            void* scratch) const override {
     const Height& height = heights_[rows == heights_[0].rows ? 0 : 1];
     with_reason("run", shape_, [&] {
@@ -197,6 +197,7 @@ class OnednnKernel final : public TileKernel {
   }
 
   bool supports_bf16() const override { return bf16_; }
+  bool has_matrix_unit() const override { return amx_; }
 
   std::unique_ptr<const PanelProduct> panel(const PanelShape& shape) const override {
     return with_reason("make", shape,
@@ -212,6 +213,8 @@ class OnednnKernel final : public TileKernel {
     const int native = static_cast<int>(dnnl::cpu_isa::avx512_core_bf16);
     const int isa = static_cast<int>(dnnl::get_effective_cpu_isa());
     bf16_ = (isa & native) == native && makes(DType::kBF16);
+    const int amx = static_cast<int>(dnnl::cpu_isa::avx512_core_amx);
+    amx_ = bf16_ && (isa & amx) == amx;
     return makes(DType::kF32);
   }
 
@@ -231,7 +234,7 @@ class OnednnKernel final : public TileKernel {
   }
 
   dnnl::engine engine_{dnnl::engine::kind::cpu, 0};
-  bool bf16_ = false;
+  bool bf16_ = false, amx_ = false;
 };
 
 std::unique_ptr<OnednnKernel> make_kernel() {

@@ -94,7 +94,8 @@ class PortablePanel final : public PanelProduct {
     }
   }
 
-  void run(int64_t rows, const void* a, const void* packed, float* c, void*) const override {
+  void run(int64_t rows, const void* a, const void* packed, int64_t, float* c,
+           void*) const override {
     const float* left = static_cast<const float*>(a);
     const float* right = static_cast<const float*>(packed);
     const Isa isa = best_isa();

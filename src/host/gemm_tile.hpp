@@ -8,8 +8,11 @@
 
 namespace muonrt::host {
 
-// The interface between the grid of tiles (gemm.cpp) and the code that computes a single tile,
-// which is either oneDNN or portable loops.
+// The interface between the grid of tiles (gemm.cpp) and the code that computes a single tile:
+// vectors of AVX-512, oneDNN, or portable loops.
+
+/// The largest number of rows or columns of a tile of a small or symmetric product.
+inline constexpr int64_t kSmallTile = 128;
 
 /// The shape of a column panel of op(B), and of the tiles that use this panel.
 struct PanelShape {
@@ -29,6 +32,9 @@ struct PanelShape {
 class PanelProduct {
  public:
   virtual ~PanelProduct() = default;
+  /// Returns true if run() accepts any number of rows up to the larger height, and `first_col`.
+  /// Otherwise `rows` is one of PanelShape::rows, and `first_col` is 0.
+  virtual bool any_rows() const { return false; }
   /// Returns the size of one packed panel in bytes.
   virtual int64_t packed_bytes() const = 0;
   /// Returns the bytes of scratch memory that one call of pack() or run() needs.
@@ -36,10 +42,10 @@ class PanelProduct {
   /// Packs the panel of B that begins at `b` into `packed`, which must be aligned to 64 bytes.
   virtual void pack(const void* b, void* packed, void* scratch) const = 0;
   /// Computes c = a * panel in f32, over the full depth, on the calling thread.
-  /// @param rows  one of PanelShape::rows.
-  /// @param a     rows x depth, dense (ld = depth), with any alignment of its element type.
-  /// @param c     rows x cols, f32, dense, aligned to 64 bytes; overwritten.
-  virtual void run(int64_t rows, const void* a, const void* packed, float* c,
+  /// @param a          rows x depth, dense (ld = depth), with any alignment of its element type.
+  /// @param first_col  columns before this one are not needed.
+  /// @param c          rows x cols, f32, dense, aligned to 64 bytes; overwritten.
+  virtual void run(int64_t rows, const void* a, const void* packed, int64_t first_col, float* c,
                    void* scratch) const = 0;
 };
 
@@ -47,13 +53,17 @@ class PanelProduct {
 class TileKernel {
  public:
   virtual ~TileKernel() = default;
-  /// Returns a short name for tables, "onednn" or "portable".
+  /// Returns a short name for tables: "avx512", "onednn" or "portable".
   virtual const char* name() const = 0;
   /// Returns the name, version and instruction set. Two processes with equal identities compute
   /// bitwise identical results.
   virtual std::string identity() const = 0;
   /// Returns true if this machine has instructions for bf16 x bf16 products with f32 sums.
   virtual bool supports_bf16() const = 0;
+  /// Returns true if its bf16 products use a matrix unit (AMX).
+  virtual bool has_matrix_unit() const { return false; }
+  /// Returns the largest number of rows or columns with which a tile of a large product is fast.
+  virtual int64_t largest_tile(DType) const { return 256; }
   /// Creates the product for a panel shape. Errors: INTERNAL if the library does not support the
   /// shape.
   virtual std::unique_ptr<const PanelProduct> panel(const PanelShape& shape) const = 0;
@@ -61,6 +71,10 @@ class TileKernel {
 
 /// Returns the oneDNN kernel, or null if it is not built in or cannot be used on this machine.
 const TileKernel* onednn_kernel();
+
+/// Returns the kernel for AVX-512, or null if this machine does not support it. On a machine with
+/// AMX it computes bf16 products with oneDNN, if oneDNN is available.
+const TileKernel* avx512_kernel();
 
 /// Returns the portable kernel, which is always available and gives bitwise identical results on
 /// every machine.

@@ -34,6 +34,8 @@ std::unique_ptr<Device> make_host_device(const HostDeviceOptions& options) {
   return std::make_unique<HostDevice>(options);
 }
 
+bool multiplies_bf16() { return default_kernel().supports_bf16(); }
+
 HostDevice::HostDevice(const HostDeviceOptions& options)
     : allocator_(options.allocator),
       scheduler_(std::make_shared<StreamScheduler>()),

@@ -21,6 +21,9 @@ struct HostDeviceOptions {
 /// Errors: INVALID_ARGUMENT if an option is invalid; OUT_OF_MEMORY if a thread cannot be started.
 std::unique_ptr<Device> make_host_device(const HostDeviceOptions& options);
 
+/// Returns true if the products of this build use the processor's instructions for bf16.
+bool multiplies_bf16();
+
 class HostOps;
 class StreamScheduler;
 

@@ -53,6 +53,7 @@ class HostOps final : public Ops {
   void scale_rows(Stream& stream, const MatrixBatch& gram, const MatrixBatch& x,
                   const MatrixBatch& factors, const AolRule& rule) override;
   void multiply(Stream& stream, std::span<const Product> products) override;
+  bool multiply_by_matrix(Stream& stream, std::span<const Product> products) override;
   void add_identity(Stream& stream, const MatrixBatch& x, float gamma) override;
   void cast_vote(Stream& stream, Vote* vote, const Findings* findings, int64_t fingerprint,
                  int64_t orthogonalized, bool local_ok) override;
@@ -116,6 +117,8 @@ class HostOps final : public Ops {
   };
 
   void multiply_now(const Product& product);
+  /// Computes matrix `index` on one thread. The product must be small.
+  void multiply_one(const Product& product, int64_t index, int thread);
 
   const Isa isa_;
   Device& device_;

@@ -96,29 +96,59 @@ void HostOps::reserve(int64_t m, int64_t n, int64_t k, DType dtype) {
   for (const auto& worker : workers_) worker->products.reserve(device_, 1, m, n, k, dtype);
 }
 
-void HostOps::multiply(Stream& stream, std::span<const Product> products) {
+namespace {
+
+void check_counts(std::span<const Product> products) {
   for (const Product& product : products) {
     const MatrixBatch &a = product.a, &b = product.b, &c = product.c, &d = product.d;
     MUONRT_CHECK_INTERNAL(
         a.count == c.count && b.count == c.count && (d.data == nullptr || d.count == c.count),
         "product of batches of ", a.count, ", ", b.count, " and ", d.count, " into ", c.count);
-    if (c.count == 0 || c.rows == 0 || c.cols == 0) continue;
-    host_stream(stream).enqueue(Task([product, this] { multiply_now(product); }));
   }
+}
+
+}  // namespace
+
+void HostOps::multiply(Stream& stream, std::span<const Product> products) {
+  check_counts(products);
+  for (const Product& product : products)
+    host_stream(stream).enqueue(Task([product, this] { multiply_now(product); }));
+}
+
+bool HostOps::multiply_by_matrix(Stream& stream, std::span<const Product> products) {
+  int64_t count = 0;
+  for (const Product& p : products) {
+    if (!is_small(p.c.rows, p.c.cols, p.a.cols)) return false;
+    count = std::max(count, p.c.count);
+  }
+  if (count <= 1 || (pool_.threads() > 1 && workers_.empty())) return false;
+  check_counts(products);
+  host_stream(stream).enqueue(Task([products, count, this] {
+    const std::lock_guard lock(pool_mutex_);
+    pool_.parallel_for(count, [&](int64_t index, int thread) {
+      for (const Product& product : products)
+        if (index < product.c.count) multiply_one(product, index, thread);
+    });
+  }));
+  return true;
 }
 
 void HostOps::multiply_now(const Product& product) {
   const std::lock_guard lock(pool_mutex_);
   const int64_t count = product.c.count;
   if (count > 1 && !workers_.empty() && is_small(product.c.rows, product.c.cols, product.a.cols)) {
-    pool_.parallel_for(count, [&](int64_t index, int thread) {
-      Worker& worker = *workers_[static_cast<size_t>(thread)];
-      gemm(one_of(product, index), worker.pool, worker.products.scratch);
-    });
+    pool_.parallel_for(count,
+                       [&](int64_t index, int thread) { multiply_one(product, index, thread); });
     return;
   }
   for (int64_t index = 0; index < count; ++index)
     gemm(one_of(product, index), pool_, shared_.scratch);
+}
+
+void HostOps::multiply_one(const Product& product, int64_t index, int thread) {
+  if (workers_.empty()) return gemm(one_of(product, index), pool_, shared_.scratch);
+  Worker& worker = *workers_[static_cast<size_t>(thread)];
+  gemm(one_of(product, index), worker.pool, worker.products.scratch);
 }
 
 void HostOps::add_identity(Stream& stream, const MatrixBatch& x, float gamma) {

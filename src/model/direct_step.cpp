@@ -107,7 +107,7 @@ class DirectStep {
         args.workspace = device_.allocate(bytes.workspace);
       }
       for (size_t b = 0; b < batches.size(); ++b) batches[b].lines = lines[b];
-      muonrt::orthogonalize(device_.ops(), *compute_, batches, nullptr);
+      Orthogonalization(device_.ops(), *compute_, batches, nullptr).enqueue();
     }
   }
 

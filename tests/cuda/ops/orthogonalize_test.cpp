@@ -151,9 +151,12 @@ TEST_CASE("orthogonalize on CUDA: a matrix has the bits of the pipeline's Newton
         const Buffer space(*machine.device,
                            newton_schulz_workspace(machine.ops(), settings, method, kM, kN, 1));
         reserve(machine.ops(), settings, method, kM, kN);
-        const MatrixBatch result = orthogonalize(machine.ops(), machine.on(), settings, method, raw,
-                                                 space.data(), machine.put_one(Findings{}));
+        const OrthogonalizeArgs args{&settings, &method, raw, space.data(), nullptr};
+        const Orthogonalization alone(machine.ops(), machine.on(), std::span(&args, 1),
+                                      machine.put_one(Findings{}));
+        alone.enqueue();
         machine.finish();
+        const MatrixBatch result = alone.results()[0];
         // f32 can represent every value of the result. If by_columns is true, the output is tall
         // and is written transposed.
         auto* const out = machine.put(std::vector<float>(kM * kN));

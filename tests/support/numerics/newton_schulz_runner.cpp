@@ -111,8 +111,10 @@ std::vector<Result> orthogonalize(backends::Backend& backend, const std::vector<
   }
   const auto shared_findings = backend.memory(sizeof(Findings));
   auto* findings = new (shared_findings.get()) Findings();
-  const auto out = muonrt::orthogonalize(*backend.ops, *backend.stream, args, findings);
+  const Orthogonalization all(*backend.ops, *backend.stream, args, findings);
+  all.enqueue();
   backend.wait();
+  const auto& out = all.results();
   require(out.size() == jobs.size(), "another number of results");
   std::vector<Result> results;
   for (size_t i = 0; i < jobs.size(); ++i)

@@ -261,8 +261,10 @@ TEST_CASE("newton-schulz: an empty matrix or batch enqueues nothing", "[unit][ne
     raw.rows = m, raw.cols = n, raw.ld = n, raw.count = count, raw.stride = m * n;
     Findings findings;
     const Method method = runner::standard(lists::kPolarModded);
-    const MatrixBatch out =
-        muonrt::orthogonalize(ops, *backend.stream, settings, method, raw, nullptr, &findings);
+    const OrthogonalizeArgs args{&settings, &method, raw, nullptr, nullptr};
+    const Orthogonalization all(ops, *backend.stream, std::span(&args, 1), &findings);
+    all.enqueue();
+    const MatrixBatch out = all.results()[0];
     CHECK(out.rows == m);
     CHECK(out.cols == n);
     CHECK(out.count == count);

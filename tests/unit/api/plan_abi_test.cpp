@@ -156,7 +156,12 @@ TEST_CASE("plan: the summary adds up over the ranks", "[unit][api]") {
   CHECK(plan.rank(s.largest_rank).total_bytes == most);
   auto options = muonrt::options();
   options.device = MUONRT_DEVICE_CUDA;  // planning for CUDA needs no GPU
-  CHECK(Trainer().plan(options).rank(0).scratch_bytes != plan.rank(0).scratch_bytes);
+  const int64_t gpu_bytes = Trainer().plan(options).rank(0).scratch_bytes;
+  options.device = MUONRT_DEVICE_HOST;
+  auto tuning = muonrt::tuning_options();
+  tuning.iteration_dtype = MUONRT_DTYPE_F32;  // not the default of every processor
+  options.tuning = &tuning;
+  CHECK(Trainer().plan(options).rank(0).scratch_bytes > gpu_bytes);
 }
 
 TEST_CASE("plan: bad arguments are named", "[unit][api]") {

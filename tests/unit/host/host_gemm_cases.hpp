@@ -162,10 +162,16 @@ class Widened final : public TileKernel {
 /// Returns all available kernels.
 inline std::vector<const TileKernel*> kernels() {
   std::vector<const TileKernel*> list{&muonrt::host::portable_kernel()};
-  if (const TileKernel* library = muonrt::host::onednn_kernel()) {
-    static const Widened widened(*library);
-    list.push_back(library);
-    if (library->supports_bf16()) list.push_back(&widened);
+  const TileKernel* const library = muonrt::host::onednn_kernel();
+  if (library != nullptr) list.push_back(library);
+  if (const TileKernel* vectors = muonrt::host::avx512_kernel()) list.push_back(vectors);
+  if (list.back()->supports_bf16()) {
+    static const Widened widened(*list.back());
+    list.push_back(&widened);
+  }
+  if (library != nullptr && library->supports_bf16()) {
+    static const Widened widened_library(*library);
+    list.push_back(&widened_library);
   }
   return list;
 }

@@ -103,7 +103,7 @@ struct Inputs {
 struct Scene {
   Provider provider;
   Workbench bench;
-  std::vector<std::vector<OrthogonalizeArgs>> rounds;
+  std::vector<Orthogonalization> rounds;
   int64_t workspace_bytes = 0;
   void* workspace = nullptr;
   Findings* findings = nullptr;
@@ -127,22 +127,24 @@ struct Scene {
       workspace_bytes = std::max(workspace_bytes, bytes);
     }
     workspace = bench.take(workspace_bytes);
+    findings = bench.put(std::vector<Findings>(1));
     for (size_t r = 0; r < parts.size(); ++r) {
-      rounds.emplace_back();
+      std::vector<OrthogonalizeArgs> batches;
       for (size_t i = 0; i < parts[r].size(); ++i) {
         const Part& part = parts[r][i];
         MatrixBatch raw = inputs.batches[part.shape];
         raw.data =
             static_cast<unsigned char*>(raw.data) + part.first * raw.stride * size_of(raw.dtype);
         raw.count = part.count;
-        rounds.back().push_back({&settings, &job.methods[part.shape], raw,
-                                 static_cast<unsigned char*>(workspace) + begins[r][i], nullptr});
+        batches.push_back({&settings, &job.methods[part.shape], raw,
+                           static_cast<unsigned char*>(workspace) + begins[r][i], nullptr});
       }
+      rounds.emplace_back(bench.ops(), bench.stream(), batches, findings);
     }
-    findings = bench.put(std::vector<Findings>(1));
   }
   void enqueue(size_t round) {
-    results = orthogonalize(bench.ops(), bench.stream(), rounds[round], findings);
+    rounds[round].enqueue();
+    results = rounds[round].results();
   }
   void enqueue() {
     for (size_t round = 0; round < rounds.size(); ++round) enqueue(round);

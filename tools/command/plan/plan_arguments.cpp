@@ -102,7 +102,8 @@ void add_settings(CLI::App* command, PlanArguments& a) {
   };
   command
       ->add_option("--device", a.device,
-                   "host or cuda: selects defaults and scratch; the device is not needed (default: "
+                   "host (iterates in f32 by default) or cuda: selects defaults and scratch; the "
+                   "device is not needed (default: "
                    "that of --machine, or host)")
       ->check(CLI::IsMember({"host", "cuda"}));
   CLI::Option* const machine = command->add_option(
@@ -178,6 +179,9 @@ OptimizerOptions options_of(const PlanArguments& a, OptimizerOptions o) {
   constexpr double kNoSeconds = 1e-30;
   o.general.device = a.device == "cuda" ? MUONRT_DEVICE_CUDA : MUONRT_DEVICE_HOST;
   muonrt_tuning_options_t& t = o.tuning;
+  // The default depends on the processor, and the plan may be for another one.
+  if (o.general.device == MUONRT_DEVICE_HOST && t.iteration_dtype == 0)
+    t.iteration_dtype = MUONRT_DTYPE_F32;
   if (a.chunk_bytes) t.chunk_bytes = *a.chunk_bytes;
   if (a.window) t.window = static_cast<int32_t>(*a.window);
   if (a.max_peers) t.max_peers = static_cast<int32_t>(*a.max_peers);

@@ -96,8 +96,9 @@ class Muon(Folders, Steps):
     ``sync=False``, it may still run; the current stream then waits for it, so that work that you enqueue on
     this stream later reads the new parameters.
 
-    By default the Newton-Schulz iteration uses float32 (on CUDA bfloat16, and float16 in the Gram form), and
-    ranks exchange bfloat16. To get the values of torch.optim.Muon, set iteration_dtype="bfloat16",
+    By default the Newton-Schulz iteration uses bfloat16 on CUDA and on processors with instructions for
+    products in bfloat16 (AVX512_BF16 or AMX), otherwise float32. In the Gram form it uses float16 on CUDA and
+    float32 on the host. Ranks exchange bfloat16. To get the values of torch.optim.Muon, set iteration_dtype="bfloat16",
     transport_dtype="float32" and muon={"coefficients": "keller_jordan", "normalize": "max_eps",
     "scale_rule": "original"}.
     """
