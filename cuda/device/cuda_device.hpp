@@ -67,10 +67,10 @@ cudaStream_t handle_of(Stream& stream);
 cudaEvent_t handle_of(const Event& event);
 
 /// One GPU as one rank sees it. Its streams do not wait for the default stream. Streams of kind
-/// kComm have the highest priority, streams of kind kCompute the lowest. An error of a CUDA call is
-/// thrown by that call. An error of enqueued work is latched by `synchronize`. After an error
-/// inside a kernel the process's CUDA context is lost, and every later call reports the error
-/// again.
+/// kComm have the highest priority, and streams of kind kCompute have the lowest. An error of a
+/// CUDA call is thrown by that call. An error of enqueued work is latched by `synchronize`. After
+/// an error inside a kernel the process's CUDA context is lost, and every later call reports the
+/// error again.
 class CudaDevice final : public Device, public GraphCapture {
  public:
   /// Errors: NOT_SUPPORTED if there is no GPU, or no library for matrix products; DEVICE if no GPU

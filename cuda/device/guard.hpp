@@ -30,8 +30,8 @@ class DeviceGuard {
   bool pushed_ = false;
 };
 
-/// Does the same as DeviceGuard, for destructors and other code that cannot fail. If the device
-/// cannot be made current, the thread keeps its current device.
+/// Like DeviceGuard, but for destructors and other code that cannot fail. If the device cannot be
+/// made current, the thread keeps its current device.
 class QuietDeviceGuard {
  public:
   explicit QuietDeviceGuard(int device) noexcept {

@@ -6,7 +6,7 @@
 
 namespace muonrt::cuda {
 
-/// Number of threads of a thread block, unless a kernel uses another number.
+/// Number of threads of a thread block, unless a kernel uses a different number.
 constexpr int kThreads = 256;
 
 /// Loads a kernel. Otherwise its first launch would load it, and might wait for the work that runs
@@ -24,7 +24,8 @@ inline thread_local int64_t launches_of_thread = 0;
 /// Launches kernel<<<grid, threads, shared_bytes, stream>>>(arguments) and checks the result.
 /// `arguments` is one struct that is passed by value. Thread blocks [i cluster, (i + 1) cluster)
 /// run at the same time and can access each other's shared memory. A programmatic kernel (compute
-/// capability 9.0) may begin before the previous kernel has ended, and must itself wait for it.
+/// capability 9.0) may begin before the previous kernel has ended, and must itself wait for that
+/// kernel.
 template <class Arguments>
 void launch(const char* name, void (*kernel)(Arguments), dim3 grid, int threads,
             const Arguments& arguments, cudaStream_t stream, int shared_bytes = 0, int cluster = 1,

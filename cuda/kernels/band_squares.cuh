@@ -4,7 +4,7 @@
 #include "cuda/kernels/norm_tree.hpp"
 #include "cuda/kernels/rectangle.cuh"
 
-// Computes the sum of squares of a band of a matrix in one thread block, in the tree of
+// Computes the sum of squares of one band of a matrix in one thread block, in the tree of
 // norm_tree.hpp. A body defines the values that are squared: body.chain has the sums of a lane's
 // eight chains, and body.take<kIn>(eight) adds eight raw elements to them.
 
@@ -26,8 +26,8 @@ __device__ inline float halved(Values<kWidth> chain) {
   return sum;
 }
 
-/// Returns the sum of squares of one block of the tree, which a warp computes. The result is valid
-/// in lane 0.
+/// Returns the sum of squares of one block of the tree. One warp computes the sum. The result is
+/// valid in lane 0.
 template <class Body>
 __device__ inline float block_squares(const MatrixBatch& in, int64_t row, int64_t begin,
                                       Body& body) {

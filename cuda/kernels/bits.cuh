@@ -91,7 +91,7 @@ class WordBits {
   __device__ void check(const Vec16& chunk) {
     for (const uint32_t word : chunk.word) check(word);
   }
-  /// Returns whether a value is not finite after it has been stored as `dtype`.
+  /// Returns whether a value is non-finite after it has been stored as `dtype`.
   __device__ bool bad(DType dtype = DType::kF32) const { return largest_.not_finite_as(dtype); }
 
  private:

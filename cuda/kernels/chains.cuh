@@ -55,8 +55,8 @@ __device__ inline void for_chains(const void* data, int64_t index, int n, Body& 
   for (; i < n; i += kChains) body.template take<kIn>(gathered<kIn>(data, index + i, n - i));
 }
 
-/// As above, for a block of the matrix `in` that begins at column `begin` of the row at `row`.
-/// cuda_ops rejects all other dtypes.
+/// Like the function above, but for a block of the matrix `in`. The block begins at column `begin`
+/// of the row at `row`. cuda_ops rejects all other dtypes.
 template <class Body>
 __device__ inline void for_chains(const MatrixBatch& in, int64_t row, int64_t begin, Body& body) {
   const int64_t left = in.cols - begin;

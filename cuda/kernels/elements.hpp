@@ -201,8 +201,8 @@ __device__ inline bool not_finite_as(float x, DType dtype) {
   return (std::bit_cast<uint32_t>(x) & 0x7fffffffu) >= end_of_finite(dtype);
 }
 
-/// The largest magnitude of many values, so that a single test shows whether any value is not
-/// finite. Values without signs have the same order as their bits, and NaN is above infinity.
+/// The largest magnitude of many values, so that a single test shows whether any value is
+/// non-finite. Values without signs have the same order as their bits, and NaN is above infinity.
 struct Largest {
   uint32_t bits = 0;
 

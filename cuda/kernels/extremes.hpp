@@ -12,8 +12,8 @@
 namespace muonrt::cuda {
 
 /// The extremes of the elements that a thread has read. The key of an element is its bits with the
-/// sign set, minus one. In unsigned order the keys have the order of |x|. They also do in signed
-/// order, except that the key of zero is the largest.
+/// sign set, minus one. In unsigned order the keys have the order of |x|. In signed order they also
+/// have this order, except that the key of zero is the largest.
 class Extremes {
  public:
   __device__ explicit Extremes(DType dtype) : largest_(zero(dtype)), least_(zero(dtype)) {}

@@ -18,7 +18,7 @@ __device__ inline void lower(int64_t& first, int64_t param) {
   atomicMin(reinterpret_cast<unsigned long long*>(&first), static_cast<unsigned long long>(param));
 }
 
-/// @param in_f32  whether the value was not finite in f32, before it was rounded to the message's
+/// @param in_f32  whether the value was non-finite in f32, before it was rounded to the message's
 ///     dtype.
 __device__ inline void note_nonfinite(Findings& findings, int64_t param, bool in_f32 = true) {
   note_nonfinite(findings);

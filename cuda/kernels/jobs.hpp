@@ -8,8 +8,8 @@
 
 namespace muonrt::cuda {
 
-/// Number of elements of a job. There are enough of them to justify the start of a thread block,
-/// and few enough for a short last wave. The number is a multiple of kWidth, so that jobs begin at
+/// Number of elements of a job. It is large enough to justify the start of a thread block, and
+/// small enough for a short last wave. The number is a multiple of kWidth, so that jobs begin at
 /// vectors.
 constexpr int64_t kJobElements = 8192;
 /// Side of the square that is transposed through shared memory.
@@ -42,7 +42,7 @@ inline void cut_rows(int32_t item, int64_t rows, int64_t cols, std::vector<Job>&
       jobs);
 }
 
-/// Cuts rows x cols into jobs of two tiles, one below the other, which are transposed.
+/// Cuts a rows x cols matrix into jobs that each transpose two tiles, one below the other.
 inline void cut_tiles(int32_t item, int64_t rows, int64_t cols, std::vector<Job>& jobs) {
   cut(item, rows, cols, 2 * kTile, kTile, jobs);
 }

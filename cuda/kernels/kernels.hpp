@@ -129,7 +129,7 @@ void load_guarded_copies();
 /// Copies from `from` to `to` unless *closed is set.
 void copy_unless_closed(const int64_t* from, int64_t* to, int64_t n, const int32_t* closed,
                         cudaStream_t stream);
-/// Sets *flag to 0 if *closed is set. `flag` is in host memory, and the stream itself has set it
+/// Sets *flag to 0 if *closed is set. `flag` is in host memory, and the stream itself has set *flag
 /// before. If the host sets *closed and then finds that *flag is 0, all work that is enqueued after
 /// this kernel finds *closed set.
 void clear_if_closed(int64_t* flag, const int32_t* closed, cudaStream_t stream);

@@ -8,10 +8,10 @@
 // Defines the fixed summation tree of the Frobenius norm, which is the same on the host. A matrix
 // is cut into at most 128 bands of rows, a row into blocks of 2048 elements, and a block into 256
 // chains (element i belongs to chain i mod 256). A lane has eight neighboring chains, so it reads
-// 16 bytes at once. Each lane reduces its chains to one value by halving, and the
-// 32 values of the lanes are reduced in the same way. Blocks, rows and bands are added pairwise.
-// Sums of squares are never -0, so zeros may be added or omitted after the end of chains, blocks or
-// rows without changing the bits. This is plain C++ that is tested on the host.
+// 16 bytes at once. Each lane reduces its chains to one value by halving, and the 32 values of the
+// lanes are reduced in the same way. Blocks, rows and bands are added pairwise. Sums of squares are
+// never -0, so zeros may be added or omitted after the end of chains, blocks or rows without
+// changing the results bitwise. This is plain C++ that is tested on the host.
 
 namespace muonrt::cuda {
 
@@ -62,9 +62,9 @@ MUONRT_HOST_DEVICE inline float power_of_two(int exponent) {
                                                : uint32_t{1} << 22);
 }
 
-/// Returns the scale that brings a largest entry with these bits (finite, above zero) into [1, 2).
-/// The scaling is exact. If one factor would be too large for a float, both factors enlarge. A
-/// factor that is too small for a normal float is an exact subnormal.
+/// Returns the scale that brings a matrix's largest entry, which has these bits (finite, above
+/// zero), into [1, 2). The scaling is exact. If one factor would be too large for a float, both
+/// factors enlarge. A factor that is too small for a normal float is an exact subnormal.
 MUONRT_HOST_DEVICE inline Scale scale_for(uint32_t largest_bits) {
   int exponent = static_cast<int>(largest_bits >> 23) - 127;  // exponent of the leading digit
   if (exponent == -127)

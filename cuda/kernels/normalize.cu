@@ -1,5 +1,5 @@
-// Computes out = in / (safety x Frobenius norm), or with eps as in norm_rules.hpp. A power of two
-// brings the largest entry into [1, 2). The squares are then summed in f32 in the tree of
+// Computes out = in / (safety x Frobenius norm), or uses eps as norm_rules.hpp defines it. A power
+// of two brings the largest entry into [1, 2). The squares are then summed in f32 in the tree of
 // norm_tree.hpp, and every element is scaled, divided and rounded once. The host uses the same
 // tree, so the results are bitwise identical. Matrices are rows x cols with any ld.
 //
@@ -46,7 +46,7 @@ struct NormArguments {
 };
 
 /// The second factor is 1 except for matrices of subnormals. Skipping it saves a multiplication and
-/// changes no bit.
+/// does not change the results bitwise.
 template <int N>
 __device__ inline void apply(Scale scale, Values<N>& x) {
   for (int i = 0; i < N; ++i) x.x[i] *= scale.up;
@@ -115,7 +115,8 @@ struct SquaresBody {
   }
 };
 
-/// Handles matrices whose unscaled sums cannot be used. A thread block may process several bands.
+/// Handles the matrices whose unscaled sums cannot be used. A thread block may process several
+/// bands.
 __global__ void __launch_bounds__(kSumThreads, 2) squares_kernel(NormArguments a) {
   MatrixScratch& scratch = a.scratch[blockIdx.y];
   if (!scratch.regular() || scratch.unscaled()) return;
@@ -167,8 +168,9 @@ struct DivideBody {
   }
 };
 
-/// Stores one value in all elements: zero for a zero matrix, NaN for a matrix that is not finite.
-/// The later pack then finds the NaN in every block of the matrix, wherever it was in the input.
+/// Stores one value in all elements: zero for a zero matrix, and NaN for a matrix with non-finite
+/// elements. The later pack then finds a NaN in every block of the matrix, wherever the non-finite
+/// element was in the input.
 struct FillBody {
   MatrixBatch out;
   int64_t out_first;

@@ -16,7 +16,7 @@ namespace muonrt::cuda {
 
 namespace {
 
-/// Maximum number of matrices of a launch, which is the number of states that fit into its
+/// Maximum number of matrices in a launch. This is the number of states that fit into the launch's
 /// arguments.
 constexpr int64_t kStates = 64;
 
@@ -32,8 +32,8 @@ struct NormuonArguments {
 };
 static_assert(sizeof(NormuonArguments) <= 4096);
 
-/// Loads the `count` elements from `index` on, at most kWidth. The others are zeros, which do not
-/// change a sum of squares.
+/// Loads the `count` elements from `index` on; `count` is at most kWidth. The remaining elements
+/// are zeros, which do not change a sum of squares.
 template <DType kIn>
 __device__ inline Values<kWidth> load_some(const void* data, int64_t index, int64_t count,
                                            bool vectors) {
@@ -172,9 +172,9 @@ __device__ inline double folded(double sum) {
   return sum;
 }
 
-/// Runs one thread block for each matrix. For one window of neurons after the other, the threads
-/// compute moments and factors. Then each lane of the first two warps adds one chain of the sums
-/// over the neurons.
+/// Runs one thread block for each matrix. The threads compute moments and factors for one window of
+/// neurons after the other. Then each lane of the first two warps adds one chain of the sums over
+/// the neurons.
 __global__ void __launch_bounds__(kFactorThreads) normuon_factors_kernel(NormuonArguments a) {
   __shared__ float means[kWindow];
   __shared__ double scaled[kWindow];

@@ -7,8 +7,8 @@
 
 namespace muonrt::cuda {
 
-/// Computes inclusive prefix sums over the threads of a thread block of kThreads. `sums` holds them
-/// until the next call.
+/// Computes inclusive prefix sums over the threads of a thread block of kThreads. `sums` holds the
+/// results until the next call.
 __device__ inline void sum_up_to_each(int64_t mine, int64_t (&sums)[kThreads]) {
   const int thread = static_cast<int>(threadIdx.x);
   sums[thread] = mine;

@@ -28,16 +28,16 @@ __device__ inline void deal(unsigned worker, unsigned count, int rows, int cols,
   }
 }
 
-/// As above, with the threads of the thread block as workers.
+/// Like the function above, but with the threads of the thread block as workers.
 template <class Function>
 __device__ inline void deal(int rows, int cols, const Function& function) {
   deal(threadIdx.x, blockDim.x, rows, cols, function);
 }
 
 /// Distributes the elements of a rectangle to the threads of a thread block. If `vectors` is set,
-/// calls body.run<kWidth>(row, col, lanes) for each kWidth neighbors. Calls body.run<1>(row, col,
-/// lanes) for all other elements. rows x cols is at most 2^30, and the thread block must consist of
-/// whole warps.
+/// calls body.run<kWidth>(row, col, lanes) for each group of kWidth neighbors. Calls
+/// body.run<1>(row, col, lanes) for all other elements. rows x cols is at most 2^30, and the thread
+/// block must consist of whole warps.
 template <class Body>
 __device__ inline void for_elements(int rows, int cols, bool vectors, Body& body) {
   constexpr int kWarp = 32;

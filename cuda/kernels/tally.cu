@@ -1,8 +1,9 @@
 // Computes exact tallies of matrices and hashes of memory. The formulas are in backend/health.hpp,
 // which also defines the limbs of a tally. Each thread keeps in registers the limbs to which it
-// last added. It seldom has to change them, because elements of one matrix have similar magnitudes.
-// Then limbs are added within the warp, then in shared memory, and then once for each thread block
-// in the result. Matrices are rows x cols with any ld. There is one launch for a batch.
+// last added. A thread seldom has to change to other limbs, because elements of one matrix have
+// similar magnitudes. Then limbs are added within the warp, then in shared memory, and then once
+// for each thread block in the result. Matrices are rows x cols with any ld. There is one launch
+// for a batch.
 
 #include "backend/health.hpp"
 #include "backend/weight_bits.hpp"

@@ -53,7 +53,7 @@ union Tile {
 };
 
 /// A rectangle of `from` (rows x cols) and its destination (cols x rows). With kTall, the two tiles
-/// are one below the other in `from`, otherwise next to each other.
+/// are one below the other in `from`. Otherwise they are next to each other.
 template <bool kTall>
 struct TransposedTile {
   Rows from, to;
@@ -263,7 +263,7 @@ __device__ inline bool vectors_cross(const TransposedTile<kTall>& c) {
 }
 
 /// Copies `from`, transposed, to `to` and casts it to the dtype of `to`, as the host does.
-/// @return  whether a written value is not finite.
+/// @return  whether a written value is non-finite.
 template <bool kTall>
 __device__ inline bool transpose(Tile& tile, const TransposedTile<kTall>& c) {
   const DType from = c.from.dtype, to = c.to.dtype;

@@ -56,7 +56,7 @@ struct CopyBody {
   __device__ bool bad() const { return bits.bad(); }
 };
 
-/// @return  whether a written value is not finite.
+/// @return  whether a written value is non-finite.
 template <class Body>
 __device__ inline bool each(const Job& job, Body body) {
   const bool vectors = vectors_fit(body.from, job.rows) && vectors_fit(body.to, job.rows);

@@ -6,7 +6,7 @@
 
 namespace muonrt::cuda {
 
-/// Records in `findings` if one of the values is not finite in the stored dtype. The comparisons
+/// Records in `findings` if one of the values is non-finite in the stored dtype. The comparisons
 /// are combined into one predicate, because a maximum would need more registers than commit_muon
 /// has.
 /// @param findings  may be null.

@@ -1,7 +1,7 @@
 // Kernels that copy the result of a reduction to its destination, unless the communicator has been
 // closed. An operation that NCCL aborts may have written part of its output, and a vote must never
-// pass because of it. Each kernel runs in one thread block, because a reduction has at most a few
-// hundred values.
+// pass because of a partial result. Each kernel runs in one thread block, because a reduction has
+// at most a few hundred values.
 
 #include "base/float_order.hpp"
 #include "cuda/device/launch.hpp"

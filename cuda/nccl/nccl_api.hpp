@@ -38,7 +38,7 @@ struct NcclApi {
 const NcclApi& nccl_api();
 
 /// Resolves the functions in a copy that the program has already loaded, otherwise in the first
-/// library of this list that can be loaded. Errors: as nccl_api.
+/// library of this list that can be loaded. Errors: the same as nccl_api.
 NcclApi load_nccl(const char* const* names, int count);
 
 /// Returns the version as text, for example "2.28.9" for 22809.

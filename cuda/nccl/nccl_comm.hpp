@@ -8,7 +8,7 @@
 
 namespace muonrt::cuda {
 
-/// As muonrt::make_nccl_comm, but with a given table of functions.
+/// Like muonrt::make_nccl_comm, but with a given table of functions.
 std::unique_ptr<Comm> make_nccl_comm(const NcclApi& (*api)(), std::unique_ptr<Bootstrap> bootstrap,
                                      const NcclOptions& options);
 

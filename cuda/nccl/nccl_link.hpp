@@ -38,9 +38,9 @@ class NcclLink {
   ///     `make`.
   NcclLink(const NcclApi& api, Bootstrap& bootstrap, std::shared_ptr<SharedNcclComm> shared);
   /// Creates a communicator, or splits one from `options.from`. Called at most once. Collective.
-  /// Blocks up to the bootstrap's timeout, or without a limit if `from` is a blocking communicator.
-  /// `options.device_index` must be current.
-  /// @param alarm  the wait ends if it reports an error.
+  /// Blocks for at most the bootstrap's timeout, or without a limit if `from` is a blocking
+  /// communicator. `options.device_index` must be current.
+  /// @param alarm  if it reports an error, the wait ends.
   /// Errors: COMM, DEVICE, TIMEOUT, the error of `alarm`. After an error only the destructor may be
   /// called.
   void make(const NcclOptions& options, const NcclUniqueId& id, const Bootstrap& alarm);

@@ -142,8 +142,8 @@ void nccl_run_with_alarm(Bootstrap& bootstrap, bool may_block,
     if (!cause) cause = mine.error;
     mine.remote_error_level = remote_error_level_of(*mine.error, *alarm);
     if (mine.remote_error_level < kReportedByPeer) alarm->abort(*mine.error);
-    // If a rank cannot publish its error while the others wait in NCCL, they arrive only after
-    // their timeouts.
+    // If a rank cannot publish its error while the other ranks wait in NCCL, the other ranks arrive
+    // only after their timeouts.
     const int64_t allowed = bootstrap.timeout_ms();
     bootstrap.set_timeout_ms(
         std::min(may_block ? std::min(allowed, kPartingMs) : allowed + kPartingMs, kMaxTimeoutMs));

@@ -34,7 +34,7 @@ enum class NcclOrigin : int32_t { kNew, kSplit, kBorrowed };
 /// allows there, and it hangs if max_ctas differs between ranks.
 struct NcclSetup {
   std::optional<Error> error;  // the reason why this rank cannot take part
-  int remote_error_level = 0;  // how likely a peer caused `error`; the lowest is reported
+  int remote_error_level = 0;  // likelihood that a peer caused `error`; the lowest is reported
   int nccl_version = 0, library_version = 0;
   int max_ctas = 0;
   NcclOrigin origin = NcclOrigin::kNew;

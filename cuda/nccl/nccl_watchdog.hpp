@@ -41,8 +41,8 @@ class NcclWatchdog {
   /// calling thread. Errors: DEVICE if the GPU is lost.
   bool has_capacity(int64_t messages, int64_t limit);
 
-  /// While such an object exists, the calling thread is inside NCCL. If the communicator is
-  /// blocking, NCCL may wait there for a peer without a limit.
+  /// While an object of this class exists, the calling thread is inside NCCL. If the communicator
+  /// is blocking, NCCL may wait there for a peer without a limit.
   class BlockingCallScope {
    public:
     BlockingCallScope(NcclWatchdog& watchdog, const char* what) : watchdog_(watchdog) {

@@ -264,9 +264,9 @@ class StagedComm final : public Comm {
     return total;
   }
 
-  /// Returns pinned memory. One stream uses it in order, so an operation's copies into it run after
-  /// the copies out of it of the previous operation. Messages are received after both have ended.
-  /// Blocks that have become too small are kept.
+  /// Returns pinned memory. One stream uses this memory in order, so an operation's copies into the
+  /// memory run after the previous operation's copies out of it. Messages are received after all
+  /// these copies have ended. Blocks that have become too small are kept.
   char* reserve(int64_t bytes) {
     if (staging_.empty() || staging_.back()->bytes() < bytes) {
       staging_.push_back(std::make_unique<RawMemory>(

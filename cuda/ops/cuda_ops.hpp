@@ -12,9 +12,10 @@ namespace muonrt::cuda {
 
 class CudaDevice;
 
-/// The ops of a step on a GPU. Each op enqueues kernels on the stream and returns. Elementwise ops
-/// and the normalization are bitwise identical to those of the host; products are not. The dtypes
-/// are f32 and bf16, and for iterates also f16; other dtypes are rejected with NOT_SUPPORTED.
+/// The ops of a step on a GPU. Each op enqueues kernels on the stream and returns. The results of
+/// elementwise ops and of the normalization are bitwise identical to those of the host; the results
+/// of products are not. The dtypes are f32 and bf16, and for iterates also f16; other dtypes are
+/// rejected with NOT_SUPPORTED.
 class CudaOps final : public Ops {
  public:
   /// @param vendor  null: the naive kernels compute the products.
@@ -86,7 +87,8 @@ class CudaOps final : public Ops {
   void hash_memory(Stream& stream, const void* memory, int64_t bytes, uint64_t* sum) override;
 
  private:
-  /// Calls launcher(device table of the blocks, given..., handle of the stream).
+  /// Calls launcher(table, given..., handle). `table` is the device table of the blocks, and
+  /// `handle` is the cudaStream_t of `stream`.
   template <class Launcher, class... Given>
   void launch_on(Stream& stream, std::span<const ShardBlock> blocks, Launcher launcher,
                  const Given&... given);

@@ -14,7 +14,7 @@ namespace muonrt::cuda {
 
 /// Device copies of the lists that ops receive in host memory. When a list is used for the first
 /// time, the cache allocates a copy and waits until it is complete. Later calls find the copy by
-/// the address of the list and compare the contents, in case the memory holds another list now.
+/// the address of the list and compare the contents, in case the memory now holds a different list.
 /// Such calls neither allocate nor wait.
 ///
 /// A Source (list_sources.hpp) is made from the arguments of an op, compares itself with later

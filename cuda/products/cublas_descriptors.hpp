@@ -10,8 +10,8 @@
 
 namespace muonrt::cuda {
 
-/// Size of the scratch memory that a product may use, in bytes. It does not depend on the free
-/// memory, because it influences which algorithm is chosen.
+/// Size of the scratch memory that a product may use, in bytes. It does not depend on the amount of
+/// free memory, because the size influences the choice of the algorithm.
 constexpr int64_t kCublasWorkspace = int64_t{32} << 20;
 /// Every matrix of a batch begins at a multiple of this many bytes. Algorithms may rely on it.
 constexpr uint32_t kCublasAlignment = 16;
@@ -57,8 +57,8 @@ ProductShape product_shape_of(const Product& product);
 
 /// Returns the number of matrices for which a shape's algorithm is chosen. The algorithm is used
 /// for batches of any size. The number is at most 128 and gives each of an H200's 132 SMs two tiles
-/// of 128 x 256. It depends only on the shape, and therefore the bits of a result also depend only
-/// on the shape.
+/// of 128 x 256. It depends only on the shape, so a result does not depend on the number of
+/// matrices, not even bitwise.
 constexpr int64_t nominal_count(int64_t m, int64_t n) {
   const int64_t all = ((m + 127) / 128) * ((n + 255) / 256), wanted = 2 * 132;
   const int64_t tiles = all > 0 ? all : 1;

@@ -12,8 +12,8 @@ namespace muonrt::cuda {
 
 namespace {
 
-/// Handles are reused and never destroyed, because destroying one would wait for all work on the
-/// GPU, including work of the caller and of other optimizers.
+/// Handles are reused and never destroyed, because destroying a handle would wait for all work on
+/// the GPU, including work of the caller and of other optimizers.
 struct Idle {
   std::mutex mutex;
   std::map<int, std::vector<cublasLtHandle_t>> of;  // the key is the device

@@ -26,7 +26,7 @@ class CublasLibrary {
   std::vector<cublasLtMatmulAlgo_t> proposed(const MatmulDescriptors& descriptors, Depth depth,
                                              int limit) const;
   /// Returns whether the algorithm computes all matrices of the layouts in one launch. If there are
-  /// more matrices than the algorithm was chosen for, it may need a larger workspace.
+  /// more matrices than the algorithm was chosen for, the algorithm may need a larger workspace.
   bool takes(const MatmulDescriptors& descriptors, const cublasLtMatmulAlgo_t& algorithm) const;
   /// Returns whether the algorithm supports launches of several matrices.
   bool has_batches(const cublasLtMatmulAlgo_t& algorithm) const;

@@ -1,7 +1,7 @@
 // The passes that complete products. The first computes C = beta D + gamma I if there is nothing to
 // multiply; the identity is added in f32, before the only rounding. The mirror pass makes a
-// symmetric result of cuBLASLt bitwise symmetric. The third computes X + gamma I in place and reads
-// only the diagonals.
+// symmetric result of cuBLASLt bitwise symmetric. The third computes X + gamma I in place, and
+// reads only the diagonals.
 
 #include "cuda/device/launch.hpp"
 #include "cuda/kernels/kernels.hpp"

@@ -9,8 +9,9 @@
 
 namespace muonrt::cuda {
 
-/// Returns the number of panels. It depends only on n, so the bits do not depend on the batch.
-/// Small results are not cut, because a panel of few rows would leave most of a GPU idle.
+/// Returns the number of panels. It depends only on n, so the results are bitwise independent of
+/// the batch. Small results are not cut, because a panel of few rows would leave most of a GPU
+/// idle.
 constexpr int panel_count(int64_t n) { return n >= 2048 ? 4 : n >= 1024 ? 2 : 1; }
 
 /// Returns the first row of panel i, or the end of the matrix if i = panel_count. The row is a

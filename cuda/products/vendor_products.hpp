@@ -24,7 +24,7 @@ class VendorProducts {
 };
 
 /// Creates products that select an algorithm for each shape. The choice depends only on the shape,
-/// so the bits never depend on the batch.
+/// so the results are bitwise independent of the batch.
 /// @param device  allocates the workspace; must outlive the result.
 /// @param index  index of the device's GPU, which must be current here and in every call.
 /// Errors: NOT_SUPPORTED if the library does not exist.

@@ -15,8 +15,8 @@ using Real = long double;
 // In no dtype can smaller singular values of a normalized matrix be distinguished from zero.
 constexpr double kSmallestSigma = 1e-9;
 constexpr double kLargestSigma = 4.0;
-// No step may map a value in (0, 1] beyond this limit. The steps of generated lists map (0, 1] to
-// (0, 2) by design, and published lists do, too.
+// No step may map a value in (0, 1] to a value above this limit. The steps of generated lists map
+// (0, 1] to (0, 2) by design, and published lists do, too.
 constexpr double kMaxInside = 4.0;
 // The image of a singular value slightly above 1 may be at most this many times the largest image
 // of (0, 1].

@@ -209,8 +209,8 @@ void take_restarts(NewtonSchulz& out, const std::vector<int>& restarts) {
 // For a row with a norm of 2^-12 they would become zero, and then nothing would limit the AOL
 // factor of the row. An X in f16 therefore has a norm of up to kLift until its rows are scaled,
 // which also divides by kLift. The Gram matrix is then below 2^14, and underflow loses at most the
-// fraction kLost of it. With equilibration X is lifted for another reason: elements of short rows
-// must not become subnormal.
+// fraction kLost of it. With equilibration X is lifted for a different reason: elements of short
+// rows must not become subnormal.
 constexpr float kLift = 0x1p7f, kLost = 0x1p-38f;
 
 float lift_of(const NewtonSchulz& settings, Form form) {

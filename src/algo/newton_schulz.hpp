@@ -63,8 +63,8 @@ constexpr double kHalfGramSafety = 1.05;
 /// Makes the coefficient lists of a group and its restarts. In f32 and bf16 the Gram form uses the
 /// same list as the standard form. In f16 it uses the list of a generated family without inner
 /// safety and divides it by kHalfGramSafety, as in Gram Newton-Schulz (Dao-AILab). In half
-/// precision the standard form of CANS has inner safety. A safety or mode that the caller chose is
-/// kept. If the caller chose only the mode, the safety is the default of the list.
+/// precision the standard form of CANS has inner safety. If the caller chose a safety or a mode, it
+/// is kept. If the caller chose only the mode, the safety is the default of the list.
 /// Errors: any error of make_coefficients(); NOT_SUPPORTED if the caller's restarts leave Q
 /// unbounded.
 NewtonSchulz make_newton_schulz(CoefficientFamily family, const CoefficientSettings& settings,
@@ -97,8 +97,8 @@ struct OrthogonalizeArgs {
 };
 
 /// Approximates the polar factors of the matrices `raw` of several batches in lockstep
-/// (algo/lockstep.hpp). Each batch needs its own workspace. The result for a matrix does not depend
-/// on its batch, its index in the batch, or other batches, not even bitwise. Only the constructor
+/// (algo/lockstep.hpp). Each batch needs its own workspace. The result for a matrix is bitwise
+/// independent of its batch, of its index in the batch, and of other batches. Only the constructor
 /// allocates memory. The object must stay alive until the work that it enqueued has run.
 class Orthogonalization {
  public:

@@ -98,7 +98,7 @@ class Search {
   }
 
   /// Returns the largest quotient of predicted and allowed error over the spectra. Returns infinity
-  /// as soon as a quotient shows that these restarts are not better than the best ones so far.
+  /// as soon as a quotient shows that these restarts are no better than the best ones found so far.
   /// Begins with the spectrum that excluded the previous candidate.
   double share_of_allowed(const std::vector<int>& restarts) {
     const size_t n = allowed_.size();

@@ -25,19 +25,19 @@ struct RestartSearch {
 
 RestartSearch restart_search(const CoefficientList& list, DType dtype);
 
-/// Returns the largest value of max|q| / min|q| over all steps, or infinity if q becomes 0 or is
-/// not finite. Rounding can make an eigenvalue of R = X X^T negative. Such an eigenvalue grows with
-/// every step until X is rebuilt, and this metric detects it. Source: the restart selection of
+/// Returns the largest value of max|q| / min|q| over all steps, or infinity if q becomes 0,
+/// infinite or NaN. Rounding can make an eigenvalue of R = X X^T negative. Such an eigenvalue grows
+/// with every step until X is rebuilt, and this metric detects it. Source: the restart selection of
 /// Dao-AILab/gram-newton-schulz.
 double restart_metric(const CoefficientList& list, const std::vector<int>& restarts,
                       const RestartSearch& search);
 
-/// Returns the restarts with which the Gram form of `list` runs in `dtype`. They satisfy two
-/// conditions: on every compared spectrum the predicted error (algo/rounding.hpp) is at most
+/// Returns the restarts with which the Gram form of `list` runs in `dtype`. These restarts satisfy
+/// two conditions: on every compared spectrum the predicted error (algo/rounding.hpp) is at most
 /// RestartSearch::error times the error of `standard` in bf16, and the condition number of Q is
 /// within its bound. If several lists of restarts satisfy both, the function returns the shortest
-/// list, and among lists of equal length the one with the smallest error. If restarts before every
-/// step are needed, the Gram form is identical to the standard form.
+/// list, and among lists of equal length the one with the smallest error. If a restart before every
+/// step is needed, the Gram form is identical to the standard form.
 ///
 /// @param fewest  the number of rows of the smallest matrices for which errors are compared.
 std::vector<int> find_restarts(const CoefficientList& list, DType dtype,

@@ -6,7 +6,7 @@
 namespace muonrt {
 namespace {
 
-/// The values of a polynomial of X X^T at the two levels of the spectrum.
+/// The values of a polynomial in X X^T at the two levels of the spectrum.
 struct Pair {
   double high, low;
 };
@@ -161,7 +161,7 @@ class Iteration {
   double slope_of(const Coefficients& s, const Block& b) const {
     return s.b + s.c * (b.p(r_) + b.q(r_));
   }
-  /// Multiplies X by a polynomial of X X^T. The error of X outside its row space is only multiplied
+  /// Multiplies X by a polynomial in X X^T. The error of X outside its row space is only multiplied
   /// by the same factor.
   void multiply_x(Pair factor) {
     outside_ = outside_ * factor * factor;

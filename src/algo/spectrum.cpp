@@ -12,8 +12,8 @@ namespace {
 /// noise. The elements after it belong to another invariant subspace and are ignored.
 constexpr double kRounding = 1e-6;
 
-/// Returns how many eigenvalues of the tridiagonal matrix with `steps` rows are below `at`. Source:
-/// Golub and Van Loan, Matrix Computations, section 8.4.1 (Sturm sequences).
+/// Returns the number of eigenvalues below `at` of the tridiagonal matrix with `steps` rows.
+/// Source: Golub and Van Loan, Matrix Computations, section 8.4.1 (Sturm sequences).
 int64_t below(const Lanczos& t, int64_t steps, double at) {
   int64_t count = 0;
   double pivot = 1.0;

@@ -4,8 +4,8 @@
 
 namespace muonrt {
 
-/// The smallest and the largest singular value of a matrix, estimated with Lanczos's method. Except
-/// for rounding errors, the estimates lie between the true values.
+/// The smallest and the largest singular value of a matrix, estimated with Lanczos's method. Up to
+/// rounding errors, the estimates lie between the true values.
 struct Spectrum {
   double smallest = 0, largest = 0;
   /// Returns the largest |sigma - 1| of the two.
@@ -13,7 +13,7 @@ struct Spectrum {
 };
 
 /// Returns the spectrum of a matrix with `rows` rows, which must be the short side. The values are
-/// NaN if `lanczos` is not finite.
+/// NaN if `lanczos` has non-finite elements.
 Spectrum spectrum_of(const Lanczos& lanczos, int64_t rows);
 
 }  // namespace muonrt

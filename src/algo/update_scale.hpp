@@ -4,8 +4,8 @@
 
 namespace muonrt {
 
-/// The rule for the factor of the orthogonalized update, which is multiplied with the learning
-/// rate. The values are public. The source is given at each value; torch.optim.Muon and
+/// The rule for the scale factor of the orthogonalized update. The learning rate is multiplied by
+/// this factor. The values are public. The source is given at each value; torch.optim.Muon and
 /// microsoft/dion use the same names.
 enum class ScaleRule : int32_t {
   kMatchRms = 0,  // 0.2 sqrt(max(rows, cols)): the update has AdamW's RMS (Moonlight)

@@ -51,7 +51,7 @@ void require_kind(uint64_t magic, HandleKind kind, const char* function, const c
 }  // namespace
 
 CommCall::CommCall(muonrt_comm* comm, const char* function, const char* argument) : comm_(comm) {
-  unwrap(comm, function, argument);  // throws for a handle of another type, which has no mutex
+  unwrap(comm, function, argument);  // throws for a handle of a different type, which has no mutex
   const std::lock_guard lock(comm->mutex);
   unwrap(comm, function, argument);
   next_ = comm->calls;

@@ -49,8 +49,9 @@ T* release_handle(std::unique_ptr<T> handle) noexcept {
   return handle.release();
 }
 
-/// Errors: INVALID_ARGUMENT, with function and argument, if `head` is null, destroyed, of another
-/// kind, or not a handle; INVALID_STATE in a process other than the one that created the handle.
+/// Errors: INVALID_ARGUMENT, with function and argument, if `head` is null, destroyed, of a
+/// different kind, or not a handle; INVALID_STATE in a process other than the one that created the
+/// handle.
 void check_handle(const HandleHeader* head, HandleKind kind, const char* function,
                   const char* argument);
 /// Marks the handle as destroyed. Returns false in a forked child of the process that created it.

@@ -57,8 +57,8 @@ muonrt_comm_t* over(HostComm& host, Make make) {
   return api::release_comm(std::move(out));
 }
 
-/// Checks that the builds of all ranks have CUDA. If the build of a rank does not, `refuse` throws
-/// on that rank, and all ranks return its error before they wait for this rank.
+/// Checks that the builds of all ranks have CUDA. If the build of a rank does not have CUDA,
+/// `refuse` throws on that rank, and all ranks return this error instead of waiting for that rank.
 template <class Refuse>
 void require_builds(Comm& host, Refuse refuse) {
   run_collectively(host, [&] {

@@ -40,8 +40,8 @@ class Bootstrap {
   virtual void set_timeout_ms(int64_t ms) = 0;
   /// Publishes an error. On every rank, pending and later calls throw it.
   virtual void abort(const Error& error) noexcept = 0;
-  /// Returns the error that ended this bootstrap. This includes an error that a peer has published,
-  /// as soon as this rank has received it.
+  /// Returns the error that ended this bootstrap. An error that a peer has published is returned as
+  /// soon as this rank has received it.
   virtual std::optional<Error> pending_error() const = 0;
 };
 

@@ -17,7 +17,7 @@ struct GradientFactors {
   float host = 1.0f;
   const float* inverse_scale = nullptr;  // inverse of the loss scale
   const float* multiplier = nullptr;     // the caller's factor, which is applied after clipping
-  const float* found_inf = nullptr;      // if the value is not 0, the step is skipped
+  const float* found_inf = nullptr;      // the step is skipped if the value is not 0
   bool on_device() const { return inverse_scale || multiplier || found_inf; }
 };
 

@@ -64,7 +64,7 @@ class Comm {
   virtual void exchange(Stream& stream, std::span<const SendTo> sends,
                         std::span<const ReceiveFrom> receives) = 0;
   /// out <- element-wise maximum of f32 values over all ranks. An element of `out` is NaN if the
-  /// value of any rank is NaN.
+  /// corresponding element is NaN on any rank.
   virtual void reduce_max(Stream& stream, const float* in, float* out, int64_t n) = 0;
   /// out <- element-wise sum over all ranks.
   virtual void reduce_sum(Stream& stream, const int64_t* in, int64_t* out, int64_t n) = 0;
@@ -76,8 +76,8 @@ class Comm {
   /// contributes zeros or nothing.
   virtual void clear_if_aborted(Stream&, int64_t* /*entered*/) {}
 
-  /// Allocates the memory that an exchange with these messages, or a reduction of this many bytes,
-  /// needs. Called when an optimizer is created, so that no step has to allocate. Sends nothing.
+  /// Allocates the memory for an exchange with these messages and for a reduction of this many
+  /// bytes. Called when an optimizer is created, so that no step has to allocate. Sends nothing.
   virtual void prepare_exchange(const Messages&) {}
   virtual void prepare_reduction(int64_t) {}
   /// Enqueues work that connects this rank to the peers of all prepared exchanges and reductions,
@@ -102,7 +102,7 @@ class Comm {
   /// except that an aborted reduction has not written its output.
   virtual std::optional<Error> error() const { return std::nullopt; }
 
-  /// Returns how many bytes this rank has sent to other ranks in exchanges so far.
+  /// Returns the number of bytes that this rank has sent to other ranks in exchanges so far.
   virtual int64_t bytes_sent() const = 0;
   virtual int64_t exchanges() const = 0;
 };

@@ -68,8 +68,8 @@ class Device {
   virtual bool reaches(const void*) const { return true; }
   virtual int64_t allocations() const = 0;  // number of calls of allocate() so far
   virtual int64_t allocated_bytes() const = 0;
-  /// Returns how many streams, events and queue blocks were created so far. The number no longer
-  /// grows after the first steps.
+  /// Returns the number of streams, events and queue blocks that were created so far. The number no
+  /// longer grows after the first steps.
   virtual int64_t objects() const = 0;
 
   virtual std::unique_ptr<Stream> create_stream(StreamKind kind) = 0;
@@ -123,17 +123,17 @@ class Device {
   virtual std::unique_ptr<Stream> create_caller_stream() {
     return create_stream(StreamKind::kCompute);
   }
-  /// From now on enqueues the work of `stream` on the caller's stream. `stream` must come from
-  /// create_caller_stream(). Returns true if the caller's stream is being captured; then the work
-  /// must neither wait nor allocate. Errors, with a message that begins with `what`: NOT_SUPPORTED
-  /// if the caller's stream is the default stream and a stream with which it synchronizes is being
-  /// captured.
+  /// From this call on, enqueues the work of `stream` on the caller's stream. `stream` must come
+  /// from create_caller_stream(). Returns true if the caller's stream is being captured; then the
+  /// work must neither wait nor allocate. Errors, with a message that begins with `what`:
+  /// NOT_SUPPORTED if the caller's stream is the default stream and a stream with which it
+  /// synchronizes is being captured.
   virtual bool follow(Stream& /*stream*/, void* /*callers_stream*/, const char* /*what*/) {
     return false;
   }
 
-  /// Returns how many kernels the calling thread has launched so far. The caller can use this
-  /// number to limit how many kernels are queued on a GPU, whose queue has a limited size.
+  /// Returns the number of kernels that the calling thread has launched so far. The caller can use
+  /// this number to limit how many kernels are queued on a GPU, whose queue has a limited size.
   virtual int64_t launches() const { return 0; }
 };
 

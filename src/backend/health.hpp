@@ -49,9 +49,9 @@ inline double sum_of_squares(const int64_t* limbs) {
   return sum;
 }
 
-/// The number of steps of Lanczos's method. With it the estimated ends of the spectrum are within
-/// 5% of the true ones. This was measured with up to 2048 rows, for spectra that are flat, are
-/// spread over nine decades, or have only ten values other than zero.
+/// The number of steps of Lanczos's method. With this number of steps the estimated ends of the
+/// spectrum are within 5% of the true ones. This was measured with up to 2048 rows, for spectra
+/// that are flat, are spread over nine decades, or have only ten values other than zero.
 constexpr int64_t kLanczosSteps = 48;
 /// The number of rows in a block. A sum over rows is first computed for each block, and then over
 /// the blocks.

@@ -7,8 +7,8 @@
 
 namespace muonrt {
 
-/// Returns the leading dimension on the host. Rows of f32 begin at multiples of 64 bytes. Sizes
-/// that are common need no padding, so products can read their operands without a copy.
+/// Returns the leading dimension on the host. Rows of f32 begin at multiples of 64 bytes. Common
+/// sizes need no padding, so products can read their operands without a copy.
 constexpr int64_t host_ld(int64_t cols) { return round_up(cols, 16); }
 /// Returns the leading dimension on a GPU. Rows begin at multiples of 64 bytes.
 constexpr int64_t cuda_ld(int64_t cols, DType dtype) { return round_up(cols, 64 / size_of(dtype)); }
@@ -53,8 +53,7 @@ class CudaRules final : public MatrixRules {
   }
   /// Usually this limit allows all matrices of an owner in a chunk, because chunk_bytes is reached
   /// earlier. At its default of 256 MiB a chunk has at most 2^27 elements of 16 bits. The limit
-  /// keeps
-  /// the offsets of 16-bit elements below 2^30 bytes.
+  /// keeps the byte offsets of 16-bit elements below 2^30.
   LaunchLimits launch_limits() const override {
     return {.max_elements = int64_t{1} << 29, .mixes_shapes = own_};
   }

@@ -39,7 +39,8 @@ struct NormuonState {
 };
 
 /// The number of partial sums of a sum. Element i is added to partial sum i mod kNeuronChains. At
-/// the end the upper half of the partial sums is added to the lower half until one value is left.
+/// the end the upper half of the partial sums is repeatedly added to the lower half until one value
+/// is left.
 constexpr int kNeuronChains = 32;
 template <class T>
 MUONRT_HOST_DEVICE inline T fold_chains(T* chains) {
@@ -53,7 +54,8 @@ constexpr float kNormuonEps = 1e-10f;
 MUONRT_HOST_DEVICE inline float normuon_moment(float moment, float mean_square, float beta2) {
   return at_rest(beta2 * moment + (1.0f - beta2) * mean_square, mean_square);
 }
-/// Returns the factor of one neuron, to which normuon_restore() adds another one.
+/// Returns the factor of one neuron. The neuron is later also multiplied by the factor of
+/// normuon_restore().
 MUONRT_HOST_DEVICE inline float normuon_neuron_factor(float moment) {
   return 1.0f / (sqrtf(moment) + kNormuonEps);
 }

@@ -9,7 +9,7 @@ namespace muonrt {
 
 // Checks of the arguments of ops (ops.hpp), which all backends make before they enqueue work.
 
-/// Errors: INVALID_ARGUMENT if a factor is negative or not finite; INTERNAL if shapes differ.
+/// Errors: INVALID_ARGUMENT if a factor is negative or non-finite; INTERNAL if shapes differ.
 inline void check_normalize(const MatrixBatch& in, const MatrixBatch& out,
                             const Normalization& how) {
   MUONRT_REQUIRE(how.safety > 0.0f && std::isfinite(how.safety), Status::kInvalidArgument,

@@ -50,9 +50,9 @@ struct AolRule {
 
 /// The operations of a step on one device. Every op enqueues work on `stream` and returns. Spans,
 /// tables and pointers must stay valid until the work has run. Spans and arrays of MatrixBatch are
-/// in host memory; all other memory must be accessible to the device. After reserve() no op
-/// allocates device memory, except for data that a backend stores when it gets a list for the first
-/// time. A library for products may allocate host memory inside its own calls.
+/// in host memory; all other memory must be accessible to the device. After reserve() ops allocate
+/// device memory only for data that a backend stores when it gets a list for the first time. A
+/// library for products may allocate host memory inside its own calls.
 class Ops : public MatrixRules {
  public:
   /// Allocates the memory that products of up to this size need. m, n and k are the dims of C (m x
@@ -64,7 +64,7 @@ class Ops : public MatrixRules {
 
   /// message <- cast(direction(new momentum, gradient)) for each block of an active parameter, and
   /// zeros for an inactive one. Does not write parameters and state. Records in `findings` whether
-  /// a direction or gradient is not finite, and whether it is still finite in f32.
+  /// a direction or gradient is non-finite, and whether it is still finite in f32.
   virtual void pack_direction(Stream& stream, std::span<const ShardBlock> blocks,
                               const StepTables& tables, TypedBuffer message,
                               Findings* findings) = 0;
@@ -81,14 +81,14 @@ class Ops : public MatrixRules {
                           ConstTypedBuffer message, bool first) = 0;
 
   /// message <- cast(weight after AdamW) for each block of an active parameter, and zeros for an
-  /// inactive one. Does not write parameters and state. Records scaled gradients that are not
-  /// finite or whose square is not finite.
+  /// inactive one. Does not write parameters and state. Records scaled gradients that are
+  /// non-finite or whose square is non-finite.
   virtual void pack_adamw(Stream& stream, std::span<const ShardBlock> blocks,
                           const StepTables& tables, TypedBuffer message, Findings* findings) = 0;
 
-  /// Checks the gradients of those listed parameters that are active or `clip_only`. Records scaled
-  /// gradients that are not finite. For AdamW (parameters with a variance), also records gradients
-  /// whose square is not finite.
+  /// Checks the gradients of those listed parameters that are active or `clip_only`. Records
+  /// non-finite scaled gradients. For AdamW (parameters with a variance), also records gradients
+  /// whose square is non-finite.
   virtual void scan(Stream& stream, std::span<const int32_t> list, const ParamView* params,
                     Findings* findings) = 0;
 
@@ -105,7 +105,7 @@ class Ops : public MatrixRules {
                       ConstTypedBuffer message) = 0;
 
   /// message <- cast(matrices[block.matrix]). This is the reverse of unpack() for the same list.
-  /// Records values that are not finite.
+  /// Records non-finite values.
   virtual void pack(Stream& stream, std::span<const MatrixBlock> blocks,
                     std::span<const OwnedMatrix> owned, const MatrixBatch* matrices,
                     TypedBuffer message, Findings* findings) = 0;
@@ -119,9 +119,8 @@ class Ops : public MatrixRules {
 
   /// AOL: computes s_i = 1 / (safety sqrt(max(sum_j |gram_ij|, least))) into `factors`, multiplies
   /// row i of x by s_i, and multiplies gram_ij by s_i s_j. Each sum is computed in f32 as 32
-  /// partial sums, where element j belongs to partial sum
-  /// j mod 32. At the end the upper half of them is added to the lower half until one value is
-  /// left.
+  /// partial sums, where element j belongs to partial sum j mod 32. At the end the upper half of
+  /// the partial sums is repeatedly added to the lower half until one value is left.
   /// @param gram     m x m, exactly symmetric before and after the call.
   /// @param x        m x n, the same count and dtype as `gram`.
   /// @param factors  1 x m, the same count, f32; overwritten.
@@ -129,7 +128,7 @@ class Ops : public MatrixRules {
                           const MatrixBatch& factors, const AolRule& rule) = 0;
 
   /// Computes the products, in any order or concurrently. No product may write memory that another
-  /// one reads or writes. A result does not depend on the other products, not even bitwise.
+  /// one reads or writes. Each result is bitwise independent of the other products.
   virtual void multiply(Stream& stream, std::span<const Product> products) = 0;
   void multiply(Stream& stream, const Product& product) {
     multiply(stream, std::span<const Product>(&product, 1));
@@ -155,7 +154,7 @@ class Ops : public MatrixRules {
 
   /// If the condition passes, writes the momentum and applies decay and update, for every block of
   /// an active parameter. bf16 momentum is rounded stochastically, like kStochastic weights. All
-  /// commits record in the condition's findings if they have written a weight that is not finite in
+  /// commits record in the condition's findings if they have written a weight that is non-finite in
   /// its stored dtype. Momentum is not checked, because it is finite if its direction is.
   virtual void commit_muon(Stream& stream, std::span<const ShardBlock> blocks,
                            const StepTables& tables, ConstTypedBuffer message,
@@ -192,13 +191,13 @@ class Ops : public MatrixRules {
   virtual void commit_normuon(Stream& stream, std::span<const NormuonState> states,
                               const ParamView* params, const CommitCondition& condition) = 0;
 
-  /// Adds the squares of the unscaled gradients of those listed parameters that are active or
-  /// `clip_only` to `sums`, which has kNormWords words. The sum is exact.
+  /// Adds squares to `sums`, which has kNormWords words: the squares of the unscaled gradients of
+  /// those listed parameters that are active or `clip_only`. The sum is exact.
   virtual void sum_squares(Stream& stream, std::span<const int32_t> list, const ParamView* params,
                            int64_t* sums) = 0;
   /// Computes the gradient factor from `factors` and clipping, and writes it to grad_scale in all
   /// tables. Writes the gradient norm to `norm` (0 without clipping). Records in `findings` if the
-  /// factor is not finite or found_inf is set. findings->factor becomes the bits of the factor XOR
+  /// factor is non-finite or found_inf is set. findings->factor becomes the bits of the factor XOR
   /// the bits of factors.host.
   virtual void scale_gradients(Stream& stream, const GradientFactors& factors, const NormClip& clip,
                                const GradientTables& tables, Findings* findings, double* norm) = 0;

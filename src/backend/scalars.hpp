@@ -84,17 +84,17 @@ struct AdamScalars {
 /// The findings of the ops on this rank in a step. The default values are the values at the start
 /// of a step.
 struct Findings {
-  int64_t nonfinite = 0;     // 1 if a gradient or direction was not finite
+  int64_t nonfinite = 0;     // 1 if a gradient or direction was non-finite
   int64_t first_param = -1;  // lowest index of a parameter with such a value, or -1
-  // The lowest index of a parameter with a value that was not finite even in f32, or -1. If it
+  // The lowest index of a parameter with a value that was non-finite even in f32, or -1. If it
   // differs from `first_param`, the direction of `first_param` overflowed only in the message's
   // dtype.
   int64_t first_in_f32 = -1;
   // The lowest index of a parameter whose weights are not its rounded master weights, or -1.
   int64_t first_stale = -1;
-  int64_t wrote_nonfinite = 0;  // 1 if a commit wrote a weight that is not finite
+  int64_t wrote_nonfinite = 0;  // 1 if a commit wrote a non-finite weight
   int64_t zero_matrices = 0;    // number of matrices that were all zero
-  int64_t failed = 0;           // 1 if a callback of the caller returned an error
+  int64_t failed = 0;           // 1 if a caller-supplied callback returned an error
   /// Bits of the gradient factor XOR bits of the factor without device scalars; must be equal on
   /// all ranks.
   int64_t factor = 0;
@@ -107,7 +107,7 @@ struct Findings {
 struct Vote {
   int64_t consent = 0;      // 1 if this rank accepts the step
   int64_t fingerprint = 0;  // hash of step number and arguments
-  /// 1 if this rank rejects the step only because of a value that is not finite.
+  /// 1 if this rank rejects the step only because of a non-finite value.
   int64_t nonfinite = 0;
   int64_t orthogonalized = 0;  // number of matrices
   int64_t zero_matrices = 0;

@@ -84,8 +84,8 @@ class Error : public std::exception {
   std::shared_ptr<const std::string> message_;  // shared, so copying an error does not allocate
 };
 
-/// Returns an error with the message that `make_message` returns. If there is not enough memory for
-/// the message, the error has none.
+/// Returns an error with the message that `make_message` returns, or without a message if there is
+/// not enough memory for it.
 template <class Function>
 Error error_with_message(Status status, const Function& make_message, int32_t rank = -1,
                          bool remote = false) noexcept {

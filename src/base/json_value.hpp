@@ -19,7 +19,7 @@ struct JsonValue {
   std::variant<std::nullptr_t, bool, int64_t, double, std::string, List, Object> value = nullptr;
 
   bool is_null() const { return std::holds_alternative<std::nullptr_t>(value); }
-  /// Returns the value, or null if it has another type.
+  /// Returns the value, or null if it has a different type.
   template <class T>
   const T* as() const {
     return std::get_if<T>(&value);

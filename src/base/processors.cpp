@@ -35,8 +35,8 @@ struct Quota {
   uint64_t group = 0;
 };
 
-/// Computes the quota of the group in `directory` as quota / period, and stores it in `least` if it
-/// is smaller.
+/// Computes the processor quota of the group in `directory` as quota / period, and stores the
+/// result in `least` if it is smaller than `least`.
 void tighten(Quota& least, const char* directory, double quota, double period) noexcept {
   struct stat about {};
   if (!(quota > 0) || !(period > 0) || quota / period >= kMaxThreads) return;

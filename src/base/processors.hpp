@@ -19,9 +19,9 @@ struct Processors {
 /// group. If the system does not report a value, its default above is used. Does not throw.
 Processors own_processors() noexcept;
 
-/// Returns how many threads `rank` can run without sharing processors with other ranks, from 1 to
-/// 256. Ranks on one machine with equal masks divide the processors of the mask among themselves,
-/// and ranks in one control group divide its quota.
+/// Returns the number of threads, from 1 to 256, that `rank` can run without sharing processors
+/// with other ranks. Ranks on one machine with equal masks divide the processors of the mask among
+/// themselves, and ranks in one control group divide its quota.
 int threads_of(std::span<const Processors> by_rank, int rank) noexcept;
 
 }  // namespace muonrt

@@ -11,10 +11,10 @@
 
 namespace muonrt {
 
-/// Blocks signals in the calling thread from construction to destruction. Threads that are started
-/// during this time inherit the mask, so the program's signal handlers run only on the program's
-/// own threads. SIGABRT and faults such as SIGSEGV are not blocked, because the thread that causes
-/// them must handle them.
+/// Blocks signals in the calling thread while this object exists. Threads that are started during
+/// this time inherit the mask, so the program's signal handlers run only on the program's own
+/// threads. SIGABRT and faults such as SIGSEGV are not blocked, because the thread that causes them
+/// must handle them.
 class SignalMask {
  public:
   SignalMask() {

@@ -64,7 +64,7 @@ constexpr bool is_control(char c) {
 /// characters are escaped.
 std::string in_quotes(std::string_view text);
 
-/// If a part in quotation marks ('...') has more than 200 bytes, replaces it with its first 100
+/// Replaces each part in quotation marks ('...') that has more than 200 bytes with its first 100
 /// bytes and its length. A message with a long name then still contains the text after the name.
 std::string shorten_names(std::string text);
 

@@ -142,9 +142,10 @@ void CallbackTransport::do_allgather(const void* mine, void* all, int64_t bytes)
   call(shared_->table.allgather, mine, all, bytes);
 }
 
-// The table's function gets `in` and `out` in a separate buffer, because they must not overlap
-// there, and because a function that fails may already have written its output. After a failure the
-// caller's `out` must be unchanged, because it may be the vote sum that commits check.
+// The table's function gets `in` and `out` in a separate buffer. One reason is that they must not
+// overlap there. The other is that a function that fails may already have written its output. After
+// a failure the caller's `out` must be unchanged, because it may be the vote sum that commits
+// check.
 template <class Function, class T>
 void CallbackTransport::reduce(Function function, std::vector<T>& both, const T* in, T* out,
                                int64_t n) {

@@ -26,12 +26,12 @@ class DuplicateRegistry {
   std::optional<Error> aborted_;  // the error of the first abort
 };
 
-/// Keeps a transport registered as a duplicate of another one, from join() to leave().
+/// Keeps a transport registered as a duplicate of its original, from join() to leave().
 class DuplicateRegistration {
  public:
   /// Allocates the memory that join() needs, so that join() does not allocate.
   void reserve() { node_.emplace_back(); }
-  /// Adds `self` to the registry. If the original was already aborted, aborts `self` now.
+  /// Adds `self` to the registry. Aborts `self` now if the original was already aborted.
   void join(std::shared_ptr<DuplicateRegistry> registry, Transport& self);
   /// Removes the transport from the registry, so that later aborts do not reach it.
   void leave() noexcept;

@@ -42,7 +42,8 @@ void HostComm::reduce_sum(Stream& stream, const int64_t* in, int64_t* out, int64
   enqueue(stream, [this, in, out, n] { transport_->reduce_sum(in, out, n); });
 }
 
-// A transport that has an error sends nothing any more, so the following reduction only throws it.
+// A transport that has an error sends nothing any more, so the following reduction only throws that
+// error.
 void HostComm::clear_if_aborted(Stream& stream, int64_t* entered) {
   enqueue(stream, [this, entered] {
     if (transport_->error()) *entered = 0;

@@ -167,7 +167,7 @@ bool ThreadChannel::deliver_one(Exchange& x, Lock& lock) {
     lock.unlock();
     shared_->faults.before_delivery(message);
     lock.lock();
-    o = find(x, message.from);  // The sender may have withdrawn it.
+    o = find(x, message.from);  // The sender may have withdrawn the message.
     if (!o) return true;
   }
   copy(x, *o, receive, lock);

@@ -78,7 +78,7 @@ class ThreadChannel {
 
   /// Offers the sends to the peers, copies the receives, and returns when the peers have copied all
   /// sends. Skips the message from `rank` to itself. Errors: TIMEOUT, MISMATCH, COMM, a published
-  /// error, or an error of `copy`. After an error, too, waits until no peer is copying a message of
+  /// error, or an error of `copy`. Even after an error, waits until no peer is copying a message of
   /// this rank.
   /// @param copy  copies each message that the rank receives; null means memcpy.
   void exchange(int rank, const Operation& operation, std::span<const SendTo> sends,

@@ -142,8 +142,8 @@ class Transport {
   const std::shared_ptr<DuplicateRegistry> duplicates_ = std::make_shared<DuplicateRegistry>();
   DuplicateRegistration registration_;  // registers this transport with the original
 
-  /// True if the next operation must call publish() again, because abort() may have been called on
-  /// a thread from which the peers cannot be reached.
+  /// True if the next operation must call publish() again. This is necessary because abort() may
+  /// have been called on a thread from which the peers cannot be reached.
   std::atomic<bool> aborted_from_other_thread_ = false;
   mutable std::mutex error_mutex_;
   std::optional<Error> error_;

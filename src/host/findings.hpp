@@ -19,7 +19,7 @@ inline void lower(int64_t& first_param, int64_t param) {
   }
 }
 
-/// @param in_f32  true if the value was not finite even in f32, before it was converted to the
+/// @param in_f32  true if the value was non-finite even in f32, before it was converted to the
 ///     message's dtype.
 inline void note_nonfinite(Findings& findings, int64_t param, bool in_f32 = true) {
   note_nonfinite(findings);
@@ -29,7 +29,7 @@ inline void note_nonfinite(Findings& findings, int64_t param, bool in_f32 = true
 
 inline void note_stale(Findings& findings, int64_t param) { lower(findings.first_stale, param); }
 
-/// Records that a commit wrote a value that is not finite.
+/// Records that a commit wrote a non-finite value.
 /// @param findings  may be null.
 inline void note_written(Findings* findings) {
   if (findings) std::atomic_ref(findings->wrote_nonfinite).store(1, std::memory_order_relaxed);

@@ -32,7 +32,7 @@ class PairwiseSum {
 };
 
 /// Returns the largest |x| as the bits of an f32. They are 0 if all values are zero, and at least
-/// 0x7f800000 if a value is not finite.
+/// 0x7f800000 if a value is non-finite.
 template <class T>
 struct LargestPass {
   static MUONRT_ALWAYS_INLINE int32_t run(const T* __restrict row, int64_t n) {
@@ -47,9 +47,9 @@ struct LargestPass {
 
 /// Returns the sum of the squares of a row that is scaled by up * up2. The order of the additions
 /// depends only on n. Blocks of 2048 elements are summed as 256 partial sums, where element i
-/// belongs to partial sum i mod 256. The upper half of the partial sums is added to the lower half
-/// until one value is left, and the blocks are added pairwise. There are 256 partial sums because a
-/// warp of a GPU reads 256 consecutive elements at a time.
+/// belongs to partial sum i mod 256. The upper half of the partial sums is repeatedly added to the
+/// lower half until one value is left, and the blocks are added pairwise. There are 256 partial
+/// sums because a warp of a GPU reads 256 consecutive elements at a time.
 template <class T>
 struct SquaresPass {
   static constexpr int64_t kChains = 256, kBlock = 2048, kEight = 8, kSums = kChains / kEight;
@@ -94,8 +94,8 @@ struct SquaresPass {
 };
 
 /// Returns the sum of |x|. It is computed as 32 partial sums, where element i belongs to partial
-/// sum i mod 32. At the end the upper half of them is added to the lower half until one value is
-/// left.
+/// sum i mod 32. At the end the upper half of the partial sums is repeatedly added to the lower
+/// half until one value is left.
 template <class T>
 struct AbsoluteSumPass {
   static MUONRT_ALWAYS_INLINE float run(const T* __restrict row, int64_t n) {
@@ -141,7 +141,7 @@ struct FactorPass {
   }
 };
 
-/// row[i] <- row[i] * (factors[i] * factor). With this order of the products, a symmetric matrix
+/// row[i] <- row[i] * (factors[i] * factor). With this order of multiplication, a symmetric matrix
 /// remains exactly symmetric.
 template <class T>
 struct FactorsPass {

@@ -38,7 +38,7 @@ void unpack_rows(Isa isa, const MatrixBlock& block, int64_t first, int64_t last,
     std::memcpy(static_cast<void*>(to), from, sizeof(T) * static_cast<size_t>(block.cols));
 }
 
-/// Returns 1 if a packed value is not finite.
+/// Returns 1 if a packed value is non-finite.
 template <class From, class To>
 uint32_t pack_rows(Isa isa, const MatrixBlock& block, int64_t first, int64_t last,
                    const OwnedMatrix& owned, const MatrixBatch& matrix, To* message) {

@@ -30,8 +30,8 @@ MUONRT_ALWAYS_INLINE uint32_t not_finite_as(float x) {
 }
 
 /// out <- cast(direction). Does not write the momentum.
-/// @return  bit 0 is set if a value in `out` is not finite, which is the case for every gradient or
-///     momentum that is not finite. Bit 1 is set if a value was not finite in f32.
+/// @return  bit 0 is set if a value in `out` is non-finite, which every non-finite gradient or
+///     momentum causes. Bit 1 is set if a value was non-finite in f32.
 template <class Grad, class Momentum, class Element>
 struct DirectionPass {
   static MUONRT_ALWAYS_INLINE uint32_t run(const Grad* __restrict grad,
@@ -97,7 +97,7 @@ struct AccumulatePass {
 };
 
 /// out <- cast(weight after AdamW). Writes nothing else. Returns 1 if the square of a scaled
-/// gradient is not finite.
+/// gradient is non-finite.
 template <class Element>
 struct AdamValuePass {
   static MUONRT_ALWAYS_INLINE uint32_t run(const float* __restrict weight,
@@ -139,7 +139,7 @@ struct JoinPass {
   }
 };
 
-/// Splits f32 weights into upper and lower halves. Returns 1 if an upper half is not finite.
+/// Splits f32 weights into upper and lower halves. Returns 1 if an upper half is non-finite.
 struct SplitPass {
   static MUONRT_ALWAYS_INLINE uint32_t run(const float* __restrict in, bf16* __restrict high,
                                            uint16_t* __restrict low, int64_t n) {
@@ -172,8 +172,8 @@ struct StochasticPass {
   }
 };
 
-/// Returns 1 if a value times `scale` is not finite. If kSquare is true, returns 1 if the square of
-/// this product is not finite.
+/// Returns 1 if a value times `scale` is non-finite. With kSquare, checks the square of this
+/// product instead.
 template <class T, bool kSquare>
 struct ScanPass {
   static MUONRT_ALWAYS_INLINE uint32_t run(const T* __restrict values, float scale, int64_t n) {
@@ -197,7 +197,7 @@ struct StalePass {
   }
 };
 
-/// out <- cast(in). Returns 1 if a value in `out` is not finite.
+/// out <- cast(in). Returns 1 if a value in `out` is non-finite.
 template <class From, class To>
 struct CastPass {
   static MUONRT_ALWAYS_INLINE uint32_t run(const From* __restrict in, To* __restrict out,
@@ -213,7 +213,7 @@ struct CastPass {
 };
 
 /// out (cols x rows) <- cast(transpose of in (rows x cols)), in tiles that stay in the L1 cache.
-/// Returns 1 if a value in `out` is not finite.
+/// Returns 1 if a value in `out` is non-finite.
 template <class From, class To>
 struct TransposePass {
   static constexpr int64_t kTile = 32;

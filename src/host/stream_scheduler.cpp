@@ -182,7 +182,7 @@ void StreamScheduler::enqueue(StreamQueue& queue, StreamQueue::Item item) {
     try {
       grow(queue);
     } catch (const std::bad_alloc&) {
-      // The work that is already enqueued does not depend on this item, so it completes.
+      // The work that is already enqueued does not depend on this item, so that work completes.
       wait_until_finished(queue, queue.finished + 1, Deadline::in_ms(kMaxTimeoutMs), lock);
     }
   }
@@ -283,7 +283,7 @@ void StreamScheduler::has_finished_items(StreamQueue& queue) {
   if (queue.stopping) queue.ready.notify_all();
 }
 
-/// Wakes the threads that may run the front item of the queue, if it may run now.
+/// If the front item of the queue may run now, wakes the threads that may run it.
 void StreamScheduler::wake(StreamQueue& queue) {
   if (!queue.runnable()) return;
   if (queue.kind != StreamKind::kCommOnCaller) return queue.ready.notify_one();

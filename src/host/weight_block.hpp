@@ -52,7 +52,7 @@ class WeightBlock {
   /// Stores the values in the parameter's WeightForm.
   /// @param element   the index of the first element in the whole tensor, which selects random
   ///     bits.
-  /// @param findings  records if a value is not finite in its stored dtype; may be null.
+  /// @param findings  records if a value is non-finite in its stored dtype; may be null.
   void write(int64_t element, Findings* findings) const {
     const ParamView& v = *view_;
     uint32_t bad = 0;

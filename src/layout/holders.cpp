@@ -162,8 +162,8 @@ class Boxes {
   }
 
  private:
-  /// Divides every box by the parts of a cut. `length` returns the number of indices of a part,
-  /// which never increases from one part to the next, so equal parts are found by bisection.
+  /// Divides every box by the parts of a cut. `length` returns the number of indices of a part.
+  /// This number never increases from one part to the next, so equal parts are found by bisection.
   template <class Length>
   void divide(const std::vector<int>& dims, int tensor_dim, int64_t parts, const Length& length) {
     for (Box& box : std::exchange(boxes_, {})) {
@@ -218,7 +218,7 @@ class Boxes {
     if (last >= first) add_inner(last * inner, end);
   }
 
-  /// A box consists of intervals of shard indices over `dims`. Calls `use` with each of them.
+  /// Calls `use` with each interval of shard indices over `dims` in a box.
   template <class Use>
   void for_each_interval(const Box& box, std::span<const int> dims, int64_t base,
                          const Use& use) const {

@@ -26,16 +26,16 @@ void add_shards(ShardRuns& runs, int64_t count, int64_t numel);
 /// Returns the number of elements of one shard.
 int64_t numel_of(const ShardRuns& runs, int64_t shard);
 
-/// Returns the number of elements of each shard of a tensor, in order of Layout::shard_index().
+/// Returns the number of elements of each of a tensor's shards, in order of Layout::shard_index().
 /// Adjacent runs have different sizes. For cuts the time grows with the number of runs (1 if all
-/// shards are equal) and not with the number of shards. For row bounds and flat ranges it grows
-/// with the number of shards.
+/// shards are equal), not with the number of shards. For row bounds and flat ranges it grows with
+/// the number of shards.
 ShardRuns shard_runs(const Layout& layout);
-/// Returns the number of elements of matrix `e` of a stack on each shard, in the order of the ranks
-/// in a replica of holders_of().
+/// For matrix `e` of a stack, returns the number of elements on each shard, in the order in which
+/// holders_of() lists the ranks of a replica.
 ShardRuns shard_runs(const Layout& stack, int64_t e);
 
-/// Returns the number of matrices of a layout, which is the size of dim 0 of a 3-D stack, and
+/// Returns the number of matrices of a layout. This is the size of dim 0 for a 3-D stack, and
 /// otherwise 1.
 int64_t matrix_count(const Layout& layout);
 

@@ -176,8 +176,8 @@ class Layout {
   /// partial gradient as `rank`. The rank must be in the mesh.
   /// @param full  must be full_replica_dims().
   int equal_holder(int rank, int64_t index, const std::vector<int>& full) const;
-  /// The first rank that holds the same elements and the same partial gradient as `rank`, or -1
-  /// outside the mesh, and the number of these ranks. Neither function allocates memory.
+  /// Return the first rank that holds the same elements and the same partial gradient as `rank` (-1
+  /// outside the mesh), and the number of such ranks. Neither function allocates memory.
   int first_equal_holder(int rank) const;
   int64_t full_replicas() const { return replicas() / partial_count(); }
 

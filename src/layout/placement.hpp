@@ -55,8 +55,8 @@ using ShardOrder = std::vector<std::vector<int>>;
 ///     dims are used. If empty, the order is decoded from the split factors.
 /// Errors: INVALID_ARGUMENT if the number of placements is wrong, a tensor dim is out of range, a
 /// split factor is < 1, or the split factors encode no order. It is also returned if flat dims are
-/// given with the literal reading, or if a flat dim is unknown, named twice, not sharded, or on
-/// another tensor dim than the other flat dims.
+/// given with the literal reading, or if a flat dim is unknown, named twice, not sharded, or on a
+/// different tensor dim than the other flat dims.
 std::vector<Cut> cuts_from_placements(const Mesh& mesh, int tensor_dims,
                                       const std::vector<Placement>& placements, Reading reading,
                                       const std::vector<int>& flat_dims = {});

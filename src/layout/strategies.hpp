@@ -9,8 +9,8 @@
 namespace muonrt {
 
 /// Combines the submeshes of all ranks into one mesh. It has the dims of `submesh` and then a dim
-/// "submeshes", over which a tensor of the submesh is replicated. If all ranks have the same
-/// submesh, returns `submesh`.
+/// "submeshes", over which a tensor of the submesh is replicated. Returns `submesh` if all ranks
+/// have the same submesh.
 /// @param submesh  the submesh of any rank.
 /// @param all      for each rank, the ranks of its submesh.
 /// Errors: INVALID_ARGUMENT, with the rank, if a submesh differs in size from `submesh`, overlaps

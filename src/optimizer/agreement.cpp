@@ -144,8 +144,8 @@ std::optional<Error> AgreementTable::find_mismatch(Comm& comm) const {
   return find_entry_mismatch(comm, longest, room);
 }
 
-// Finds the first entry that differs, by bisection over the hashes of the first n entries. If a
-// table has fewer entries than another one, it differs from that one at its end.
+// Finds the first entry that differs, by bisection over the hashes of the first n entries. A table
+// with fewer entries than another one differs from it after its last entry.
 // @param limit  the number of entries in the longest table.
 std::optional<Error> AgreementTable::find_entry_mismatch(Comm& comm, int64_t limit,
                                                          std::vector<SentEntry>& all) const {

@@ -60,8 +60,8 @@ void check_identities(const std::vector<SurvivorState>& all, std::vector<int64_t
   }
 }
 
-/// Returns the state of a rank that has committed the most steps. If another rank cannot roll
-/// forward to this step, throws the same error on every rank.
+/// Returns the state of a rank that has committed the most steps. Throws the same error on every
+/// rank if another rank cannot roll forward to this step.
 const SurvivorState& check_steps(const std::vector<SurvivorState>& all) {
   for (const SurvivorState& s : all) {
     MUONRT_REQUIRE(s.kind != SurvivorState::kTorn, Status::kTorn, "recover: the step of rank ",

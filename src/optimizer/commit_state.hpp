@@ -58,8 +58,8 @@ class CommitState {
   void require_whole(const char* what) const;
   uint64_t identity() const { return identity_; }
   /// Compares the step numbers of all ranks. Call it before a step whose exchanges depend on the
-  /// step number. If the numbers differed, the exchanges might not match, and the step would not
-  /// even reach its vote. Collective.
+  /// step number. If the numbers differed between ranks, the exchanges might not match, and the
+  /// step would not even reach its vote. Collective.
   /// Errors: MISMATCH, with ranks and numbers; any error of the communicator, which ends the
   /// optimizer.
   /// @param setting, period the setting because of which the exchanges depend on the step number,
@@ -81,7 +81,7 @@ class CommitState {
   /// does not have to allocate.
   std::vector<NonfiniteSource>& nonfinite_by_rank() { return nonfinite_by_rank_; }
   /// Ends the optimizer after the step has failed. The communicator must have been aborted before
-  /// the call, because before that the readback is not final.
+  /// the call, because the readback is not final until then.
   /// @return  the error for the caller: TORN, UNDECIDED, or `error` itself.
   Error on_failure(const Error& error, const StepReadback& readback);
   /// Ends the optimizer with this error, independent of the outcome of the step.

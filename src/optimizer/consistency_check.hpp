@@ -33,7 +33,7 @@ class ConsistencyCheck {
   void schedule_all();
   /// Makes the checks of a parameter's weights due. Must be called on all ranks.
   void schedule_weights(int64_t param);
-  /// Makes those checks of a parameter due that do not involve other ranks.
+  /// Makes due the checks of a parameter that do not involve other ranks.
   void schedule_local(int64_t param);
 
   /// Runs the checks that are due. Adds this rank's hashes of replicas to `inputs`, so that the
@@ -44,13 +44,13 @@ class ConsistencyCheck {
   /// Errors: any error of FiniteCheck or of the pipeline.
   void run_before_step(Pipeline& pipeline, const OptimizerSettings& settings, ParamView* params,
                        StepInputs& inputs);
-  /// The checks that the committed step has run are no longer due. With ReplicaCheck::kEvery, the
-  /// comparison of replicas remains due.
-  /// @param wrote_nonfinite  true if the commit wrote a value that is not finite on this rank. Then
-  ///     all checks that do not involve other ranks are due again.
+  /// Marks the checks that the committed step has run as no longer due. With ReplicaCheck::kEvery,
+  /// the comparison of replicas remains due.
+  /// @param wrote_nonfinite  true if the commit wrote a non-finite value on this rank. If so, all
+  ///     checks that do not involve other ranks are due again.
   void on_commit(bool wrote_nonfinite);
-  /// Call it after a step was rejected. If the vote sum shows that replicas differ, returns the
-  /// same MISMATCH error on every rank. If there is enough memory for the text, the error names the
+  /// Call it after a step was rejected. Returns the same MISMATCH error on every rank if the vote
+  /// sum shows that replicas differ. If there is enough memory for the text, the error names the
   /// parameter and the ranks. Collective.
   std::optional<Error> find_replica_mismatch(Comm& comm, const OptimizerSettings& settings,
                                              const Vote& vote_sum);

@@ -14,8 +14,8 @@
 
 namespace muonrt {
 
-/// Stores the source of the non-finite value in the report of a skipped step. Chooses the source
-/// that is closest to the cause, among the sources that the ranks found. Collective. Does not
+/// Stores the source of the non-finite value in the report of a skipped step. Among the sources
+/// that the ranks found, chooses the one that is closest to the cause. Collective. Does not
 /// allocate.
 /// @param own  the source that this rank found.
 /// @param all  memory for the sources of all ranks.
@@ -32,8 +32,8 @@ std::string describe_nonfinite(const OptimizerSettings& settings, const Nonfinit
 /// Returns a text for messages that describes why a step was skipped.
 std::string describe_skip(const OptimizerSettings& settings, const StepReport& skipped);
 
-/// Returns those arguments of a step, and those counts, that must be equal on all ranks. If an
-/// allocation fails, the table is marked as incomplete.
+/// Returns the arguments and counts of a step that must be equal on all ranks. If an allocation
+/// fails, the table is marked as incomplete.
 /// @param committed  the number of committed steps before this one.
 /// @param check      names what the step compares between replicas.
 AgreementTable make_step_table(const OptimizerSettings& settings, const StepArgs& args,

@@ -14,13 +14,13 @@
 namespace muonrt {
 
 /// Checks that the parameters and their state are finite on this rank, because an infinity or NaN
-/// in them would persist in all later steps. Checks a fixed number of parameters at a time, so the
-/// memory on the device does not grow with the number of parameters.
+/// would persist in all later steps. Checks a fixed number of parameters at a time, so the memory
+/// on the device does not grow with the number of parameters.
 class FiniteCheck {
  public:
   FiniteCheck() = default;
-  /// Returns the bytes of one of the two lists of tallies. Batches of parameters use the lists one
-  /// after the other.
+  /// Returns the bytes of one of the two lists of tallies. Consecutive batches of parameters
+  /// alternate between the two lists.
   static int64_t bytes(int64_t params);
   /// Allocates the memory.
   /// @param state  must outlive this object.
@@ -28,8 +28,8 @@ class FiniteCheck {
 
   /// Checks the parameters for which `bit` is set in `due`, which is indexed by parameter. Runs
   /// after the work on the caller's stream, and blocks.
-  /// Errors: INVALID_ARGUMENT, with the first parameter, its buffer or kind of state, and the
-  /// number of elements that are not finite.
+  /// Errors: INVALID_ARGUMENT if an element is non-finite. The message names the first such
+  /// parameter, its buffer or kind of state, and the number of non-finite elements.
   void require_finite(Pipeline& pipeline, const OptimizerSettings& settings,
                       const ParamView* params, const std::vector<uint8_t>& due, uint8_t bit);
 

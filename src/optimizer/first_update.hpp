@@ -28,11 +28,12 @@ class FirstUpdate {
   bool due() const { return due_; }
   /// Adds up the squares of all weights over the ranks. Collective; blocks.
   /// @param check  must have checked all parameters for this step. Null if this rank has invalid
-  ///     arguments; then it adds nothing, and the step will be rejected.
+  ///     arguments. This rank then adds nothing, and the step will be rejected.
   void add_weights(Comm& comm, const FiniteCheck* check);
   /// Call it after the first committed step. Frees the memory. Returns the parameter with the
-  /// largest update relative to its weights, if it is above kLimit. Assumes that gradients have
-  /// full rank. Skips parameters that have no gradient, or whose weights or gradient are all zero.
+  /// largest update relative to its weights, if that ratio is above kLimit. Assumes that gradients
+  /// have full rank. Skips parameters that have no gradient, and parameters whose weights or
+  /// gradient are all zero.
   LargeUpdate on_commit(const OptimizerSettings& settings, const StepArgs& args,
                         const ParamView* params);
 

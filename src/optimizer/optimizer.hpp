@@ -36,7 +36,7 @@ struct StepInFlight {
   Deadline::Clock::time_point start;
   int64_t bytes_before = 0;  // bytes that this rank had sent before the step
   bool is_async = false;     // true if the caller continues before the step has ended
-  /// Set if the step is complete and only its report has not been read yet.
+  /// Set if the step is complete but its report has not been read yet.
   std::optional<Status> done;
   StepReport report;
 };
@@ -116,7 +116,7 @@ class Optimizer {
   const Plan* block_plan() const { return pipelines_.block_plan(); }
   /// Describes the plan as text or JSON, and also the plan of block steps if there is one.
   std::string describe(bool json) const;
-  /// Returns those bytes of this rank that describe() prints, except the bytes of the checks.
+  /// Returns the bytes of this rank that describe() prints, without the bytes of the checks.
   PlannedMemory planned_memory() const;
   /// Returns the bytes of this rank for the consistency check, as describe() prints them.
   int64_t check_bytes() const;

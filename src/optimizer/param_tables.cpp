@@ -22,8 +22,8 @@ float as_float(const char* what, double value) {
   return static_cast<float>(value);
 }
 
-/// Checks a product that the kernels compute, which is the rate or decay of a group times the
-/// factors of a matrix. Errors: INVALID_ARGUMENT if it overflows or becomes 0 in f32.
+/// Checks a number that the kernels compute by multiplying the learning rate or decay of a group by
+/// the factors of a matrix. Errors: INVALID_ARGUMENT if it overflows or becomes 0 in f32.
 void check_product(const std::string& param, const char* what, double product) {
   MUONRT_REQUIRE(fits_f32(product), Status::kInvalidArgument, "step: param '", param, "': ", what,
                  " is ", product,
@@ -201,7 +201,7 @@ void ParamTables::fill_groups(const OptimizerSettings& settings, const StepArgs&
     const double block = in_blocks && group.blocks.period > 1 ? group.blocks.lr_factor : 1.0;
     const double rate = args.lr_of(g) * group.lr_factor;
     s.rate = as_float("step: lr x lr_factor", rate * block);
-    // The rate for decay is the same in block steps and in full steps.
+    // The learning rate for decay is the same in block steps and in full steps.
     s.decay = decay_of(group, rate);
     s.cautious = group.weight_decay_kind == WeightDecayKind::kCautious;
     s.grad_scale = static_cast<float>(args.grad_scale_inv);

@@ -11,8 +11,8 @@
 namespace muonrt {
 
 /// Returns the name of a module or parameter without the components that wrappers add. These are
-/// _fsdp_wrapped_module, _checkpoint_wrapped_module, _orig_mod, _flat_param and _module anywhere,
-/// and `module` at the beginning.
+/// `_fsdp_wrapped_module`, `_checkpoint_wrapped_module`, `_orig_mod`, `_flat_param` and `_module`
+/// anywhere in the name, and `module` at its beginning.
 std::string normalize_name(std::string_view name);
 
 /// The kind and the layer of an attention projection, for QK-clip.

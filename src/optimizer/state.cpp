@@ -167,7 +167,7 @@ void State::reset_masters(Device& device, const OptimizerSettings& settings,
 void State::set_masters(Device& device, const OptimizerSettings& settings,
                         const std::vector<int64_t>& params, bool clears) {
   if (!memory_.data()) return;
-  // The findings are not read, because weights that are not finite are not an error here.
+  // The findings are not read, because non-finite weights are not an error here.
   const Buffer findings(device, sizeof(Findings));
   std::vector<OwnedMatrix> owned;
   std::vector<MatrixBatch> sources;

@@ -13,8 +13,8 @@
 namespace muonrt {
 
 /// Which rank stores a kind of state. Usually it is stored with the shard of the parameter. If the
-/// gradients are partial or have another layout, it is stored by the owner of the matrix (Muon) or
-/// of the slice (AdamW). NorMuon's moments are stored by the owner of the neuron's matrix.
+/// gradients are partial or have a different layout, it is stored by the owner of the matrix (Muon)
+/// or of the slice (AdamW). NorMuon's moments are stored by the owner of the neuron's matrix.
 enum class StateLocation : int32_t {
   kShard = 0,
   kOwnedMatrices = 1,
@@ -33,7 +33,8 @@ struct StateView {
 /// after the other, except that ranges of neurons are stored at their `begin`.
 struct StateRange {
   int64_t index;  // index of the matrix, ordered by expert, then by part; -1 for kOwnedSlices
-  /// KOwnedSlices: first local element; kOwnedNeurons: first neuron; kOwnedMatrices: 0.
+  /// For kOwnedSlices the first local element, for kOwnedNeurons the first neuron, and for
+  /// kOwnedMatrices 0.
   int64_t begin;
   int64_t numel;
 };
@@ -65,9 +66,9 @@ class State {
   /// Allocates the memory. Sets only NorMuon's moments to zero.
   State(Device& device, const OptimizerSettings& settings, const Plan& plan,
         const std::vector<RankChunk>& chunks, int rank);
-  /// Sets state to zero, and owned master weights to the values of the parameters. Runs after the
-  /// work on the caller's default stream, which may still write the parameters. Runs on the device,
-  /// and blocks.
+  /// Sets state to zero, and owned master weights to the values of the parameters. Runs on the
+  /// device and blocks. The work runs after the caller's work on the default stream, because that
+  /// work may still write the parameters.
   void initialize(Device& device, const OptimizerSettings& settings);
   /// Sets the owned master weights of these parameters to the values of the parameters, and their
   /// remainders to zero, in the same way as initialize().

@@ -22,9 +22,9 @@ struct StepEndState {
 
 enum class StepOutcome : int32_t {
   kCommitted,
-  /// Not committed, because a value was not finite; the ranks exchange which rank found it.
+  /// Not committed, because a value was non-finite; the ranks exchange which rank found it.
   kSkipped,
-  kRejected,  // not committed for another reason, which the ranks exchange
+  kRejected,  // not committed for a different reason, which the ranks exchange
   // The following outcomes end the optimizer without another exchange.
   kTorn,       // parts of the step may be committed on this rank
   kUndecided,  // nothing is committed on this rank, but a peer may have committed
@@ -40,7 +40,7 @@ inline const Vote& final_vote_sum(const StepEndState& end) {
 /// Returns the outcome of the step. If the streams end without an error, it depends only on the
 /// vote sums and on the rank's own fingerprint, so all ranks continue with the same exchange, or
 /// with none. Ranks with different fingerprints could only get different outcomes if the sum of the
-/// fingerprints were equal to the world size times one of them. This is as unlikely as a hash
+/// fingerprints were equal to the world size times one of them. Such a sum is as unlikely as a hash
 /// collision.
 StepOutcome determine_outcome(const StepEndState& end);
 

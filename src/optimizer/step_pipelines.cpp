@@ -42,7 +42,7 @@ void StepPipelines::warm_up(const Device& device) {
   if (block_.pipeline) block_.pipeline->warm_up();
 }
 
-// Both pipelines have the same communicator, to which both have named their peers.
+// Both pipelines have passed their peers to the communicator, which they share.
 void StepPipelines::connect(const Device& device) {
   if (device.needs_warm_up()) full_.pipeline->connect();
 }

@@ -69,7 +69,7 @@ class StepPipelines {
 
   /// Call it after the current step has ended on this rank.
   void count_orthogonalized() { orthogonalized_ += pipeline().owned_matrices(); }
-  /// Returns how many matrices this rank has orthogonalized in all steps together.
+  /// Returns the number of matrices that this rank has orthogonalized in all steps together.
   int64_t orthogonalized() const { return orthogonalized_; }
 
   /// Finishes collecting the statistics of the current step and stores them. Collective. Errors:

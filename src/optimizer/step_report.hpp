@@ -7,10 +7,10 @@
 
 namespace muonrt {
 
-/// Where a rank found a value that is not finite. A source with a lower kind is closer to the
-/// cause. The gradient of a parameter on this rank therefore comes before a sum of gradients or an
-/// update, because these may contain a peer's gradient. If two sources have the same kind, one that
-/// did not overflow comes first.
+/// Where a rank found a non-finite value. A source with a lower kind is closer to the cause. The
+/// gradient of a parameter on this rank therefore comes before a sum of gradients or an update,
+/// because these may contain a peer's gradient. If two sources are of the same kind, a source that
+/// did not overflow comes before one that did.
 struct NonfiniteSource {
   enum : int64_t { kGradient, kSum, kUpdate, kNothing };
   int64_t kind = kNothing, param = -1;

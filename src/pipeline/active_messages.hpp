@@ -25,9 +25,9 @@ int64_t bytes_of_peers(std::span<const Message> messages, int rank) {
   return sum;
 }
 
-/// The messages of a chunk in one direction. A step may send only a part of each message, which
-/// reaches from its first to its last active parameter. Sender and receiver list the parameters of
-/// a message in the same order, so they choose the same bytes.
+/// The messages of a chunk in one direction. A step may send only the part of each message from its
+/// first to its last active parameter. Sender and receiver list the parameters of a message in the
+/// same order, so they choose the same bytes.
 class ActiveMessages {
  public:
   ActiveMessages() = default;
@@ -36,7 +36,7 @@ class ActiveMessages {
 
   /// Replaces `messages` with the messages that contain active parameters. Does not allocate if
   /// `messages` has capacity for all messages.
-  /// @param params  null: selects all messages completely.
+  /// @param params  null means that all messages are selected completely.
   template <class Message>
   void select(std::vector<Message>& messages, void* buffer, const ParamView* params) const {
     messages.clear();

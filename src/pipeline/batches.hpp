@@ -25,7 +25,7 @@ struct BatchShape {
 std::vector<BatchShape> batch_shapes(const Plan& plan, std::span<const int32_t> matrices,
                                      const MatrixRules& rules);
 
-/// The scratch memory of a batch in bytes, in the order of the addresses.
+/// The sizes, in bytes, of the parts of a batch's scratch memory, in the order of their addresses.
 struct BatchBytes {
   int64_t raw = 0;         // the gathered matrices
   int64_t workspace = 0;   // newton_schulz_workspace()
@@ -41,7 +41,7 @@ int64_t largest_batch_group_bytes(std::span<const BatchShape> batches,
                                   std::span<const NewtonSchulz> methods, DType transport,
                                   const MatrixRules& rules, bool health);
 
-/// Returns, for each rank, the bytes of scratch memory that it allocates for products, which is the
+/// Returns, for each rank, the bytes of scratch memory that it allocates for products. This is the
 /// requirement of its largest batch group. The workspace of a backend's product library is not
 /// included.
 /// @param methods  indexed by group.

@@ -205,13 +205,13 @@ void Chunk::exchange_return() {
   exchange(kReturnExchange, {return_sends_, return_receives_});
 }
 
-// Forwards updates from the buffer in which the return has stored them. Both exchanges run on one
-// stream, so they are in order.
+// Forwards updates from the buffer in which the return exchange has stored them. Both exchanges run
+// on one stream, so they are in order.
 void Chunk::relay() { exchange(kRelay, {relay_sends_, relay_receives_}); }
 
-// All ranks make the same decision, because it depends only on the step number, which they compare
-// before the step. The commits of a chunk that rests change nothing, because its parameters are
-// inactive.
+// All ranks make the same decision, because it depends only on the step number, and the ranks
+// compare this number before the step. The commits of a chunk that rests change nothing, because
+// its parameters are inactive.
 bool Chunk::rests(const StepInputs& inputs) const {
   const int64_t every = plan_->update_every;
   return inputs.committed % every != every - 1 && !context_->warming_up;

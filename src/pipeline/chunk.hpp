@@ -126,7 +126,8 @@ class Chunk {
   void sum();
   void run(BatchGroup& batch_group);
   void run_newton_schulz(BatchGroup& batch_group);
-  /// Before the result of a batch is packed, applies NorMuon to it and collects its statistics.
+  /// Applies NorMuon to the result of a batch and collects the statistics of the result. Runs
+  /// before the result is packed.
   void finish(Batch& batch);
   Health::BatchStatistics statistics_of(const Batch& batch) const;
   void begin(int32_t span, Stream& stream) { times_.begin(span, stream); }
@@ -140,7 +141,7 @@ class Chunk {
   const Chunk* previous_ = nullptr;
   std::vector<BatchGroup> batch_groups_;
   std::vector<NormuonState> normuon_;  // of all owned matrices
-  // Also those of steps that omit inactive parameters.
+  // Includes the messages of steps that omit inactive parameters.
   ActiveMessages sent_by_gather_, received_by_gather_, sent_by_return_, received_by_return_;
   std::vector<SendTo> gather_sends_, return_sends_;
   std::vector<ReceiveFrom> gather_receives_, return_receives_;

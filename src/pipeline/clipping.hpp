@@ -14,7 +14,7 @@ struct ClippedWeight {
   int64_t logits_at = 0;  // index of the first logit of its layer
 };
 
-/// What Clipping does in every step. Fixed when the optimizer is created. clip_norm, logits and
+/// The work of Clipping in every step. Fixed when the optimizer is created. clip_norm, logits and
 /// clipped are equal on all ranks.
 struct ClippingConfig {
   double clip_norm = 0.0;            // 0 means that gradients are not clipped
@@ -23,7 +23,7 @@ struct ClippingConfig {
   // so that their gradients are checked in steps that do not pack them.
   std::vector<int32_t> clip_only_params;
   int64_t logits = 0;  // number of logits of all layers
-  /// On every rank all weights, including those that other ranks hold.
+  /// Contains all weights on every rank, including weights that other ranks hold.
   std::vector<ClippedWeight> clipped;
   GradientTables tables;  // where the factor of the gradients is written
 };

@@ -5,10 +5,10 @@
 namespace muonrt {
 
 /// The caller's gather and redistribute functions, which replace the built-in exchanges. Every rank
-/// of the communicator calls them in the same order, one at a time. They return 0, or an error
-/// code; the step is then rejected on all ranks. `local` is the rank's shard; null if it is empty.
-/// `full` is the whole tensor, row-major; null on ranks other than the owner. Both have the
-/// transport dtype. `stream` is the native stream that Device::call passes.
+/// of the communicator calls them in the same order, one at a time. They return 0 or an error code.
+/// If one of them returns an error code, the step is rejected on all ranks. `local` is the rank's
+/// shard; null if it is empty. `full` is the whole tensor, row-major; null on ranks other than the
+/// owner. Both have the transport dtype. `stream` is the native stream that Device::call passes.
 struct ExchangeCallbacks {
   void* state = nullptr;
   int (*gather)(void* state, int64_t param, int32_t owner, const void* local, void* full,

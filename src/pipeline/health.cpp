@@ -17,8 +17,9 @@ namespace {
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
 // The values of a matrix in the sum over the ranks. First comes the sum of the squares of its
-// weights as kTallyLimbs numbers (see Tally), then the number of weights and of gradient elements
-// that are not finite. The remaining values are set only by the owner, so their bits can be added.
+// weights as kTallyLimbs numbers (see Tally), then the numbers of non-finite weights and of
+// non-finite gradient elements. The remaining values are set only by the owner, so their bits can
+// be added.
 enum : int64_t {
   kBadWeights = kTallyLimbs,
   kNonfinite,
@@ -54,8 +55,8 @@ Health::Health(const PipelineContext& context, int rank, const std::vector<RankC
       blocks_.push_back({p.param, row_of_[static_cast<size_t>(p.matrix)], p.rows, p.cols,
                          p.local_offset, p.local_ld});
     }
-    // If a gradient has another layout than its parameter, the gathered blocks are the blocks of
-    // the gradient. Each block is counted for only one owner.
+    // If a gradient has a different layout than its parameter, the gathered blocks are the blocks
+    // of the gradient. Each block is counted for only one owner.
     for (const ShardBlock& p : chunk.gather_blocks) {
       const int32_t row = row_of_[static_cast<size_t>(p.matrix)];
       if (!params[static_cast<size_t>(p.param)].grad_layout) continue;
@@ -162,7 +163,8 @@ void Health::collect_local(const ParamView* views) {
   for (const LocalBlock& p : blocks_) {
     const ParamView& v = views[p.param];
     const auto part = [&](const void* memory, DType dtype) { return part_of(p, memory, dtype); };
-    // Every partial gradient counts, but of several replicas only the first one adds its weights.
+    // Every partial gradient counts, but if there are several replicas, only the first one adds its
+    // weights.
     const Layout& layout = context_->plan->problem().params[static_cast<size_t>(p.param)].layout;
     if (layout.replica_index(rank_) == 0) {
       if (v.form == WeightForm::kMaster) {

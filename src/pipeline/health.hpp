@@ -20,7 +20,7 @@ struct MatrixHealth {
   double update_rms = 0, weight_rms = 0;
   double sigma_min = 0, sigma_max = 0, deviation = 0;
   double largest_q = 0;
-  int64_t nonfinite = 0;  // number of elements of the gradient that are not finite
+  int64_t nonfinite = 0;  // number of non-finite elements of the gradient
 };
 
 /// Collects statistics in the steps for which they are requested. During the step, the owners
@@ -40,7 +40,7 @@ class Health {
   };
   /// @param matrix  the first matrix of the batch, which this rank must own.
   BatchStatistics batch_statistics_of(int32_t matrix) const;
-  /// Returns the same, but with null pointers in a step that does not collect statistics.
+  /// Like the function above, but returns null pointers in a step that does not collect statistics.
   BatchStatistics active_statistics_of(int32_t matrix) const {
     return collects_ ? batch_statistics_of(matrix) : BatchStatistics{};
   }
@@ -81,7 +81,7 @@ class Health {
   std::vector<int32_t> owned_index_;
   int64_t owned_ = 0;
   std::vector<LocalBlock> blocks_;
-  /// For gradients whose layout differs from that of the parameter.
+  /// For gradients whose layout differs from the layout of the parameter.
   std::vector<LocalBlock> grad_blocks_;
   Buffer memory_, host_copy_;  // statistics of this rank, and their copy on the host
   Lanczos* lanczos_ = nullptr;

@@ -15,9 +15,8 @@
 namespace muonrt {
 
 /// Orthogonalizes and multiplies matrices outside of a step, with the same ops as a step and
-/// bitwise identical results. A call allocates nothing if the object has already had a call with
-/// the same shapes, strides and dtypes. Large batches are divided into parts that launch_limits()
-/// allows.
+/// bitwise identical results. A call allocates nothing if an earlier call had the same shapes,
+/// strides and dtypes. Large batches are divided into parts that launch_limits() allows.
 /// Threads: one at a time. On CUDA, calls enqueue their work and return. All calls share one
 /// workspace, so the caller must make sure that their work runs in order.
 class Orthogonalizer {
@@ -27,16 +26,16 @@ class Orthogonalizer {
   ~Orthogonalizer();
 
   /// out <- the orthogonalized matrices of x, rounded once to the dtype of `out`.
-  /// @param nonfinite  null, or memory that the device can access. It receives 1 if x is not
-  ///     finite.
-  /// @return  the index of an element of x that is not finite, or nullopt. If there is one, `out`
-  ///     does not change. This is checked only if the host can access device memory; otherwise such
-  ///     matrices become NaN.
+  /// @param nonfinite  null, or memory that the device can access. It receives 1 if x has
+  ///     non-finite elements.
+  /// @return  the index of a non-finite element of x, or nullopt. If x has such an element, `out`
+  ///     does not change. This is checked only if the host can access device memory; otherwise
+  ///     matrices with such an element become NaN.
   /// Errors: NOT_SUPPORTED if the first call is on a stream that is being captured.
   std::optional<std::vector<int64_t>> orthogonalize(const TensorView& out, const TensorView& x,
                                                     int64_t* nonfinite, void* callers_stream);
-  /// c <- alpha a a^T + beta d. The dtype is that of a, and c and d must have the same dtype. Only
-  /// the upper triangle of d is read.
+  /// c <- alpha a a^T + beta d. All of a, c and d must have the same dtype. Only the upper triangle
+  /// of d is read.
   /// @param d  null if the term beta d is omitted.
   void symmetric_product(const TensorView& c, float alpha, const TensorView& a, float beta,
                          const TensorView* d, void* callers_stream);

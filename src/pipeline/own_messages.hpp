@@ -17,7 +17,7 @@ struct SendAndReceive {
 ///
 /// The packs run on the compute stream, like the unpack that last read a receive buffer, so they do
 /// not overwrite blocks that are still needed. Before a chunk packs its update, it also waits until
-/// the return of the buffer's previous user has been sent.
+/// the previous user of the buffer has sent its update.
 /// @param gather, returned  the buffers of the chunk, in one allocation.
 void keep_own_messages_in_place(RankChunk& chunk, int32_t rank, const SendAndReceive& gather,
                                 const SendAndReceive& returned);

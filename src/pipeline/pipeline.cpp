@@ -192,7 +192,7 @@ void Pipeline::vote(const StepInputs& inputs, Vote* own, Vote* sum, Vote* host_c
       context_.plan->problem().options.commit == CommitMode::kAtomic || !decides_commit;
   const int32_t span = decides_commit ? kVoteSpan : kConfirmSpan;
   if (config_.chunks.callbacks) {
-    // The vote contains whether a callback has failed.
+    // The vote includes whether a callback has failed.
     device.record(*callbacks_done_, *exchange_);
     device.wait(*compute_, *callbacks_done_);
   }
@@ -289,8 +289,9 @@ void Pipeline::run_between_steps(FunctionRef<void(Stream&)> enqueue_work) {
   wait();
 }
 
-// Work that was enqueued before the error still reads and writes the caller's buffers. If the
-// caller's stream does not end, that work never starts, so the function does not wait for it.
+// Work that was enqueued before the error still reads and writes the caller's buffers. If the work
+// on the caller's stream does not end, the enqueued work never starts, so the function does not
+// wait for it.
 void Pipeline::drain_after_error() noexcept {
   constexpr int64_t kDrainTimeoutMs = 60'000;
   try {

@@ -23,7 +23,7 @@ struct StepReadback {
   int64_t vote_returned = 0;  // 1 if the reduction of the votes has returned, accepted or not
 };
 
-/// The AdamW parameters of this rank, divided by how the commit updates them.
+/// The AdamW parameters of this rank, grouped by the way in which the commit updates them.
 struct AdamWParams {
   std::vector<int32_t> whole;  // parameters that are updated in one pass over the local shard
   /// Parameters that are updated block by block, because stochastic rounding needs the index of
@@ -40,7 +40,7 @@ struct TableCopy {
   int64_t bytes = 0;  // 0 if the device reads the host's tables, so that nothing is copied
 };
 
-/// What a pipeline does in every step, in addition to the chunks of its plan. Fixed when the
+/// The work of a pipeline in every step, in addition to the chunks of its plan. Fixed when the
 /// optimizer is created.
 struct PipelineConfig {
   ChunkConfig chunks;  // `health` and `failure` are set by the pipeline
@@ -63,7 +63,7 @@ class Pipeline {
  public:
   /// Allocates all memory that a step needs, so that steps do not allocate.
   /// @param context  the pipeline sets streams and results; everything else must already be set.
-  /// @param chunks   what this rank does for each chunk of the plan in `context`.
+  /// @param chunks   the work of this rank for each chunk of the plan in `context`.
   Pipeline(PipelineContext context, int rank, std::vector<RankChunk> chunks, PipelineConfig config);
   ~Pipeline();
 
@@ -97,8 +97,8 @@ class Pipeline {
   void wait();
   /// Call it after enqueue() has thrown. Waits until the work that was already enqueued no longer
   /// uses the caller's buffers. First waits for the caller's stream, up to its timeout, and then
-  /// for the work of the step, for at most one minute. If the caller's stream has already timed
-  /// out, does not wait.
+  /// for the work of the step, for at most one minute. Does not wait if the caller's stream has
+  /// already timed out.
   void drain_after_error() noexcept;
 
   /// Commits the step that this rank has staged, after the step has failed during its vote (only if
@@ -144,7 +144,7 @@ class Pipeline {
   void scan();
   /// @param host_copy       receives a copy of the sum for the host.
   /// @param decides_commit  true for the vote for which the commits wait. False for the second vote
-  ///     of an eager step, which only reports whether all updates were finite.
+  ///     of an eager step, because that vote only reports whether all updates were finite.
   void vote(const StepInputs& inputs, Vote* own, Vote* sum, Vote* host_copy, bool decides_commit);
   void adamw(const StepInputs& inputs);
   void perform(const Action& action, const StepInputs& inputs);

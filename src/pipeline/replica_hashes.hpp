@@ -47,7 +47,7 @@ class ReplicaHashes {
   /// Enqueues the copy of the hashes to host memory.
   void finish(Stream& stream);
 
-  /// Return this rank's term in the sum over the ranks. Call these functions after the stream has
+  /// Return this rank's term of the sum over the ranks. Call these functions after the stream has
   /// ended.
   int64_t weight_word(int64_t param) const;
   int64_t gradient_word(int64_t param) const;

@@ -31,8 +31,8 @@ struct TensorView {
 void require_same_or_apart(const TensorView& out, const char* out_name, const TensorView& in,
                            const char* in_name);
 
-/// Returns the index of an element that is not finite, or nullopt. The tensor must be in memory
-/// that the host can access.
+/// Returns the index of a non-finite element, or nullopt. The tensor must be in memory that the
+/// host can access.
 std::optional<std::vector<int64_t>> find_nonfinite(const TensorView& x);
 
 }  // namespace muonrt

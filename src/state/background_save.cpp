@@ -14,8 +14,8 @@ int64_t bytes_of(const StateShard& shard) {
   return (shard.write_end - shard.write_begin) * bytes_of(shard.tensor);
 }
 
-/// Copies those elements of each shard that this rank writes to `memory`, and makes the shards
-/// refer to this copy.
+/// Copies to `memory` the elements of each shard that this rank writes, and makes the shards refer
+/// to this copy.
 void stage(std::vector<StateShard>& shards, std::vector<unsigned char>& memory, DeviceCopy& copy) {
   unsigned char* to = memory.data();
   for (StateShard& shard : shards) {

@@ -22,10 +22,10 @@ struct SavedBytes {
 };
 
 struct LoadSettings {
-  /// File name of the manifest in the folder; "" means that of the newest checkpoint.
+  /// File name of the manifest in the folder; "" means the manifest of the newest checkpoint.
   std::string manifest = {};
-  /// Load those parameters that the checkpoint contains, directly or as master weights; all other
-  /// parameters must already have the values that they had at the save.
+  /// Load the parameters that the checkpoint contains, directly or as master weights. All other
+  /// parameters must already have the values that they had when the checkpoint was saved.
   bool with_params = true;
   bool partial = false;  // initialize missing state, and ignore state that is not needed
 };

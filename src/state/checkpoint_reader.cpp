@@ -20,8 +20,8 @@ constexpr int64_t kResidentBlocks = 32;
 constexpr auto kMasterKind = static_cast<int32_t>(StateKind::kMaster);
 constexpr auto kNormuonKind = static_cast<int32_t>(StateKind::kNormuon);
 
-/// Returns the dtype of a parameter that is stored only as its master weights. Returns null if that
-/// is not the case.
+/// Returns the dtype of a parameter that is stored only as its master weights, or null for any
+/// other parameter.
 const std::string* dtype_in_masters(const ManifestParam& p) {
   static const std::string kBf16 = "BF16", kF16 = "F16";
   if (!p.state.contains(kind_name(kMasterKind))) return nullptr;

@@ -19,7 +19,7 @@ namespace muonrt {
 std::vector<std::string> list_manifests(const std::string& folder);
 
 /// Reads a checkpoint without an optimizer. If a file cannot be opened, only tensors with elements
-/// in it return an error.
+/// in that file return an error.
 class CheckpointReader {
  public:
   struct Tensor {
@@ -57,8 +57,8 @@ class CheckpointReader {
   bool has_data(const Tensor& tensor) const;
 
   /// Returns the data of a tensor, which remains valid as long as this object. Errors: IO; CORRUPT
-  /// if a file is missing or damaged. The size of the data is checked against the files before
-  /// memory is allocated.
+  /// if a file is missing or damaged. Before memory is allocated, the size of the data is checked
+  /// against the files.
   const Data& data_of(int64_t index);
   /// Reads a whole tensor. Errors: INVALID_ARGUMENT if `to` has the wrong size or the tensor has no
   /// data; any error of data_of() or StateSources::read().

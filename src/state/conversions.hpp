@@ -17,9 +17,9 @@ float value_at(const std::string& dtype, const unsigned char* at);
 std::vector<unsigned char> scaled(std::span<const unsigned char> values, const std::string& dtype,
                                   double factor);
 
-/// Returns the kind of state from which this kind can be computed, or -2 if there is none. A
-/// parameter can be computed from its master weights. Together with a bf16 parameter, remainders
-/// can be computed from master weights, and master weights from remainders.
+/// Returns the kind of state from which `kind` can be computed, or -2 if there is none. A parameter
+/// can be computed from its master weights. Together with a bf16 parameter, remainders can be
+/// computed from master weights, and master weights from remainders.
 int32_t other_form(int32_t kind);
 
 /// Returns f32 master weights rounded to this dtype in the same way as in a step.

@@ -37,7 +37,8 @@ struct Extent {
   friend bool operator==(const Extent&, const Extent&) = default;
 
  private:
-  /// Returns how many elements of the whole product come before element `element` of the tensor.
+  /// Returns the number of elements of the whole product that come before element `element` of the
+  /// tensor.
   int64_t count_before(int64_t element) const;
 };
 

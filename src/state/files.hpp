@@ -49,7 +49,7 @@ class Files {
 
  protected:
   /// Called before each of these operations, and before each write and sync of a file. Tests
-  /// override this function. If it throws, the operation fails with that error.
+  /// override this function. If the function throws, the operation fails with that error.
   virtual void before(const char* /*operation*/, const std::string& /*path*/) {}
 
  private:

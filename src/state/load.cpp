@@ -40,8 +40,8 @@ double conversion(const ManifestParam& saved, const ManifestParam& mine) {
                                  : 1.0 - saved.momentum_constant;
 }
 
-/// Returns the kind of saved state from which `kind` is read. This is `kind`, or its other form if
-/// the checkpoint lacks `kind`, or kNone if the checkpoint lacks both.
+/// Returns the kind of saved state from which `kind` is read. This is `kind` if the checkpoint
+/// contains it, otherwise the other form of `kind`, or kNone if the checkpoint contains neither.
 constexpr int32_t kNone = -2;
 int32_t kind_in(const ManifestParam* saved, int32_t kind) {
   for (const int32_t from : {kind, other_form(kind)})
@@ -188,9 +188,9 @@ class Loader {
       copy_.write(to + first * bytes_of(shard.tensor), values.data(), std::ssize(values));
     });
   }
-  /// Converts master weights to remainders, or remainders to master weights; the f32 weights do not
-  /// change. If the result is remainders, also sets the parameter, because ties are rounded
-  /// differently with a remainder.
+  /// Converts master weights to remainders, or remainders to master weights. The f32 weights that
+  /// they represent do not change. If the result is remainders, also sets the parameter, because
+  /// ties are rounded differently with a remainder.
   void write_other_form(const StateShard& shard, int32_t kind) {
     char* const to = static_cast<char*>(shard.data);
     char* const param = param_of(shard);
@@ -251,8 +251,8 @@ int64_t elements_of(const ManifestParam& p) {
 
 /// Finds where the values of each parameter are stored in the checkpoint.
 /// @param hashes  the hashes of the saved master weights after rounding. If such a hash differs
-///     from the hash of the saved parameter, the caller had rounded the weights in another way. The
-///     parameter cannot be restored then, so it must be unchanged.
+///     from the hash of the saved parameter, the caller had rounded the weights in a different way.
+///     The parameter cannot be restored then, so it must be unchanged.
 std::vector<int32_t> param_sources(const Manifest& mine, const Comparison& comparison,
                                    const std::vector<uint64_t>& hashes, bool with_params) {
   std::vector<int32_t> out;

@@ -14,7 +14,7 @@ namespace muonrt {
 
 namespace {
 
-/// Limits that allow every manifest that can be saved. A parameter has at most 50 values, and a
+/// Limits that every manifest that muonrt saves satisfies. A parameter has at most 50 values, and a
 /// group of settings has at most 80.
 constexpr JsonLimits kLimits{6, std::numeric_limits<size_t>::max(), 1000};
 constexpr size_t kMaxMembers = 50;  // maximum number of members of the manifest

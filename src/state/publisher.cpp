@@ -84,9 +84,9 @@ void Publisher::write(std::string_view text, const std::string& name) {
   file.publish(folder_ + "/" + name);
 }
 
-/// Returns the newest manifest in the folder. Returns null if there is none, or if it is damaged,
-/// because then no rank could load it. Throws if it has another format, because such a manifest
-/// must not be replaced.
+/// Returns the newest manifest in the folder. Returns null if there is none, or if the manifest is
+/// damaged, because no rank could then load it. Throws if it has a different format, because such a
+/// manifest must not be replaced.
 std::unique_ptr<SharedManifest> Publisher::newest() {
   const std::string path = folder_ + "/" + kManifestName;
   if (!files_.exists(path)) return nullptr;
@@ -131,8 +131,8 @@ int64_t Publisher::keep_newest(int64_t keep) {
   return std::max(last, old->manifest.save);
 }
 
-/// Removes the files of saves that none of the last `keep` checkpoints names, including the files
-/// of failed saves. Ignores errors, because the new checkpoint is already complete.
+/// Removes the saved files that none of the last `keep` checkpoints names, including the files of
+/// failed saves. Ignores errors, because the new checkpoint is already complete.
 void Publisher::clean(const Manifest& newest, int64_t keep) {
   static_cast<void>(capture_error([&] {
     std::set<std::string> named, older;

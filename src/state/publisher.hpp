@@ -20,8 +20,9 @@ bool is_older_manifest(std::string_view name);
 std::string rank_file(const std::string& id, int rank);
 std::string probe_path(const std::string& folder, const std::string& id);
 
-/// Rank 0's part of a save, which it performs while it holds the lock. It writes the manifest,
-/// which makes the files of the ranks a checkpoint, and removes files of older checkpoints.
+/// Rank 0's part of a save, which rank 0 performs while it holds the lock. Rank 0 writes the
+/// manifest, which turns the files of the ranks into a checkpoint, and removes files of older
+/// checkpoints.
 class Publisher {
  public:
   /// @param id  the ID that the names of this checkpoint's files contain.
@@ -29,10 +30,10 @@ class Publisher {
       : files_(files), folder_(std::move(folder)), id_(std::move(id)) {}
 
   /// Throws INVALID_ARGUMENT if the newest checkpoint in the folder has parameters with other names
-  /// or shapes. If its manifest is damaged, does nothing.
+  /// or shapes. Does nothing if the manifest of the newest checkpoint is damaged.
   void require_same_model(const Manifest& manifest);
   /// Sets the number of the save in the manifest and writes the manifest. Errors: IO; NOT_SUPPORTED
-  /// if the newest manifest in the folder has another format.
+  /// if the newest manifest in the folder has a different format.
   /// @param published  becomes true as soon as the manifest is written, even if a later operation
   ///     fails.
   void publish(Manifest& manifest, int64_t keep, bool& published);

@@ -104,8 +104,8 @@ Save::Save(Optimizer& optimizer, const std::string& folder, const SaveSettings& 
   });
 }
 
-// This is the only function that deletes this rank's file. The class comment describes when it
-// does.
+// This is the only function that deletes this rank's file. The class comment describes when the
+// file is deleted.
 Save::~Save() {
   if (process_ == getpid() && own_file_.bytes > 0 && !may_be_named_) files_.remove(path_);
 }

@@ -22,10 +22,9 @@ std::vector<StateShard> shards_to_save(const Optimizer& optimizer, bool with_par
 
 SavedBytes bytes_written(const std::vector<StateShard>& shards);
 
-/// One save into a folder. The destructor deletes this rank's file if no manifest can name it. From
-/// the moment at which publish() sends the size of the file to rank 0, a manifest may name the
-/// file, unless rank 0 then reports that it has not written the manifest. A forked child deletes
-/// nothing.
+/// One save into a folder. The destructor deletes this rank's file if no manifest can name it.
+/// After publish() has sent the size of the file to rank 0, a manifest may name the file, unless
+/// rank 0 reports that it has not written the manifest. A forked child deletes nothing.
 class Save {
  public:
   /// Checks that all ranks pass the same arguments, creates and locks the folder, and hashes the

@@ -50,8 +50,8 @@ class ShardFile {
   std::span<const unsigned char> elements(const StoredShard& shard, int64_t first, int64_t count);
   /// Returns the number of blocks of kBlockBytes. The last block may be shorter.
   int64_t blocks() const { return blocks_->count(); }
-  /// Returns a description of the problem of a block, with its bytes and checksums. Returns an
-  /// empty string if the block is valid.
+  /// Returns a description of what is wrong with a block, with the block's bytes and checksums, or
+  /// an empty string if the block is valid.
   std::string problem_of(int64_t block) { return blocks_->problem_of(block); }
   /// Returns the offset in the file of the first byte of an element of the shard.
   int64_t byte_of(const StoredShard& shard, int64_t element) const {

@@ -29,8 +29,8 @@ StateSources::StateSources(const Manifest& manifest) {
 StateSources::StateSources(std::string folder, const Manifest& manifest, int rank, int world)
     : StateSources(manifest) {
   folder_ = std::move(folder);
-  // If the mesh is the same as at the save, one file contains everything that a rank needs.
-  // Otherwise most of it is in files with nearby numbers.
+  // If the mesh is the same as when the checkpoint was saved, one file contains everything that a
+  // rank needs. Otherwise most of the data is in files with nearby numbers.
   const int64_t own = std::ssize(manifest.files) * rank / world;
   const auto distance = [&](const ManifestFile& record) {
     const int64_t from = &record - manifest.files.data() - own;

@@ -22,7 +22,7 @@ class StateSources {
   /// @param rank      the number of this rank among the `world` ranks that read. The rank first
   ///     opens the files of the corresponding rank of the save.
   explicit StateSources(std::string folder, const Manifest& manifest, int rank = 0, int world = 1);
-  /// Uses only these open files. Errors: CORRUPT, with the file and the tensor.
+  /// Uses only the given open files. Errors: CORRUPT, with the file and the tensor.
   StateSources(std::vector<std::unique_ptr<ShardFile>> files, const Manifest& manifest);
 
   /// Returns the open files.
@@ -41,8 +41,8 @@ class StateSources {
   std::string where(const std::string& param, int32_t kind, int64_t element) const;
 
   /// Reads an extent of a tensor. Calls `take(first, element, bytes)` once for each stretch of the
-  /// extent. `first` is the index of the first element in the extent, and `element` is its index in
-  /// the whole tensor.
+  /// extent. `first` is the index in the extent of the stretch's first element, and `element` is
+  /// its index in the whole tensor.
   /// @param what  the name of the tensor for error messages.
   /// Errors: CORRUPT if elements are missing or stored twice; IO; any error of
   /// ShardFile::elements().

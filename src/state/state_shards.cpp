@@ -7,7 +7,7 @@ namespace muonrt {
 
 namespace {
 
-// Minimum number of elements that a rank writes of a shared shard.
+// Minimum number of elements of a shared shard that a rank writes.
 constexpr int64_t kShare = 1 << 18;
 
 constexpr struct {
@@ -36,8 +36,8 @@ StateTensor tensor_of(const OptimizerSettings& settings, const StateEntry& entry
 }
 
 /// Chooses which elements of a shard this rank writes. The shard is held by `count` ranks, and this
-/// rank is number `index` among them. A short shard is written by a single rank. For different
-/// tensors the order begins with different ranks.
+/// rank is number `index` among them. A short shard is written by a single rank. The order of the
+/// ranks begins at a different rank for each tensor.
 void share(StateShard& shard, int64_t index, int64_t count) {
   const int64_t numel = shard.extent.numel();
   const int64_t each = round_up(ceil_div(numel, count), kShare);

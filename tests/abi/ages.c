@@ -1,6 +1,6 @@
-/* A program in C99 and C++17 for headers of another version; see `ages`. Compared with the library,
- * the growable structs of these headers lack the last field (OLDER), or have one field more
- * (NEWER). */
+/* A program in C99 and C++17 for headers of a different version; see `ages`. Compared with the
+ * library, the growable structs of these headers lack the last field (OLDER), or have one field
+ * more (NEWER). */
 #include <muonrt/muonrt.h>
 #include <stdio.h>
 #include <string.h>

@@ -11,7 +11,7 @@
 // Functions for tests under mpirun. Every test case runs on all ranks, in the same order.
 namespace mpi_test {
 
-/// Returns the MPI communicator for tests. The harness itself uses another duplicate of
+/// Returns the MPI communicator for tests. The harness itself uses a different duplicate of
 /// MPI_COMM_WORLD.
 MPI_Comm world();
 int rank();

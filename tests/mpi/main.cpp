@@ -27,7 +27,7 @@ class Agreement : public Catch::TestEventListenerBase {
     name_ = info.name;
     agree("start");
   }
-  // In version 3 of Catch2, the function has another return type.
+  // In version 3 of Catch2, the function has a different return type.
   using Result = decltype(std::declval<TestEventListenerBase>().assertionEnded(
       std::declval<const Catch::AssertionStats&>()));
   Result assertionEnded(const Catch::AssertionStats& stats) override {
@@ -96,7 +96,7 @@ int main(int argc, char** argv) {
     std::cerr << mpi_test::gather_texts(
         quiet ? "---- rank " + std::to_string(mpi_test::rank()) + " ----\n" + mine : "", false);
   }
-  // An mpirun from another MPI implementation would start several single-rank jobs.
+  // An mpirun of a different MPI implementation would start several single-rank jobs.
   const char* const ranks = std::getenv("MUONRT_TEST_RANKS");
   if (ranks && std::atoi(ranks) != mpi_test::size()) {
     std::cerr << "MUONRT_TEST_RANKS is " << ranks << ", but MPI has " << mpi_test::size()

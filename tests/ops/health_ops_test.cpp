@@ -253,7 +253,7 @@ TEST_CASE("lanczos: bits do not depend on the batch", "[ops][health]") {
 namespace {
 
 /// Returns the tallies, hashes and tridiagonal matrices of three matrices. The tallies also cover
-/// remainders and values that are not finite.
+/// remainders and non-finite values.
 ops_test::Results health_of(ops_test::Machine& machine, DType dtype, int64_t m, int64_t n) {
   using namespace ops_test;
   constexpr int64_t kCount = 3;

@@ -277,10 +277,10 @@ void momentum_is_rounded_by_place(backends::Backend& backend) {
 }
 
 /// Checks the mean of a momentum that starts at 1, the limit for gradients of 1, and then receives
-/// gradients of -1. The exact value after k steps is 2 mu^k - 1. A rounding error is less than 2^-8
-/// (the distance between adjacent bf16 values below 1), has mean zero and a variance of at most a
-/// quarter of 2^-16, and decays by mu. The mean over n elements therefore has a standard deviation
-/// below 2^-9 / sqrt((1 - mu^2) n).
+/// gradients of -1. The exact value after k steps is 2 mu^k - 1. Each rounding error is less than
+/// 2^-8 (the distance between adjacent bf16 values just below 1). Its mean is zero, its variance is
+/// at most a quarter of 2^-16, and each later step multiplies it by mu. The mean over n elements
+/// therefore has a standard deviation below 2^-9 / sqrt((1 - mu^2) n).
 void turning_momentum_has_no_bias(backends::Backend& backend) {
   for (const float mu : {0.99f, 0.998f}) {
     INFO(backend.name << ", momentum " << mu);

@@ -47,9 +47,9 @@ inline double smallest_half(DType dtype) {
 }
 
 /// Returns the number of elements that differ too much from the float64 result. The allowed
-/// difference is half the rounding error of the sum of squares (at most 21 roundings), and one
-/// rounding each for the root, the product with the safety factor, the division, and the conversion
-/// to `to`.
+/// difference is half the rounding error of the sum of squares (at most 21 roundings), plus one
+/// rounding each for the root, the multiplication by the safety factor, the division, and the
+/// conversion to `to`.
 inline int64_t wrong_elements(const Case& c, DType from, DType to, const Bytes& in,
                               const Bytes& out, const Normalization& how) {
   int64_t wrong = 0;

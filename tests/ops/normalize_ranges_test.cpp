@@ -20,8 +20,8 @@ float below(DType dtype, float x) {
   return std::bit_cast<float>(std::bit_cast<uint32_t>(x) - (dtype == DType::kF32 ? 1u : 0x10000u));
 }
 
-/// Fills `bytes` with magnitudes from `least` to `largest` (both occur) and some zeros. Their order
-/// depends on the seed.
+/// Fills `bytes` with magnitudes from `least` to `largest` (both occur) and some zeros. The order
+/// of the values depends on the seed.
 void fill(Bytes& bytes, DType dtype, int64_t first, int64_t n, float least, float largest) {
   int low = 0, high = 0;
   const float least_digits = std::frexp(least, &low), largest_digits = std::frexp(largest, &high);

@@ -20,7 +20,8 @@ float pairwise(const std::vector<float>& x, size_t first, size_t count) {
   return pairwise(x, first, half) + pairwise(x, first + half, count - half);
 }
 
-/// Adds the upper half to the lower half until one value is left, and returns it.
+/// Repeatedly adds the upper half to the lower half until one value is left, and returns this
+/// value.
 float halved(const float* x, int count) {
   std::vector<float> left(x, x + count);
   for (int half = count / 2; half > 0; half /= 2)

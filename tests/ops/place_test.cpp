@@ -128,7 +128,7 @@ int64_t different_values(const Bytes& a, const Bytes& b, DType dtype) {
 }
 
 /// Checks that all backends write the same bytes, and that their values are those of the reference.
-/// Returns 1 if a value that is not finite was reported, and otherwise 0.
+/// Returns 1 if a non-finite value was reported, otherwise 0.
 int64_t noted_everywhere(const Placing& p, const Content& content, const Move& move) {
   CAPTURE(name_of(move.stored), name_of(move.transport), move.unpack, move.offset);
   const Run run = [&](Machine& machine) { return placed(machine, p, content, move); };

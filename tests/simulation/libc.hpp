@@ -6,8 +6,8 @@
 
 namespace simulation {
 
-/// Returns true on a fiber of a world. There the functions of the system are those of the
-/// simulation.
+/// Returns true on a fiber of a world. Such fibers use the simulation's functions instead of the
+/// functions of the system.
 inline bool inside() { return Scheduler::current() != nullptr; }
 
 /// The function of the C library that a definition in this program replaces.

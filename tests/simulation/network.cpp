@@ -42,8 +42,8 @@ Endpoint* Network::find(int fd) {
   return found == endpoints_.end() ? nullptr : found->second.get();
 }
 
-/// Returns an endpoint of the calling process. If `fd` is not one, sets errno to EBADF and returns
-/// null.
+/// Returns an endpoint of the calling process. Sets errno to EBADF and returns null if `fd` is not
+/// an endpoint.
 Endpoint* Network::checked(int fd) {
   Endpoint* const e = find(fd);
   if (e && e->process == scheduler_.process()) return e;

@@ -133,7 +133,8 @@ std::set<Status> Plan::allowed(int comm) const {
   std::set<Status> out;
   if (is_short()) out.insert(Status::kTimeout);
   for (const Fault& f : faults) {
-    // A rank that ends for another reason waits up to one second until its peers have its error.
+    // A rank that ends for a different reason waits up to one second until its peers have its
+    // error.
     if (tcp && f.kind == Fault::Kind::kPartition && f.delay > kSecond && faults.size() > 1)
       out.insert(Status::kComm);
     if (f.kind == Fault::Kind::kPause || f.kind == Fault::Kind::kPartition) continue;

@@ -34,15 +34,15 @@ struct Step {
 struct Fault {
   enum class Kind {
     kAbort,        // another thread aborts the communicator
-    kAbortAll,     // as kAbort, with all duplicates
-    kWrongSize,    // the rank exchanges messages of another size
+    kAbortAll,     // like kAbort, with all duplicates
+    kWrongSize,    // the rank exchanges messages of a different size
     kBadArgument,  // the rank passes a message without an address
     kLeave,        // the rank destroys all its communicators
     kPause,        // the rank begins the step late
     kKill,         // TCP: the process ends; its sockets are closed
     kMachineDies,  // TCP: the process ends without closing its sockets
     kDisconnect,   // TCP: a connection of the rank is reset
-    kPartition,    // TCP: messages from and to the rank are delayed
+    kPartition,    // TCP: messages to and from the rank are delayed
     kFlip,         // TCP: a bit of a message from the rank is flipped
   };
   Kind kind = Kind::kPause;

@@ -16,7 +16,7 @@ namespace simulation {
 /// One rank of a world. It runs the plan on a transport and checks the result of each operation.
 class RankRun {
  public:
-  /// Called when the rank reaches a fault of the network.
+  /// Called when the rank reaches the step at which the plan injects a network fault.
   using Strike = std::function<void(const Fault&)>;
 
   RankRun(const Plan& plan, int rank, Strike strike)

@@ -249,8 +249,8 @@ void Scheduler::kill(int process) {
   const auto its = [&](const Fiber* f) { return f->process == process; };
   std::erase_if(ready_, its);
   std::erase_if(waiting_, its);
-  // The killed process was inside a function of the system, so the objects that it has locked are
-  // consistent.
+  // The killed process was inside a function of the system, so the objects that the process has
+  // locked are consistent.
   std::erase_if(owners_, [&](const auto& owner) { return its(owner.second); });
   std::vector<const void*> free;
   for (const Fiber* f : waiting_) {

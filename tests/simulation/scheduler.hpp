@@ -92,7 +92,7 @@ class Scheduler {
 
   int spawn(int process, void* (*body)(void*), void* argument);
   void join(int fiber);
-  /// `yield` always lets other fibers run, `preempt` with the probability of this world.
+  /// `yield` always lets other fibers run. `preempt` does so with the probability of this world.
   void yield();
   void preempt();
   /// Waits until `wake` is called with this key, or until the time `until`. Returns false if that

@@ -12,8 +12,8 @@
 
 namespace world {
 
-/// Caller-supplied functions assign, gather and redistribute for ranks that are threads. The ranks
-/// publish the addresses of their buffers, and each copies element by element.
+/// The caller-supplied functions assign, gather and redistribute, for ranks that are threads. The
+/// ranks publish the addresses of their buffers, and each rank copies element by element.
 class Board {
  public:
   explicit Board(const Case& of) : case_(of), meet_(of.world) {
@@ -31,8 +31,8 @@ class Board {
     owners_[static_cast<size_t>(param)] = std::move(owners);
   }
 
-  /// Sets these functions in the settings of a rank. If own() was not called, the owners are all
-  /// ranks in turn, including ranks that hold no element.
+  /// Sets these functions in the settings of a rank. If own() was not called, all ranks are owners
+  /// in turn, including ranks that hold no element.
   void serve(muonrt::OptimizerSettings& settings, int rank) {
     settings.exchange_callbacks = {&mine_[static_cast<size_t>(rank)], &gather, &redistribute};
     settings.assign_owner = [this](int64_t param, const auto&, const auto&, int32_t* owner) {

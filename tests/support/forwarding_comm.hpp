@@ -6,7 +6,7 @@
 
 #include "backend/comm.hpp"
 
-/// Forwards all calls. Tests override the functions that they observe or change.
+/// Forwards all calls. Tests override the functions whose calls they observe or change.
 class ForwardingComm : public muonrt::Comm {
  public:
   explicit ForwardingComm(std::unique_ptr<muonrt::Comm> inner) : inner_(std::move(inner)) {}

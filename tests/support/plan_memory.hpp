@@ -5,9 +5,9 @@
 
 namespace muonrt {
 
-/// Returns the memory of a rank. It consists of a sum over the chunks, elements and matrices of the
-/// rank, and of the buffers that the pipeline allocates. measure_traffic() computes the same
-/// numbers for all ranks in one pass.
+/// Returns the memory of a rank, which is a sum over the rank's chunks, elements and matrices, plus
+/// the buffers that the pipeline allocates. measure_traffic() computes the same numbers for all
+/// ranks in one pass.
 inline MemoryPlan memory_of(const Plan& plan, int rank) {
   const std::vector<ParamSpec>& params = plan.problem().params;
   RankBuffers buffers(plan.problem().options);

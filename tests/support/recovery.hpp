@@ -22,8 +22,8 @@ struct Result {
 };
 
 /// Runs `c`. In the last step, the rank `speaker` receives all votes, commits, and aborts the
-/// communicator. The ranks in `cut_off` never receive its vote. Then all ranks connect again in
-/// another order.
+/// communicator. The ranks in `cut_off` never receive its vote. Then all ranks connect again in a
+/// different order.
 /// @param reductions  number of reductions in a step, the last of which is the vote.
 inline Result run(const world::Case& c, int speaker, const std::vector<int>& cut_off,
                   int64_t reductions = 1,

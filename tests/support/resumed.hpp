@@ -6,7 +6,7 @@
 #include "support/attempts.hpp"
 #include "support/folder.hpp"
 
-/// Runs that are saved, and resumed with another number of ranks or another mesh.
+/// Runs that are saved, and resumed with a different number of ranks or a different mesh.
 namespace resumed {
 
 using namespace muonrt;

@@ -34,8 +34,8 @@ inline std::vector<std::optional<muonrt::Error>> on_ranks(int size,
   return errors;
 }
 
-/// As on_ranks, with a thread group: `body` receives the transport of its rank, whose timeout is
-/// `timeout_ms`.
+/// Like on_ranks, but with a thread group. `body` receives the transport of its rank; the timeout
+/// of the transport is `timeout_ms`.
 inline std::vector<std::optional<muonrt::Error>> on_group(
     muonrt::ThreadGroup& group, int64_t timeout_ms,
     const std::function<void(muonrt::Transport&)>& body) {

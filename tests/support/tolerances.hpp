@@ -34,16 +34,16 @@ constexpr double product(int64_t terms, double magnitude, double result, DType s
 }
 
 /// Returns the tolerance for the same product on tensor cores. They align the terms of a group and
-/// truncate them, so their unit is four times that of f32.
+/// truncate them, so their unit is four times the unit of f32.
 constexpr double tensor_product(int64_t terms, double magnitude, double result, DType storage) {
   return (static_cast<double>(terms) + 4) * 4 * roundoff(DType::kF32) * magnitude +
          roundoff(storage) * (result < 0 ? -result : result);
 }
 
 /// Returns the relative tolerance of a generated coefficient against a computation with 60 digits.
-/// While l/u < 0.9, the Remez exchange is well conditioned. Closer to 1 its four points merge and
-/// digits are lost, but the composition of all steps is not affected. Source: the limit of the
-/// minimax problem, Polar Express, arXiv 2505.16932.
+/// While l/u < 0.9, the Remez exchange is well conditioned. Closer to 1 the four points of the
+/// exchange merge and digits are lost, but the composition of all steps is not affected. Source:
+/// the limit of the minimax problem, Polar Express, arXiv 2505.16932.
 constexpr double generated(double l_over_u) { return l_over_u < 0.9 ? 1e-12 : 1e-5; }
 
 /// Returns the tolerance of a number that a table prints with `decimals` decimals: half of the last
@@ -63,7 +63,7 @@ inline double gram_f32(double gain) { return 4 * newton_schulz_f32(gain); }
 
 /// Returns the tolerance for an entry of a bf16 result of a full-rank m x n matrix with m <= n.
 /// Singular values that are not small move by up to 0.2 (rounding errors of 2^-8, slopes of a few
-/// tens), and an entry averages over m of them. The largest error over the catalogue is 0.2 /
+/// tens), and an entry averages over m such values. The largest error over the catalogue is 0.2 /
 /// sqrt(m).
 inline double newton_schulz_bf16(int64_t m) { return 0.3 / std::sqrt(static_cast<double>(m)); }
 
@@ -78,10 +78,10 @@ inline double order_of_sums(DType dtype, bool gram, int64_t m) {
   return gram ? to_float64 : to_float64 / 4;
 }
 
-/// The tolerance of u_i^T X v_j for a bf16 result with m = 128, including null directions, over the
-/// eight spectra of newton_schulz_cases.hpp. Emulations reach 2.3e-2 in the standard form and
-/// 4.5e-2 in the Gram form. Two cases need tolerances that are 1.5 times as large: entries off the
-/// diagonal, and Polar Express, whose slope at zero is twice the slope of Keller Jordan's list.
+/// The tolerance of u_i^T X v_j for a bf16 result with m = 128. It holds for the eight spectra of
+/// newton_schulz_cases.hpp, including null directions. Emulations reach 2.3e-2 in the standard form
+/// and 4.5e-2 in the Gram form. Two cases need tolerances that are 1.5 times as large: entries off
+/// the diagonal, and Polar Express, whose slope at zero is twice the slope of Keller Jordan's list.
 constexpr double kSpectralBf16 = 6e-2, kSpectralGramBf16 = 9e-2;
 
 /// The same tolerances for f16. In the standard form, f16 has three more bits than bf16. In the
@@ -98,13 +98,13 @@ inline double spectral(DType dtype, bool gram, double gain) {
   return longer * (gram ? kSpectralGramBf16 : kSpectralBf16);
 }
 
-/// Returns the tolerance for |u_i^T X v_i - p(s_i)|, with which results in half precision are
-/// accepted for m = 128 and for m >= 512. It is about twice the error of emulations of the
-/// published forms. In f16 it is derived from Keller Jordan's list, and is 1.5 times as large for
-/// lists with twice the slope. It applies to matrices with at least four times as many columns as
-/// rows. With fewer columns the errors in null directions are larger: with twice as many, Polar
-/// Express exceeded 4e-2 in bf16 for 2 of 15 seeds (4.6e-2); with four times as many, it stayed
-/// below 2.9e-2.
+/// Returns the tolerance for |u_i^T X v_i - p(s_i)|. Results in half precision are accepted with it
+/// for m = 128 and for m >= 512. It is about twice the error of emulations of the published forms.
+/// In f16 the tolerance is derived from Keller Jordan's list, and is 1.5 times as large for lists
+/// with twice the slope. It applies to matrices with at least four times as many columns as rows.
+/// With fewer columns the errors in null directions are larger: with twice as many, Polar Express
+/// exceeded 4e-2 in bf16 for 2 of 15 seeds (4.6e-2); with four times as many, it stayed below
+/// 2.9e-2.
 inline double acceptance(DType dtype, bool gram, double gain, int64_t m = 128) {
   if (dtype == DType::kF32) return spectral(dtype, gram, gain);
   const double longer = std::fmax(1.0, gain / 1000);

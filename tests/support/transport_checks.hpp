@@ -31,15 +31,15 @@ const std::vector<Pattern>& patterns();
 std::string check_exchange(muonrt::Transport& transport, const Pattern& pattern, uint64_t seed,
                            int64_t exchange);
 
-/// As check_exchange, for an allgather of `bytes` from each rank.
+/// Like check_exchange, but for an allgather of `bytes` from each rank.
 std::string check_allgather(muonrt::Transport& transport, int64_t bytes, uint64_t seed);
 
-/// As check_exchange, for both reductions of n values. The values include NaN, infinities, both
-/// zeros, and integers whose sum wraps around.
+/// Like check_exchange, but for both reductions, with n values. The values include NaN, infinities,
+/// both zeros, and integers whose sum wraps around.
 std::string check_reductions(muonrt::Transport& transport, int64_t n, uint64_t seed);
 
-/// As check_exchange, for `count` exchanges between random pairs of ranks, which the seed
-/// determines. Only ranks with a message take part in an exchange.
+/// Like check_exchange, but for `count` exchanges between random pairs of ranks. The seed
+/// determines the pairs. Only ranks with a message take part in an exchange.
 std::string check_sparse_sequence(muonrt::Transport& transport, int64_t count, uint64_t seed);
 
 }  // namespace transport_test

@@ -86,7 +86,7 @@ std::optional<Error> error_from(const Work& work) {
   return std::nullopt;
 }
 
-/// Waits for a byte from a peer that sends none, and returns the error.
+/// Waits for a byte from a peer that sends nothing, and returns the error.
 std::optional<Error> error_of_waiting_for(Transport& t, int peer) {
   char byte = 0;
   const ReceiveFrom receive{peer, &byte, 1};
@@ -120,8 +120,8 @@ std::string abort_by_a_rank(Transport& t) {
          unlike(error_of_waiting_for(t, 0), Status::kDevice, {error ? error->message() : ""});
 }
 
-/// The last rank does not enter the collective in which the other ranks wait, and another thread
-/// aborts it.
+/// The last rank does not enter the collective in which the other ranks wait, and another thread of
+/// this rank aborts the transport.
 std::string abort_by_another_thread(Transport& t) {
   if (t.rank() == t.size() - 1) return "";
   std::thread foreign;

@@ -26,8 +26,8 @@ struct Param {
   /// If set, creates the layout, and `placements` is not used.
   std::function<muonrt::Layout(std::shared_ptr<const muonrt::Mesh>, std::vector<int64_t>)>
       make_layout;
-  /// The layout of the gradient if it differs from that of the parameter: placements, or a function
-  /// that creates it.
+  /// The layout of the gradient if it differs from the layout of the parameter: placements, or a
+  /// function that creates it.
   std::vector<muonrt::Placement> grad_placements;
   std::function<muonrt::Layout(std::shared_ptr<const muonrt::Mesh>, std::vector<int64_t>)>
       make_grad_layout;
@@ -122,7 +122,7 @@ class Mirror {
   virtual void get(void* to, const void* from, int64_t bytes) = 0;
 };
 
-/// A rank: its shards and its optimizer, and access to its state between steps.
+/// One rank with its shards and its optimizer. Gives access to its state between steps.
 class Rank {
  public:
   /// @param mirror  the memory of the optimizer's buffers; null: the optimizer uses the shards
@@ -141,8 +141,8 @@ class Rank {
   std::vector<unsigned char>& data(int64_t param) { return data_[static_cast<size_t>(param)]; }
   std::vector<unsigned char>& grad(int64_t param) { return grads_[static_cast<size_t>(param)]; }
   std::vector<unsigned char> state(int64_t param, muonrt::StateKind kind);
-  /// Copies the shards of this rank into whole tensors. Returns false if another replica has copied
-  /// an element with another value before. `seen` must be empty in the first call.
+  /// Copies the shards of this rank into whole tensors. Returns false if another replica has
+  /// already copied a different value of an element. `seen` must be empty in the first call.
   bool add_to(Tensors& full, std::vector<std::vector<bool>>& seen);
   /// Returns `full` after copying the shards of this rank into it.
   Tensors tensors(Tensors full = {}) {

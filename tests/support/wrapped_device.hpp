@@ -152,7 +152,7 @@ class Ops : public muonrt::Ops {
 
 class Device : public muonrt::Device {
  public:
-  /// Creates a device whose ops `make` wraps.
+  /// Creates a device whose ops are wrapped by `make`.
   template <class Make>
   Device(std::unique_ptr<muonrt::Device> inner, Make make)
       : inner_(std::move(inner)), ops_(make(inner_->ops())) {}

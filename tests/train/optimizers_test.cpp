@@ -48,12 +48,12 @@ TEST_CASE("train optimizers: QK-clip holds the attention logits, bitwise identic
   const RunResult free = train_on(1, "", options, "muon", corpus);
   options.qk_clip = 1.0;
   const RunResult held = train_on(1, "", options, "muon", corpus);
-  // Before the first step both models have the same weights, whose logits exceed the threshold.
+  // Before the first step both models have the same weights, and their logits exceed the threshold.
   CHECK(held.max_logits[0] == free.max_logits[0]);
   CHECK(held.max_logits[0] > 1.0f);
   CHECK(free.clipped_heads == 0);
   CHECK(held.clipped_heads > 0);
-  // One step and another batch may increase a logit above the threshold, but only slightly.
+  // One step and a different batch may increase a logit above the threshold, but only slightly.
   CHECK(*std::max_element(held.max_logits.begin() + 1, held.max_logits.end()) < 1.5f);
   CHECK(*std::max_element(free.max_logits.begin(), free.max_logits.end()) > 1.6f);
   CHECK(held.curve.points.front().val_loss - held.val_loss > 0.15);

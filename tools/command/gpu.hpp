@@ -7,8 +7,8 @@ namespace muonrt::tool {
 /// Exit status of a command that needs a GPU on a machine without one.
 constexpr int kSkipped = 77;
 
-/// If `device` is "cuda" and there is no GPU, prints this and returns kSkipped. Otherwise returns
-/// 0.
+/// If `device` is "cuda" and there is no GPU, prints a message and returns kSkipped. Otherwise
+/// returns 0.
 int skip_without_gpu(const std::string& device, bool json);
 
 /// Describes the copies of cuBLAS and NCCL that muonrt loads, or says why it cannot load them.

@@ -164,7 +164,7 @@ int run_threads(int ranks, double timeout, const ThreadLink& link,
 }
 
 #if MUONRT_TOOL_MPI
-/// In seconds. It is longer than the ranks need to leave a failed exchange one after another (6 s).
+/// In seconds. Exceeds the time that the ranks need to leave a failed exchange in turn (6 s).
 constexpr double kGrace = 8;
 
 /// Returns the number of ranks in the launcher's environment, or 0 if it is `size`.
@@ -183,7 +183,7 @@ int ranks_elsewhere(int size) {
 
 /// Exchanges the exit codes of all ranks and returns the largest. It does not use a collective,
 /// because a collective would wait without a limit for a rank that never calls it. Stops all ranks
-/// if a rank sends no code before the timeout, or within kGrace after another rank has failed.
+/// if a rank sends no code before the timeout, or within kGrace after a different rank has failed.
 int end_together(int rank, int mine, double timeout) {
   int size = 0;
   MPI_Comm_size(MPI_COMM_WORLD, &size);
@@ -257,7 +257,7 @@ bool is_single(const Launcher& launcher, int ranks) {
   return ranks != 0 && !task && is_slurm(launcher);
 }
 
-/// Returns the beginning, and the next function the end, of messages about the environment.
+/// Returns the beginning of messages about the environment. The next function returns their end.
 std::string cause(const Launcher& launcher) {
   const std::string size = std::to_string(launcher.size());
   return std::string(launcher.size_name) + " is " + size + ", so " + size +

@@ -7,9 +7,9 @@ namespace muonrt::tool {
 
 /// A folder that is written as NAME.muonrt-tmp and renamed when it is complete, so that after a
 /// crash NAME is either the old folder or the new one. If NAME is a symbolic link, the linked
-/// folder is replaced. Before a run creates the work folder, it locks the file
-/// NAME.muonrt-tmp.lock, which identifies the run. The run removes this file after the work folder.
-/// A work folder without a lock file therefore belongs to another program.
+/// folder is replaced. Before a run creates the work folder, the run locks the file
+/// NAME.muonrt-tmp.lock, which identifies the run. The run removes this file after it has removed
+/// the work folder. A work folder without a lock file therefore belongs to another program.
 class OutputFolder {
  public:
   /// Removes the files of a killed run. Throws std::runtime_error if the path is neither free nor a

@@ -16,7 +16,7 @@ namespace muonrt::tool {
 /// Threads: one.
 class Progress {
  public:
-  /// @param on  false to print nothing, on all ranks except one.
+  /// @param on  false: print nothing. Pass false on all ranks except one.
   explicit Progress(bool on = true) : on_(on), line_(stderr, detect_screen(stderr)) {}
   ~Progress() { clear(); }
   void show(const std::string& text) {
@@ -38,12 +38,12 @@ class Progress {
   Clock::time_point last_ = Clock::now();
 };
 
-/// Shows on a terminal (stderr) what the command is doing and for how many seconds, once it has
-/// taken more than one second. A separate thread does so while the caller's thread is busy.
+/// Shows on a terminal (stderr) what the command is doing and for how many seconds it has done so.
+/// The text appears after one second. A separate thread does so while the caller's thread is busy.
 /// Threads: one.
 class LongWork {
  public:
-  /// @param on  false to show nothing, on all ranks except one.
+  /// @param on  false: show nothing. Pass false on all ranks except one.
   explicit LongWork(bool on = true)
       : LongWork(on, stderr, detect_screen(stderr), std::chrono::seconds(1)) {}
   LongWork(bool on, std::FILE* out, Screen screen, std::chrono::milliseconds after)

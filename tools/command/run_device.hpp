@@ -24,7 +24,7 @@ struct RunDevice {
 };
 /// Adds --device, --gpu-comm and --timeout.
 void add_gpu_comm_options(CLI::App& command, RunDevice& where);
-/// Adds these options and --portable-gemm, --graphs and --symmetric.
+/// Adds --device, --gpu-comm, --timeout, --portable-gemm, --graphs and --symmetric.
 void add_run_device_options(CLI::App& command, RunDevice& where);
 
 /// Sets the device, the GPU of the rank, the matrix products and the timeout in the options of an

@@ -21,8 +21,8 @@ struct Shard {
 };
 
 /// Distributes tensors, in the given order, over files NAME-00001-of-00002.safetensors, ... Each
-/// file has at most `most` bytes of tensors, or a single larger tensor. If there are no tensors,
-/// creates one file.
+/// file has at most `most` bytes of tensors, or a single larger tensor. Creates one file if there
+/// are no tensors.
 std::vector<Shard> cut_into_shards(const std::string& name, const std::vector<TensorEntry>& entries,
                                    const std::map<std::string, std::string>& metadata,
                                    int64_t most);
@@ -37,7 +37,7 @@ class ShardWriter {
   /// @param sums  whether to compute the SHA-256 of each file for `written`.
   ShardWriter(std::string folder, std::string name, std::vector<Shard> shards, bool sums);
 
-  /// Writes the data of the next tensor. Errors: IO with the name of the file.
+  /// Writes the data of the next tensor. Errors: IO, with the name of the file.
   void add(const void* data, int64_t bytes);
   /// Completes all files and writes them to disk. Errors: any error of `add`.
   void finish();

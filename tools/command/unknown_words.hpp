@@ -8,9 +8,9 @@ class App;
 
 namespace muonrt::tool {
 
-/// Returns an error for the first word of a command line that is neither an option nor a
-/// subcommand. The error suggests the most similar one. Returns an empty text if there is no such
-/// word.
+/// Returns an error that names the first argument that is neither an option nor a subcommand, and
+/// suggests the most similar option or subcommand. Returns an empty text if there is no such
+/// argument.
 /// @param app  the command, after its parse() has failed.
 std::string unknown_word(const CLI::App& app);
 

@@ -25,7 +25,7 @@ bool is_model_file(const std::string& text);
 ///   - *.safetensors, of which only the header is read;
 ///   - *.safetensors.index.json, with the headers of its shards in the same folder;
 ///   - a JSON of shapes: {"name": [rows, cols], "name": {"shape": [...], "stack": true, ...}}.
-/// Throws std::runtime_error that names the file, the field and the value.
+/// Throws a std::runtime_error that names the file, the field and the value.
 ModelShapes read_model(const std::string& text);
 
 }  // namespace muonrt::tool

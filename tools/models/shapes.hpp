@@ -24,7 +24,7 @@ struct ModelShapes {
 
 constexpr int64_t kMaxTensors = 1 << 20;  // 15 times the number in the largest model
 
-/// Appends a tensor. Throws std::runtime_error that names the tensor if it has 2^62 elements or
+/// Appends a tensor. Throws a std::runtime_error that names the tensor if it has 2^62 elements or
 /// more, or if the model has more than kMaxTensors tensors.
 void add_tensor(ModelShapes& to, ModelShape tensor);
 

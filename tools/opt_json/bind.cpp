@@ -83,7 +83,8 @@ void BoundRule::take_qk_clip(const ParamConfig& c) {
 }
 
 void BoundRule::take_rates(const ParamConfig& c) {
-  // The step runs with rate 1, so the lr_factor of the group must be the rate of the rule.
+  // The step runs with a learning rate of 1, so the group's lr_factor must be the learning rate of
+  // the rule.
   group_.lr_factor = (c.has_rates() ? 1.0 : c.lr.value()) * c.lr_factor.value_or(1.0);
   lr_schedule_ = c.lr_schedule;
   if (c.role != "adamw") schedule_ = c.momentum_schedule;
@@ -206,7 +207,7 @@ OptimizerOptions bound_options(const StepConfig& config, const std::vector<size_
 std::string large_update_text(const muonrt_step_report_t& r, const std::string& name,
                               const char* setting, double rate) {
   if (r.large_update_param < 0) return "";
-  // The warning is for changes above 5%, so the suggested rate is rounded down.
+  // The warning is for changes above 5%, so the suggested learning rate is rounded down.
   constexpr double kMost = 0.05;
   const double most = rate * kMost / r.large_update_ratio;
   const double unit = std::pow(10.0, std::floor(std::log10(most)) - 1);

@@ -14,7 +14,7 @@ namespace muonrt::tool {
 /// The settings of one rule as structs of the C ABI.
 class BoundRule {
  public:
-  /// Throws std::runtime_error with key and value if settings cannot be combined.
+  /// Throws a std::runtime_error with key and value if settings cannot be combined.
   /// @param file  the path of opt.json, for messages.
   BoundRule(const std::string& file, const ParamConfig& config);
 
@@ -49,9 +49,9 @@ class BoundRule {
 /// falls back to `from` in the cooldown.
 double scheduled_momentum(const MomentumSchedule& schedule, double momentum, int64_t step);
 
-/// Returns the factor of `lr` at `step`, or the rate itself if the schedule is a list of rates. The
-/// factor rises linearly in the warm-up. After it, `linear` and `cosine` fall until `total_steps`,
-/// and `wsd` falls linearly over the last `cooldown_steps`.
+/// Returns the factor of `lr` at `step`, or the learning rate itself if the schedule is a list of
+/// learning rates. The factor rises linearly in the warm-up. After it, `linear` and `cosine` fall
+/// until `total_steps`, and `wsd` falls linearly over the last `cooldown_steps`.
 double scheduled_lr(const LrSchedule& schedule, int64_t step);
 
 /// Returns the number of committed steps of a checkpoint, or 0 if it cannot be read; loading it
@@ -66,8 +66,8 @@ OptimizerOptions bound_options(const StepConfig& config, const std::vector<size_
 /// Returns the warning for a first step that has moved a matrix far, or "" if there is no such
 /// matrix.
 /// @param name  the name of the report's large_update_param.
-/// @param setting  the name of the rate to change, and the rate's value, to which the update is
-///     proportional.
+/// @param setting  the name of the learning rate to change, and its value. The update is
+///     proportional to this value.
 std::string large_update_text(const muonrt_step_report_t& report, const std::string& name,
                               const char* setting, double rate);
 

@@ -33,9 +33,9 @@ void drop_replaced_layout(ParamConfig& config, const Value& rule) {
 }
 
 /// Removes settings that a rule inherits from the defaults but that do not apply to it. They are:
-/// lr_schedule if it is a list of rates and the rule has its own lr; settings of Muon in a rule for
-/// AdamW; batch_dims if the view is not a stack; and gram_restarts if the form is standard.
-/// Settings that the rule itself has are kept and rejected later.
+/// lr_schedule if it is a list of learning rates and the rule has its own lr; settings of Muon in a
+/// rule for AdamW; batch_dims if the view is not a stack; and gram_restarts if the form is
+/// standard. Settings that the rule itself has are kept and rejected later.
 void drop_inherited(ParamConfig& config, const Value& rule) {
   const auto own = [&](const char* key) { return rule.json.contains(key); };
   if (config.has_rates() && !own("lr_schedule") && own("lr")) config.lr_schedule.reset();
@@ -54,7 +54,7 @@ void drop_inherited(ParamConfig& config, const Value& rule) {
 }
 
 /// Returns the name of the scale rule if it does not use AdamW's learning rates. Returns "" if it
-/// does, or if the role is not Muon.
+/// uses them, or if the role is not Muon.
 std::string other_scale(const ParamConfig& c) {
   muonrt_group_t group{};
   for (const Setting& setting : c.fields) setting.set(group);
@@ -62,8 +62,8 @@ std::string other_scale(const ParamConfig& c) {
   return std::string(kScaleRules[group.scale_rule].text);
 }
 
-/// Rejects the rule `adamw`, which inherits its rate from the defaults, if a Muon rule with another
-/// scale also has this rate.
+/// Rejects the rule `adamw`, which inherits its learning rate from the defaults, if a Muon rule
+/// with a different scale also has this learning rate.
 void check_inherited_rate(const StepConfig& config, const Rule& adamw) {
   for (const Rule& rule : config.rules) {
     const ParamConfig& c = rule.config;

@@ -22,7 +22,7 @@ struct PartItem {
   std::optional<std::string> normuon_axis;
 };
 
-/// The value of the key `parts`, which says how a matrix is split into parts.
+/// The value of the key `parts`, which states how a matrix is split into parts.
 struct PartsConfig {
   std::string kind;             // "rows", "cols", "heads" or "qkv"; "" if there are no parts
   std::vector<PartItem> items;  // for rows and cols; for heads if their settings differ
@@ -37,7 +37,7 @@ struct MomentumSchedule {
   int64_t warmup_steps = 0, cooldown_steps = 0, total_steps = 0;
 };
 
-/// The learning rate of each step, either as factors of `lr` or as a list of rates.
+/// The learning rate of each step, either as factors of `lr` or as a list of learning rates.
 struct LrSchedule {
   std::string kind;  // "linear", "cosine" or "wsd"; empty if `rates` is used
   int64_t warmup_steps = 0, cooldown_steps = 0, total_steps = 0;
@@ -118,7 +118,7 @@ struct ParamConfig {
 struct Rule {
   std::string pattern;
   ParamConfig config;        // includes the defaults of opt.json
-  bool inherits_lr = false;  // the rate comes from the defaults
+  bool inherits_lr = false;  // the learning rate comes from the defaults
 };
 
 /// The content of an opt.json.
@@ -134,7 +134,7 @@ struct StepConfig {
   bool allow_no_muon = false;
 
   /// Returns the index of the first rule that matches the parameter. If the role of a rule follows
-  /// from names, the rule matches only parameters whose names imply this role. Throws
+  /// from names, the rule matches only parameters whose names imply this role. Throws a
   /// std::runtime_error that names the parameter if no rule matches.
   size_t rule_of(const std::string& param, const std::vector<int64_t>& shape) const;
 
@@ -151,8 +151,8 @@ struct StepConfig {
 ///     have it.
 StepConfig parse_config(std::string_view text, const std::string& file, int64_t steps = 0);
 
-/// Reads and parses a file. Throws std::runtime_error if the file cannot be read, or as
-/// parse_config does.
+/// Reads and parses a file. Throws a std::runtime_error if the file cannot be read, or in the same
+/// cases as parse_config.
 StepConfig read_config(const std::string& path);
 
 }  // namespace muonrt::tool

@@ -14,7 +14,7 @@ class HealthLog {
   /// @param names  the names of the optimizer's parameters, in the optimizer's order.
   explicit HealthLog(std::vector<std::string> names) : names_(std::move(names)) {}
 
-  /// Throws std::runtime_error that names the parameter and the ranks if replicas differ.
+  /// Throws a std::runtime_error that names the parameter and the ranks if replicas differ.
   /// @param number  the number of the step in this run, counted from 1.
   void add(Health found, int64_t number);
 

@@ -12,7 +12,8 @@ std::filesystem::path output_target(const std::string& path);
 
 /// Writes `content` to a temporary file in the same folder and then renames it, so that the old
 /// file stays intact if the process ends earlier. If `path` is a symbolic link, the linked file is
-/// replaced. A replaced file keeps its permissions. Throws std::runtime_error that names the file.
+/// replaced. A replaced file keeps its permissions. Throws a std::runtime_error that names the
+/// file.
 void write_text_file(const std::string& path, const std::string& content);
 
 /// Flushes standard output. Returns false if it cannot be written, for example because the disk is
@@ -25,8 +26,8 @@ struct NamedFile {
 };
 
 /// Throws std::runtime_error unless write_text_file can write every output: its folder must be
-/// writable, and an existing file must be a regular one. An output must not be the same file as
-/// another output or an input, even through links.
+/// writable, and an existing file must be a regular one. An output must not be the same file as a
+/// different output or an input, even through links.
 void require_writable(const std::vector<NamedFile>& outputs, const std::vector<NamedFile>& inputs);
 
 }  // namespace muonrt::tool

@@ -47,7 +47,7 @@ RoleByName role_by_name(const ParamConfig& config, const std::string& param,
   if (shape.size() > 1 &&
       std::count_if(shape.begin(), shape.end(), [](int64_t n) { return n > 1; }) <= 1)
     return {false, "", "at most one dimension is greater than 1"};
-  // If the rule explains the dimensions, they are the dimensions of matrices.
+  // If the rule states how the dimensions form matrices, they are the dimensions of matrices.
   const bool dims = !config.view_by_name;
   const auto ndim = static_cast<int32_t>(dims ? std::min<size_t>(shape.size(), 2) : shape.size());
   enum muonrt_role role;

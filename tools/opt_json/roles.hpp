@@ -26,7 +26,7 @@ std::vector<ParamConfig> roles_of(const ParamConfig& config);
 /// Chooses the role by name and shape, as muonrt_routing_resolve does.
 /// @param config  one of the rules that roles_of returned.
 /// @param file    the name of opt.json, for messages.
-/// Throws std::runtime_error that names the parameter and the key to set if no role follows.
+/// Throws a std::runtime_error that names the parameter and the key to set if no role follows.
 RoleByName role_by_name(const ParamConfig& config, const std::string& param,
                         const std::vector<int64_t>& shape, const std::string& file);
 

@@ -179,8 +179,8 @@ MomentumSchedule read_schedule(const Value& v) {
   return out;
 }
 
-/// Reads an object or a list of rates. `total_steps` is checked later, with the rule that has the
-/// schedule.
+/// Reads an object or a list of learning rates. `total_steps` is checked later, with the rule that
+/// has the schedule.
 LrSchedule read_lr_schedule(const Value& v) {
   using L = LrSchedule;
   L out;

@@ -34,7 +34,7 @@ struct Value {
   /// @param in_f32  whether the number must also be below 1 after it is rounded to f32.
   double below_one(double low, bool in_f32) const;
   int64_t integer(int64_t low, int64_t high) const;
-  /// Returns a number of bytes, which may also be a text such as "256MiB".
+  /// Returns a number of bytes. The value may also be a text such as "256MiB".
   int64_t bytes() const;
   bool boolean() const;
   std::string text() const;

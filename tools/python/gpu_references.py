@@ -126,7 +126,8 @@ def wall_clock_in_turns(works, iters, device):
 
 
 def beyond_rounding(got, want, share=0.02):
-    """Returns 1 if the RMS of the difference is more than this share of the RMS, else 0."""
+    """Returns 1 if the RMS of the difference exceeds this share of the RMS of `want`, otherwise
+    0."""
     difference = (got.float() - want.float()).square().mean().sqrt()
     return int(not difference <= share * want.float().square().mean().sqrt())
 

@@ -32,8 +32,8 @@ Matrix scale(double alpha, const Matrix& a);
 double frobenius(const Matrix& a);
 double max_difference(const Matrix& a, const Matrix& b);
 bool all_finite(const Matrix& a);
-/// Implement IEEE binary16 by its definition: the first returns the value of a bit pattern, the
-/// second the nearest bit pattern (ties to even).
+/// Implement IEEE binary16 by its definition. The first function returns the value of a bit
+/// pattern, and the second returns the nearest bit pattern (ties to even).
 double half_value(uint16_t bits);
 uint16_t half_bits(double x);
 /// Rounds every entry to bf16, f16 or f32.
@@ -142,7 +142,7 @@ struct Muon {
   double safety = 1.0;
   Normalize normalize = Normalize::kPrescaled;
   double eps = 0.0;
-  bool aol = false;          // aol_scaled scales the rows instead of the division by the norm
+  bool aol = false;          // aol_scaled scales the rows instead of dividing by the norm
   bool equilibrate = false;  // rows are scaled to the same norm first
   bool renormalize = false;  // the result is scaled to the norm sqrt(min(rows, cols))
   bool normuon = false, normuon_columns = false;
@@ -191,7 +191,8 @@ void adamw_step(const AdamW& how, int64_t t, std::vector<double>& w, std::vector
 /// Returns the 16 random bits of a weight. They come from Philox4x32-10 (Salmon et al. 2011), which
 /// computes 128 bits at a time, enough for eight elements.
 uint32_t random_bits(uint64_t seed, uint64_t step, uint32_t param, uint64_t element);
-/// Rounds a weight to bf16, up or down at random: up if adding `bits` to the lower half overflows.
+/// Rounds a weight to bf16, up or down at random. It is rounded up if adding `bits` to the lower
+/// half overflows.
 double rounded_at_random(double weight, uint32_t bits);
 /// The seed for bf16 momentum is the seed for bf16 weights combined with this value.
 constexpr uint64_t kMomentumSeed = 0x6d6f6d656e74756d;

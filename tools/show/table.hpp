@@ -47,7 +47,7 @@ class Table {
   void add(std::vector<Cell> row);
   size_t rows() const { return rows_.size(); }
 
-  /// Return the line of headings, and the line of row `index`, with the current widths.
+  /// Return the heading line, and the line for row `index`, with the current column widths.
   std::string head() const;
   std::string row(size_t index) const;
   /// Returns whether rows with the current widths fit the terminal.

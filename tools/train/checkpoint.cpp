@@ -63,8 +63,8 @@ json facts_of(const SavedRun& run) {
           {"warmup", o.warmup},    {"final-lr", o.final_lr}};
 }
 
-/// Returns whether a run whose option has the value `here` can continue a run whose option had the
-/// value `there`. The new run may have more steps.
+/// Returns whether a run in which `option` is `here` can continue a run in which it was `there`.
+/// The new run may have more steps.
 bool same(const std::string& option, const json& here, const json& there) {
   if (option == "steps") return there.is_number_integer() && there <= here;
   if (!here.is_object()) return here == there;

@@ -24,8 +24,8 @@ struct SavedRun {
   const Text& text;
   const std::string& products;  // Place::products
 
-  /// Creates the folder `options.save` with its train.json. If the run resumes from this folder,
-  /// changes only the number of steps in train.json. Rank 0 calls this before the first checkpoint.
+  /// Creates the folder `options.save` with its train.json. Changes only the number of steps in
+  /// train.json if the run resumes from this folder. Rank 0 calls this before the first checkpoint.
   /// Throws std::runtime_error if the folder holds a checkpoint of another run and
   /// `options.overwrite` is not set, or if another run has locked the folder.
   /// @return  the lock of the folder, which the run must keep, so that the weights and train.json

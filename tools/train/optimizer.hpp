@@ -25,8 +25,9 @@ class TrainOptimizer {
   /// @param steps    number of steps of the run, and total_steps of an lr_schedule that has none.
   TrainOptimizer(const std::string& name, const Config& model, double qk_clip, int64_t steps);
 
-  /// Returns the default peak rate of a run: the rate of the first Muon parameter, or of the first
-  /// parameter if there is no Muon parameter. If the rule has a list of rates, returns the largest.
+  /// Returns the default peak learning rate of a run. This is the learning rate of the first Muon
+  /// parameter, or of the first parameter if there is no Muon parameter. If the rule has a list of
+  /// learning rates, returns the largest one.
   double lr() const { return lr_; }
   /// Returns whether a rule has lr_schedule. If so, the run's own schedule does not apply.
   bool has_lr_schedule() const;

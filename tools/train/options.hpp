@@ -29,7 +29,7 @@ struct Options {
       lr;                 // peak rates: one per optimizer, or one for all; if empty, from the files
   double qk_clip = 0.0;   // threshold for the attention logits; 0: as the optimizers set it
   double warmup = 0.05;   // as a share of the steps
-  double final_lr = 0.1;  // rate at the last step as a share of the peak
+  double final_lr = 0.1;  // learning rate at the last step as a share of the peak
   int64_t eval_every = 20;
   int64_t eval_windows = 128;  // windows of the validation text
 

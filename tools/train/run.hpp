@@ -19,7 +19,7 @@ namespace muonrt::train {
 struct RunPlan {
   std::string optimizer;  // one of Options::optimizers
   uint64_t seed = 1;
-  // peak rate of the group of TrainOptimizer::lr; the rates of other groups keep their ratio to it
+  // peak learning rate of the group of TrainOptimizer::lr; other groups keep their ratio to it
   double lr = 0.0;
   int64_t later_steps = 0;  // steps of the following runs, for the remaining time
 };

@@ -16,14 +16,14 @@ struct ClockReadings {
 };
 
 /// The number of microseconds that must be added to a rank's times to get times of rank 0. The true
-/// value differs from it by at most `error`.
+/// number differs from `offset` by at most `error`.
 struct ClockOffset {
   double offset = 0, error = 0;
 };
 
 /// Compares the clocks of rank 0 and of another rank. No rank leaves a barrier before the other one
-/// enters it, which limits the offset on both sides. If the offset can be 0, the ranks share a
-/// clock, as threads and processes of the same host do, and the result is exactly 0.
+/// enters it, so each barrier limits the offset on both sides. If the offset can be 0, the ranks
+/// share a clock, as threads and processes of the same host do, and the result is exactly 0.
 ClockOffset compare_clocks(const ClockReadings& root, const ClockReadings& rank);
 
 /// The traces of the last steps of all ranks, on the clock of rank 0. All ranks together keep at

@@ -25,8 +25,8 @@ std::string describe(const Text& text);
 uint64_t fingerprint(const Text& text);
 
 /// A copy of a text, of which the first nine tenths are used for training and the rest for
-/// validation. A sequence is a window of context + 1 bytes. The first `context` bytes are the input
-/// and the last `context` bytes the targets.
+/// validation. A sequence is a window of context + 1 bytes. The first `context` bytes are the
+/// input, and the last `context` bytes are the targets.
 class Corpus {
  public:
   /// Errors: std::runtime_error if either part is shorter than one window.

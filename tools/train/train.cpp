@@ -36,7 +36,7 @@ std::vector<RunPlan> plan_runs(const Options& o) {
 }
 
 // Checks that all ranks have the same text. Otherwise ranks with different files would train on
-// different texts, and no error would be reported.
+// different texts without an error.
 void compare_texts(Comm& comm, const Text& text) {
   const uint64_t mine = fingerprint(text);
   std::vector<uint64_t> all(static_cast<size_t>(comm.size()));

@@ -23,7 +23,7 @@ inline Backoff backoff() {
 }
 
 /// A duplicate of an MPI communicator, and the operations on it. It never blocks inside MPI.
-/// Instead it starts non-blocking operations and polls them together with its deadline and the
+/// Instead it starts non-blocking operations and polls them, and also checks its deadline and the
 /// error channel. Before it throws an error, it publishes the error to the peers. Threads: one
 /// operation at a time. If MPI does not provide MPI_THREAD_MULTIPLE, operations must run on a
 /// thread from which MPI may be called. publish() may be called from any thread.
@@ -73,7 +73,7 @@ class Communicator {
   struct Fragment {
     int32_t peer;
     bool send;
-    bool ended;  // for a send: the receiver has reported that its receives have ended
+    bool ended;  // for a send: true if the receiver has reported that its receives have ended
     int64_t bytes;
   };
   void start_send(const muonrt_send_t& message);

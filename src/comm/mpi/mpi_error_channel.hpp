@@ -15,9 +15,9 @@
 
 namespace muonrt::mpi {
 
-/// Sends the first error of any rank to all other ranks. It is a small message with a separate tag,
-/// which every waiting rank polls. If the thread that publishes the error must not call MPI, the
-/// thread that may call MPI sends the error when it next polls or publishes.
+/// Sends the first error of any rank to all other ranks. The error is a small message with a
+/// separate tag, and every waiting rank polls for it. If the thread that publishes the error must
+/// not call MPI, the thread that may call MPI sends the error when it next polls or publishes.
 class ErrorChannel {
  public:
   /// @param comm  its error handler must be MPI_ERRORS_RETURN, and only the error channel may use
@@ -44,8 +44,8 @@ class ErrorChannel {
 
   bool failed() const { return failed_.load(std::memory_order_acquire); }
 
-  /// Waits until the errors that were sent have been delivered. Returns false if they have not at
-  /// the deadline; then the error channel must not be destroyed.
+  /// Waits until the errors that were sent have been delivered. Returns false if some of them have
+  /// not been delivered at the deadline; then the error channel must not be destroyed.
   bool close(Deadline deadline);
 
   static constexpr int kTag = 1;

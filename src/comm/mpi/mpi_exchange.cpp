@@ -170,8 +170,8 @@ void Communicator::notify_senders() const noexcept {
   }
 }
 
-/// Marks sends as ended if their receiver has sent its notice, because then it no longer reads
-/// them.
+/// Marks sends as ended if their receiver has sent its notice, because the receiver then no longer
+/// reads them.
 void Communicator::poll_receivers() noexcept {
   while (true) {
     int arrived = 0;
@@ -190,8 +190,8 @@ void Communicator::poll_receivers() noexcept {
 /// Ends the pending fragments, so that MPI no longer accesses the caller's buffers. Receives are
 /// cancelled; a receive that has already started may complete within kReceiveGraceMs. A send cannot
 /// be cancelled, and the receiver may be reading it, so the function waits up to kGoodbyeMs for the
-/// receiver's notice. If no notice arrives, the receiver either has not started to receive, and
-/// will receive the published error first, or it is no longer reachable.
+/// receiver's notice. If no notice arrives, one of two cases applies: the receiver has not started
+/// to receive and will receive the published error first, or the receiver is no longer reachable.
 void Communicator::give_up() noexcept {
   for (size_t i = 0; i < requests_.size(); ++i)
     if (active(i) && !fragments_[i].send) MPI_Cancel(&requests_[i]);

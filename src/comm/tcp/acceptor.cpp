@@ -14,7 +14,7 @@ namespace muonrt {
 
 namespace {
 
-constexpr int kLateAnswerMs = 5000;  // after an error: how long late ranks still get the error
+constexpr int kLateAnswerMs = 5000;  // how long ranks that connect late receive an error
 
 class Acceptor {
  public:
@@ -136,8 +136,8 @@ class Acceptor {
     require(c.rank >= 1 && c.rank < size, "a process has rank ", c.rank,
             ", but must have a rank from 1 to ", size - 1, "; give each process a different rank");
     Member& member = members_[static_cast<size_t>(c.rank)];
-    // A rank reconnects after its connection has ended, perhaps before this end has noticed that.
-    // The nonce of its claim shows that it is the same process.
+    // A rank reconnects after its connection has ended, perhaps before rank 0 has detected the end.
+    // The nonce in the rank's claim shows that it is the same process.
     require(
         !member.socket() || member.connection.claim.nonce == c.nonce || is_closed(member.socket()),
         "two processes have rank ", c.rank, "; give each process a different rank");
@@ -150,7 +150,7 @@ class Acceptor {
     return n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR);
   }
 
-  /// Tells all ranks that they are connected, and sends them the addresses of all ranks.
+  /// Notifies all ranks that they are connected, and sends them the addresses of all ranks.
   void send_addresses() {
     for (size_t r = 1; r < members_.size(); ++r) {
       const Connection& c = members_[r].connection;
@@ -185,8 +185,8 @@ class Acceptor {
       members_[static_cast<size_t>(rank)].answered = true;
   }
 
-  /// Sends the error also to ranks that connect within kLateAnswerMs. Otherwise they would search
-  /// for rank 0 until their own deadlines.
+  /// Sends the error to all ranks that connect within kLateAnswerMs, too. Otherwise these ranks
+  /// would search for rank 0 until their own deadlines.
   void answer_late(const Error& error) {
     failed_ = error;
     for (Member& m : members_) m.connection.socket = Socket();  // answered; frees their descriptors

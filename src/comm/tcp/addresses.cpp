@@ -29,9 +29,9 @@ struct LocalAddress {
     }
     return true;
   }
-  /// Returns how suitable the address is for a connection to `a`; 0: not at all; kEqual: `a` is
-  /// this address. All addresses in 127.0.0.0/8 belong to this machine, although the system lists
-  /// only one.
+  /// Returns how suitable the address is for a connection to `a`. 0 means that it is unsuitable,
+  /// and kEqual means that `a` is this address. All addresses in 127.0.0.0/8 belong to this
+  /// machine, although the system lists only one.
   int fit(const SocketAddress& a) const {
     if (a.family() != address.family()) return 0;
     if (address.same_host(a)) return kEqual + 1;

@@ -10,7 +10,7 @@
 
 namespace muonrt {
 
-/// An address and a port, also as the ranks send them.
+/// An address and a port. The ranks also send them in this form.
 class SocketAddress {
  public:
   SocketAddress() = default;  // no address
@@ -42,18 +42,18 @@ class SocketAddress {
 };
 
 /// Returns the port of "host:port" or "[::1]:port"; 0 means any free port. Errors: INVALID_ARGUMENT
-/// if the text has another form.
+/// if the text has a different form.
 uint16_t port_of(const std::string& host_and_port);
 /// Returns the text with another port.
 std::string with_port(const std::string& host_and_port, uint16_t port);
 
-/// Resolves "host:port" or "[::1]:port" to addresses without duplicates. Returns none and sets
-/// `why` if the name cannot be resolved, perhaps not yet. The system's resolver has its own
-/// timeouts. Errors: INVALID_ARGUMENT if the text has another form.
+/// Resolves "host:port" or "[::1]:port" to addresses without duplicates. Returns no address and
+/// sets `why` if the name cannot be resolved, perhaps only for now. The system's resolver has its
+/// own timeouts. Errors: INVALID_ARGUMENT if the text has a different form.
 std::vector<SocketAddress> look_up(const std::string& host_and_port, std::string& why);
 
-/// The same. Errors: INVALID_ARGUMENT if the text has another form; COMM if the name cannot be
-/// resolved.
+/// Like the function above, but with these errors: INVALID_ARGUMENT if the text has a different
+/// form; COMM if the name cannot be resolved.
 std::vector<SocketAddress> resolve(const std::string& host_and_port);
 
 /// Returns this machine's addresses, with port 0, except the link-local ones, which have no meaning
@@ -64,9 +64,9 @@ std::vector<SocketAddress> local_addresses();
 // several addresses. Errors of both functions: INVALID_ARGUMENT if this machine has no such
 // interface, or the interface has no address of a required family.
 
-/// Returns the addresses at which rank 0 listens on `interface`: those of `addresses` that belong
-/// to it. If none does, for example after address translation (NAT), returns the first address of
-/// the interface in the family of `addresses`.
+/// Returns the addresses at which rank 0 listens on `interface`, which are those of `addresses`
+/// that belong to this interface. If there are none, for example after address translation (NAT),
+/// returns the first address of the interface in the family of `addresses`.
 std::vector<SocketAddress> addresses_on(const std::string& interface,
                                         const std::vector<SocketAddress>& addresses);
 
@@ -77,8 +77,9 @@ struct SocketRoute {
   bool local = false;  // `to` belongs to the interface
 };
 /// Returns a route to each of `addresses` in whose family `interface` has an address. If the
-/// interface has several, prefers an equal address, then one in the same network, then the first
-/// that is not link-local. Without an interface: from any address.
+/// interface has several addresses in the family, prefers an equal address, then one in the same
+/// network, then the first one that is not link-local. Without an interface, the routes start at
+/// any address.
 std::vector<SocketRoute> routes_from(const std::string& interface,
                                      const std::vector<SocketAddress>& addresses);
 

@@ -49,8 +49,8 @@ std::array<char, 256> machine_name() {
   return name;
 }
 
-/// The file with the addresses of rank 0. The folder stays open, so that a relative path refers to
-/// the same folder if the process changes its working directory.
+/// The file with the addresses of rank 0. The folder stays open, so a relative path still refers to
+/// the same folder after the process changes its working directory.
 class AddressFile {
  public:
   explicit AddressFile(const Rendezvous& rendezvous)

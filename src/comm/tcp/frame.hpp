@@ -27,7 +27,7 @@ struct FrameHeader {
   FrameKind kind = {};
   uint64_t channel = 0;
   int32_t from = 0, to = kToAll;
-  uint64_t number = 0;  // of the message, among those of the channel from one rank to the other
+  uint64_t number = 0;  // of the message, in the channel from one rank to the other
   int64_t message_bytes = 0, offset = 0, payload_bytes = 0;
   uint32_t content_sum = 0;  // CRC-32C of the payload
   uint32_t head_sum = 0;     // CRC-32C of all fields before this one
@@ -59,8 +59,8 @@ inline FrameHeader with_checksums(FrameHeader h, const void* content) {
   return h;
 }
 
-/// Returns what is wrong with a header that rank `me` of `size` reads from its connection to rank
-/// `peer`; null: nothing.
+/// Returns a description of what is wrong with a header that rank `me` of `size` reads from its
+/// connection to rank `peer`, or null if the header is valid.
 inline const char* frame_problem(const FrameHeader& h, int32_t peer, int32_t me, int size) {
   if (h.magic != kFrameMagic || h.head_sum != head_sum(h))
     return "the checksum of a frame header is wrong, so data was corrupted in transit";

@@ -15,10 +15,10 @@ namespace muonrt {
 // The messages by which two ranks connect: the listening rank sends a greeting, which is a random
 // number, the other rank sends a claim with its proof, and the listening rank sends an answer with
 // its own proof. A claim with a wrong proof gets no answer. In a rendezvous rank 0 listens, and the
-// proofs are HMACs under the secret; later the lower rank listens, and the key is that of the run.
-// The messages have the machine's byte order, which is little-endian on all machines that muonrt
-// runs on. The proofs also detect bits that change in transit. Later frames are neither encrypted
-// nor signed.
+// proofs are HMACs under the secret. Later the lower rank of a pair listens, and the proofs use the
+// key of the run. The messages have the machine's byte order, which is little-endian on all
+// machines that muonrt runs on. The proofs also detect bits that change in transit. Later frames
+// are neither encrypted nor signed.
 
 constexpr size_t kSecretBytes = 16;  // minimum size of a secret
 
@@ -37,7 +37,7 @@ struct Claim {
   std::array<char, 8> magic = kClaim;
   int32_t rank = 0, size = 0, version = 0;
   uint16_t wire = kProtocolVersion;
-  uint16_t port = 0;  // rendezvous: at which the rank listens for other ranks; 0: at none
+  uint16_t port = 0;  // rendezvous: the port at which the rank listens for other ranks; 0: none
   int32_t to = 0;     // the listening rank
   Nonce nonce{};      // rendezvous: equal in all attempts of a process
   Digest proof{};
@@ -53,7 +53,7 @@ struct Answer {
 };
 static_assert(sizeof(Greeting) == 40 && sizeof(Claim) == 92 && sizeof(Answer) == 608);
 
-/// Returns the bytes of a value, or the first ones.
+/// Returns the bytes of a value, or the first of these bytes.
 template <class T>
 std::string_view bytes_of(const T& value, size_t bytes = sizeof(T)) {
   return {reinterpret_cast<const char*>(&value), bytes};
@@ -70,15 +70,16 @@ Digest keyed_digest(const std::string& secret, TextParts text);
 Digest proof_of(const std::string& secret, const Nonce& greeted, const Claim& claim);
 Digest proof_of(const std::string& secret, const Nonce& greeted, const Nonce& claimed,
                 const Answer& answer);
-/// HMAC of the addresses of all ranks; and the key that the ranks of a run derive from the secret.
+/// The HMAC of the addresses of all ranks, and the key that the ranks of a run derive from the
+/// secret.
 Digest proof_of(const std::string& secret, const std::vector<SocketAddress>& addresses);
 Digest key_of(const std::string& secret, const Nonce& run);
 
 /// Returns an answer without proof. A message that is too long is cut.
 Answer make_answer(Status status, const std::string& message);
 
-/// Sends a small value without blocking. Returns false if the connection does not accept all of it;
-/// then it is treated as broken.
+/// Sends a small value without blocking. Returns false if the connection does not accept all bytes;
+/// the connection is then treated as broken.
 template <class T>
 bool send_value(const Socket& s, const T& value) {
   return send(s.fd(), &value, sizeof value, MSG_NOSIGNAL | MSG_DONTWAIT) ==

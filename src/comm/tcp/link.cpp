@@ -108,7 +108,8 @@ void Link::release_part() noexcept {
 
 Progress Link::fill(Stage& stage, bool& all) {
   const size_t direct = sink == Sink::kDiscard ? 0 : static_cast<size_t>(payload_left);
-  // After a payload only the next header, so that its payload is not copied either.
+  // After a payload reads only the next header, so that the payload that follows it is not copied
+  // either.
   const size_t most = direct > 0 ? sizeof head : Stage::kBytes;
   iovec parts[2] = {{sink_at, direct}, {stage.data.get(), most}};
   msghdr message{};

@@ -11,8 +11,8 @@
 
 namespace muonrt {
 
-/// Bytes that were received and not processed. All links share one object, because what one of them
-/// reads is processed before another one reads.
+/// Bytes that were received and have not been processed yet. All links share one object, because
+/// the bytes that one link reads are processed before another link reads.
 struct Stage {
   static constexpr size_t kBytes = size_t{64} << 10;
   std::unique_ptr<char[]> data = std::make_unique_for_overwrite<char[]>(kBytes);
@@ -57,20 +57,22 @@ struct Link {
   void allocate();
   void close(std::string_view reason) noexcept;
 
-  /// After a write has failed: drops what is not written. What the peer has sent is still read.
+  /// Call it after a write has failed. Drops the bytes that are not written yet. Bytes that the
+  /// peer has sent are still read.
   void stop_writing() noexcept;
 
   bool is_idle() const { return control.empty() && !part_data; }
-  /// Appends a frame to `control`. Without memory, or if the peer does not read, closes the link.
+  /// Appends a frame to `control`. Closes the link if there is not enough memory, or if the peer
+  /// does not read.
   void queue(const FrameHeader& frame, const void* content = nullptr) noexcept;
   /// Writes as much as the socket accepts.
   Progress write();
   /// Copies the rest of a part that is partly written; otherwise drops the part.
   void release_part() noexcept;
 
-  /// Reads from the socket: the rest of the payload to its destination, and what follows to
-  /// `stage`.
-  /// @param all  set to whether the socket had as many bytes as fit.
+  /// Reads from the socket. Stores the rest of the payload at its destination, and the bytes after
+  /// it in `stage`.
+  /// @param all  set to true if the socket had as many bytes as fit.
   Progress fill(Stage& stage, bool& all);
   /// Takes bytes of the payload from `stage`. Returns true if the payload is complete.
   bool take_payload(Stage& stage);

@@ -13,9 +13,9 @@
 
 namespace muonrt {
 
-/// The accepted connections that have not proved yet that they know the secret. Each is sent a
-/// greeting. One that sends no claim with a valid proof within five seconds is closed without an
-/// answer.
+/// The accepted connections that have not proved yet that they know the secret. Each connection is
+/// sent a greeting. A connection that sends no claim with a valid proof within five seconds is
+/// closed without an answer.
 class PendingConnections {
  public:
   struct Connection {
@@ -27,8 +27,8 @@ class PendingConnections {
     /// Answers the claim. Returns false if the connection is broken.
     bool send_answer(const std::string& secret, Answer answer) const;
   };
-  /// Called with each connection whose proof is valid; may take its socket. If it throws, it is
-  /// called again later.
+  /// Called with each connection whose proof is valid, and may take the socket of the connection.
+  /// If the function throws, it is called again later.
   using Examine = std::function<void(Connection&)>;
 
   /// @param secret  must outlive the object.
@@ -44,7 +44,7 @@ class PendingConnections {
   bool empty() const { return list_.empty(); }
   /// Returns the maximum number of pending connections.
   size_t most() const { return most_; }
-  /// Number of connections that were closed, and why the last one was.
+  /// The number of connections that were closed, and the reason why the last one was closed.
   int64_t rejected() const { return rejected_; }
   const char* last_reason() const { return last_reason_; }
 

@@ -19,7 +19,7 @@ namespace {
 
 constexpr int kTryMs = 5000;  // per address: time to connect and to receive the greeting
 
-/// Continues a handshake to its next pause, its end, or the deadline.
+/// Continues a handshake until it must wait again, it ends, or the deadline passes.
 void advance(Dial& dial, const std::string& secret, Deadline deadline,
              const std::function<void()>& check) {
   while (dial.is_waiting() && wait_for(dial.socket.fd(), dial.events(), deadline, check))
@@ -27,7 +27,7 @@ void advance(Dial& dial, const std::string& secret, Deadline deadline,
 }
 
 /// Returns a connection that rank 0 has greeted. If there is none but a later attempt may succeed,
-/// returns another one and sets `why` to the reason.
+/// returns a different connection and sets `why` to the reason.
 Dial find_rank_0(const Rendezvous& rendezvous, const std::vector<SocketAddress>& addresses,
                  Deadline deadline, std::string& why) {
   const auto routes = routes_from(rendezvous.interface, addresses);
@@ -72,8 +72,8 @@ bool ask(Dial& dial, const Rendezvous& rendezvous, const std::string& secret, co
   return dial.state == Dial::State::kAnswered;
 }
 
-/// Listens for higher ranks: at the interface that the user chose; at the loopback address if all
-/// ranks run on this machine; else at all addresses.
+/// Listens for higher ranks. Uses the interface that the user chose, or the loopback address if all
+/// ranks run on this machine, or otherwise all addresses.
 void listen_for_ranks(const Rendezvous& rendezvous, const std::vector<SocketAddress>& rank_0,
                       const Socket& connection, TcpConnections& out) {
   const bool last = rendezvous.rank == rendezvous.size - 1;

@@ -27,10 +27,10 @@ struct Rendezvous {
   std::string run_id = {};
 
   // At an address:
-  /// Name or address of this machine's interface to use. Empty: any (rank 0: all of its addresses
-  /// to which `address` resolves).
+  /// Name or address of the interface of this machine to use. If empty, any interface is used; rank
+  /// 0 then listens at all of its addresses to which `address` resolves.
   std::string interface = {};
-  /// Rank 0 calls it, if set, with `address` and the actual port after it has started to listen.
+  /// If set, rank 0 calls it after it has started to listen, with `address` and the actual port.
   std::function<void(const std::string& address)> listening = {};
 };
 
@@ -61,10 +61,11 @@ constexpr int kMaxUnanswered = 8;
 /// connect to rank 0. The file has an HMAC over its content and the run id; without a secret the
 /// key is empty, so the HMAC is only a checksum. Over TCP the ranks prove that they know both the
 /// secret and the random number, so ranks of different runs cannot connect, even without a secret.
-/// Errors: INVALID_ARGUMENT on one rank. MISMATCH and TIMEOUT as at an address. IO if the folder or
-/// the file cannot be used. COMM if the process may not open enough files, no port is free, or the
-/// file was written with another secret. INVALID_STATE on rank 0 if the file already exists, on the
-/// others if it belongs to another user and there is no secret. CORRUPT if rank 0 did not write it.
+/// Errors: INVALID_ARGUMENT on one rank. MISMATCH and TIMEOUT in the same cases as for an address.
+/// IO if the folder or the file cannot be used. COMM if the process may not open enough files, no
+/// port is free, or the file was written with a different secret. INVALID_STATE on rank 0 if the
+/// file already exists, and on the other ranks if it belongs to another user and there is no
+/// secret. CORRUPT if rank 0 did not write it.
 TcpConnections rendezvous_in_folder(const Rendezvous& rendezvous, Deadline deadline);
 
 // The parts of both:

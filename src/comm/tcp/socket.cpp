@@ -36,7 +36,7 @@ SocketAddress address_from(int (*get)(int, sockaddr*, socklen_t*), const Socket&
 
 std::string errno_text(int error) {
   char buffer[128] = "";
-  // The GNU variant, which may return a static text instead of using the buffer.
+  // This is the GNU variant, which may return a static text instead of using the buffer.
   const char* const text = strerror_r(error, buffer, sizeof buffer);
   return cat("errno ", error, ", ", text);
 }

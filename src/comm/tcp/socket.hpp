@@ -19,8 +19,9 @@ using Socket = Descriptor;
 /// "errno 111, Connection refused".
 std::string errno_text(int error);
 
-/// Listens at all of `addresses` that belong to this machine. At those with port 0: on the same
-/// free port. Errors: COMM if none does, or if another program listens at one.
+/// Listens at all of `addresses` that belong to this machine. Addresses with port 0 get the same
+/// free port. Errors: COMM if none of them belongs to this machine, or if another program listens
+/// at one of them.
 std::vector<Socket> listen_at(const std::vector<SocketAddress>& addresses);
 
 /// A range of ports. Without a last port: any free port.
@@ -31,12 +32,13 @@ struct PortRange {
 /// Listens on all addresses, on the same free port from the range.
 std::vector<Socket> listen_in_range(std::vector<SocketAddress> addresses, PortRange ports);
 
-/// Returns the local address of a socket, and that of the other end of its connection (none if
-/// the connection has ended).
+/// Return the local address of a socket, and the address of the other end of its connection (none
+/// if the connection has ended).
 SocketAddress address_of(const Socket& socket);
 SocketAddress peer_of(const Socket& socket);
 
-/// Starts to connect to `address`. The socket is empty if that fails at once, and `why` the reason.
+/// Starts to connect to `address`. If the attempt fails at once, the returned socket is empty, and
+/// `why` contains the reason.
 /// @param from  the local address to use; none: any.
 Socket begin_connect(const SocketAddress& address, const SocketAddress& from, std::string& why);
 /// Call it when the socket is writable. Returns false if the connection has failed, and sets `why`.
@@ -49,7 +51,7 @@ void prepare(const Socket& socket);
 enum class Progress { kDone, kBlocked, kEnded };
 /// Returns the result of a call that has failed with errno.
 Progress after_error();
-/// Reads what has arrived of `bytes` bytes, of which `got` were read before.
+/// Reads those of `bytes` bytes that have arrived; `got` of them were read before.
 Progress receive_rest(const Socket& socket, void* data, size_t bytes, size_t& got);
 
 /// Waits until poll() reports one of `events` or an error. Returns false after the deadline.

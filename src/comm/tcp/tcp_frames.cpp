@@ -1,4 +1,4 @@
-// The frames of a TcpWorld: which one is written next, and what one that was read means.
+// Selects the frame that a TcpWorld writes next, and processes the frames that it has read.
 #include <algorithm>
 #include <cstring>
 
@@ -62,7 +62,7 @@ void TcpWorld::grant(Channel& channel, int32_t peer) {
                     .message_bytes = receive.bytes});
 }
 
-/// Takes the message that has arrived before its receive.
+/// Takes the message that arrived before its receive was posted.
 void TcpWorld::receive_early(Channel& channel, int32_t from) {
   Peer& peer = channel.of(from);
   Message& receive = peer.receive;
@@ -161,8 +161,8 @@ void TcpWorld::process_header(int32_t from) {
   }
 }
 
-/// Finds where the payload of a part of a message goes: to its receive, to the memory for an early
-/// message, or nowhere.
+/// Finds the destination of the payload of a part of a message, which is its receive, the memory
+/// for an early message, or nothing.
 void TcpWorld::find_destination(int32_t from) {
   Link& l = link(from);
   const FrameHeader& head = l.head;

@@ -17,11 +17,11 @@ constexpr int kConnectMs = 20'000;  // until the system of the peer has accepted
 constexpr int kRetryMs = 20;        // after the peer has closed a connection without an answer
 constexpr int kMaxPollMs = 1000;
 constexpr auto kSpin = std::chrono::microseconds(50);
-constexpr int kServerPauseMs = 10;  // between two looks of serve() while operations run
+constexpr int kServerPauseMs = 10;  // between two polls of serve() while operations run
 
 }  // namespace
 
-/// Polls until something happens, or waits for the thread that does.
+/// Polls until something happens, or waits for the thread that polls.
 void TcpWorld::wait(Lock& lock, Deadline deadline) {
   if (polling_) {
     wake_.wait_until(lock, deadline.at());
@@ -125,7 +125,8 @@ void TcpWorld::continue_handshake(int32_t peer) {
 }
 
 /// The connection is ready. Sends the errors and the grants for which there was no connection. This
-/// rank may leave soon, and then the peer must have the reason before it learns that.
+/// rank may leave soon, and the peer must receive the reason before it receives the report that
+/// this rank has left.
 void TcpWorld::open(int32_t peer) {
   Link& l = link(peer);
   try {

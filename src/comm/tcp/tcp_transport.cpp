@@ -37,7 +37,7 @@ class TcpTransport final : public Transport {
   void do_allgather(const void* mine, void* all, int64_t bytes) override {
     const Deadline deadline = Deadline::in_ms(timeout_ms());
     auto* const out = static_cast<char*>(all);
-    // Block i is that of rank (rank() + i) % size() until the end.
+    // Until the end, block i is the block of rank (rank() + i) % size().
     std::memcpy(out, mine, static_cast<size_t>(bytes));
     with_where([&] {
       for (int32_t have = 1; have < size(); have *= 2) {

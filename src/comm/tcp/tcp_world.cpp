@@ -16,8 +16,8 @@ namespace muonrt {
 namespace {
 
 constexpr int kGoodbyeMs = 1000;  // for frames that are not sent yet
-// After rank 0 has reported the end of a rank: until the connection to this rank ends, too. And
-// after this connection has ended: until rank 0 reports it.
+// After rank 0 has reported the end of a rank, the maximum time until the connection to that rank
+// ends, too. After such a connection has ended, the maximum time until rank 0 reports it.
 constexpr auto kDisconnectGrace = std::chrono::seconds(2);
 
 Error disconnected_error(int32_t from, std::string_view why) {
@@ -57,8 +57,8 @@ TcpWorld::TcpWorld(TcpConnections c)
       wake_poll_([] { return eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK); }) {
   MUONRT_REQUIRE(wake_poll_, Status::kComm, "rank ", rank_, ": creating an eventfd failed (",
                  errno_text(errno), "); raise the limit of open files (ulimit -n)");
-  // The thread that serves the connections has no caller to which it could report that memory is
-  // missing, so polling allocates nothing.
+  // The thread that serves the connections has no caller to which it could report a failed
+  // allocation, so polling allocates nothing.
   for (Poll* const p : {&poll_, &server_poll_}) {
     const size_t most = 2 + pending_.most() + 1 + links_.size();
     p->fds.reserve(most);
@@ -121,7 +121,7 @@ void TcpWorld::enter(uint64_t id) {
   channel.id = id;
   channel.peers.resize(links_.size());
   channels_.emplace(id, std::move(channel));
-  // Not earlier, because frames of a channel that does not exist are dropped.
+  // This comes last, because frames of a channel that does not exist are dropped.
   if (rank_ == 0 && size_ > 2) start_server();
 }
 
@@ -266,8 +266,8 @@ void TcpWorld::throw_if_impossible(Channel& channel) {
 
 /// Returns an error if no message can arrive from the peer, or be sent to it. A frame that was
 /// forwarded by rank 0 may be faster than data of the peer's own connection. On the other hand, the
-/// end of this connection may be faster than the error for which the peer left, which rank 0
-/// forwards before it forwards that the peer has left.
+/// end of this connection may arrive before the error because of which the peer left. Rank 0
+/// forwards that error before it forwards that the peer has left.
 std::optional<Error> TcpWorld::why_impossible(Channel& channel, int32_t of) {
   Peer& peer = channel.of(of);
   const Link& l = link(of);

@@ -29,15 +29,15 @@ struct ErrorFrame {
 };
 
 /// The connections of one rank, which a transport and its duplicates share; each of them uses a
-/// channel. The thread of an operation reads and writes all connections; if several operations
-/// run at the same time, one of their threads does. While no operation runs, a thread of this class
-/// does it on rank 0, because rank 0 forwards errors, and on a rank with frames that the sockets
-/// have not accepted.
+/// channel. The thread of an operation reads and writes all connections; if several operations run
+/// at the same time, one of their threads does. While no operation runs, a thread of this class
+/// reads and writes on two kinds of ranks: on rank 0, because rank 0 forwards errors, and on a rank
+/// with frames that the sockets have not accepted.
 ///
 /// A rank connects to a lower rank when both exchange for the first time. The receiver grants each
 /// message, and the sender then sends it directly to its destination. Only a message of at most
 /// kEarlyBytes may be sent before its grant, after the previous message of the same channel and
-/// pair has been granted; the receiver keeps it in memory that it has allocated before.
+/// pair has been granted; the receiver keeps such a message in memory that it has allocated before.
 /// Threads: one for each channel; `publish` and `published_error` from any.
 class TcpWorld {
  public:
@@ -75,10 +75,10 @@ class TcpWorld {
     bool pending = false;
     int64_t done = 0;  // bytes received, or handed to the connection
   };
-  /// The messages of a channel from and to one peer.
+  /// The messages that a channel sends to and receives from one peer.
   struct Peer {
     Message send, receive;
-    uint64_t sent = 0, received = 0;  // messages of all operations, with the running one
+    uint64_t sent = 0, received = 0;  // messages of all operations, including the running one
     uint64_t granted = 0;             // messages that the peer has granted
     int64_t granted_bytes = 0;        // size of the last one
     std::unique_ptr<char[]> early;    // kEarlyBytes bytes, if this rank has received from the peer
@@ -163,7 +163,7 @@ class TcpWorld {
   int operations_ = 0;     // that run
   bool polling_ = false;   // the thread of an operation polls
   bool retrying_ = false;  // a connection will be tried again
-  bool served_ = false;    // no operation has run since the last look of serve()
+  bool served_ = false;    // no operation has run since the last poll of serve()
   bool stop_ = false;
   Poll poll_, server_poll_;
   std::thread server_;

@@ -10,14 +10,15 @@
 
 namespace muonrt {
 
-/// The memory [begin, end) of a buffer that belongs to a parameter.
+/// The memory range [begin, end) of one of a parameter's buffers.
 struct Interval {
   uintptr_t begin, end;
   const char* what;
   const std::string* name;  // name of the parameter
 };
 
-/// Returns the memory of a buffer. Errors: INVALID_ARGUMENT if `data` is not aligned for the dtype.
+/// Returns the memory range of a buffer. Errors: INVALID_ARGUMENT if `data` is not aligned for the
+/// dtype.
 inline Interval interval_of(const void* data, int64_t numel, DType dtype, const char* what,
                             const std::string& name) {
   const auto begin = reinterpret_cast<uintptr_t>(data);

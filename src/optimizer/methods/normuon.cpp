@@ -35,9 +35,9 @@ NormuonAxis axis_of(const OptimizerSettings& settings, const Matrix& m) {
   return m.rows >= m.cols ? NormuonAxis::kRows : NormuonAxis::kColumns;
 }
 
-/// Returns the number of neurons of a matrix. It is 0 if the matrix has only one row or one column,
-/// for either axis: a single neuron could not be compared with others, and neurons of one element
-/// would all become 1 or -1.
+/// Returns the number of neurons of a matrix. The number is 0 for either axis if the matrix has
+/// only one row or one column. A single neuron could not be compared with others, and neurons of
+/// one element would all become 1 or -1.
 int64_t neurons_of(NormuonAxis axis, const Matrix& m) {
   if (axis == NormuonAxis::kOff || std::min(m.rows, m.cols) == 1) return 0;
   return axis == NormuonAxis::kRows ? m.rows : m.cols;
@@ -118,8 +118,8 @@ NormuonMemory::NormuonMemory(Device& device, const OptimizerSettings& settings, 
     state.stored_rows = (axis == NormuonAxis::kRows) == (m.rows <= m.cols);
     state.param = m.param;
     state.group = settings.params[static_cast<size_t>(m.param)].group;
-    // If each replica has its own owner, the plan lists the copies of a matrix one after the other.
-    // The copies use the same range.
+    // If each replica has its own owner, the plan lists the copies of a matrix one after the other,
+    // and all copies use the same range.
     const Matrix* before = i > 0 ? &plan.matrices()[i - 1] : nullptr;
     if (before && before->param == m.param && before->index == m.index) {
       first[i] = first[i - 1];

@@ -17,8 +17,9 @@ struct QkLogits {
 };
 
 /// Returns the layers to which parameters refer, in ascending order. Errors: INVALID_ARGUMENT, with
-/// the parameter, if two parameters of a layer have different numbers of heads, or if, according to
-/// their names, both contain the queries, or both the keys, of a layer.
+/// the parameter, if two parameters of a layer have different numbers of heads, or if their names
+/// indicate that both contain the query weights, or that both contain the key weights, of the
+/// layer.
 std::vector<QkLogits> qk_layers(const OptimizerSettings& settings);
 int64_t logit_count(const std::vector<QkLogits>& layers);
 

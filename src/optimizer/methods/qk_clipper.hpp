@@ -25,8 +25,8 @@ class QkClipper {
   int64_t logits() const { return logits_; }
   const std::vector<ClippedWeight>& weights() const { return weights_; }
 
-  /// Call it after a step was committed. Lists the heads whose logit exceeds the threshold of an
-  /// active parameter, if that parameter may clip them. Does not allocate.
+  /// Call it after a step was committed. For each active parameter, lists the heads that it may
+  /// clip and whose logit exceeds its threshold. Does not allocate.
   /// @param logits  the logits of all layers; not read if there are none.
   void on_commit(const OptimizerSettings& settings, const ParamView* params, const float* logits);
   const Heads& clipped() const { return clipped_; }

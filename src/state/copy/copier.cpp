@@ -64,9 +64,9 @@ void decode(const std::vector<int64_t>& list, const Take& take) {
   }
 }
 
-/// Requires that no shard of `to` overlaps a shard of `from`, because the elements of `from` would
-/// be overwritten before other ranks have read them. The two shards may be the same elements at the
-/// same address.
+/// Requires that no shard of `to` overlaps a shard of `from`, because the elements of `from` could
+/// otherwise be overwritten before other ranks have read them. The two shards may be the same
+/// elements at the same address.
 void require_apart(const std::vector<StateShard>& from, const std::vector<StateShard>& to) {
   const auto begin = [](const StateShard& s) { return reinterpret_cast<uintptr_t>(s.data); };
   const auto end = [&](const StateShard& s) {

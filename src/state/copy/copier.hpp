@@ -32,9 +32,9 @@ struct Part {
 };
 
 /// Performs one rank's part of the copy. Every rank requests the elements of its shards from other
-/// ranks. It has a list of the extents of all shards of `from` on all ranks, and chooses a source
-/// for each of its elements. In each round it requests a limited number of elements. The copy is
-/// complete when no rank has requests left.
+/// ranks. Each rank has a list of all ranks' shards of `from` with their extents, and chooses a
+/// source for each of its elements. In each round it requests a limited number of elements. The
+/// copy is complete when no rank has requests left.
 class Copier {
  public:
   /// @param from  null if this rank does not have the optimizer.

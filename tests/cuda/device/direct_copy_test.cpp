@@ -17,7 +17,7 @@ using transport_test::on_ranks;
 
 namespace {
 // Timeouts in milliseconds. The short timeout expires while a GPU is stopped. It still gives
-// another rank's thread enough time to start its operation, even on a busy machine.
+// another rank's thread enough time to start that rank's operation, even on a busy machine.
 constexpr int64_t kShort = 2000, kLong = 60000;
 
 }  // namespace

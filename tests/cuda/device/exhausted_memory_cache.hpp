@@ -9,8 +9,8 @@
 
 namespace cuda_test {
 
-/// While such an object exists, communicators on the first GPU cannot reuse memory that was cached
-/// before its construction.
+/// While an object of this class exists, communicators on the first GPU cannot reuse memory that
+/// was cached before the object was constructed.
 class ExhaustedMemoryCache {
  public:
   ExhaustedMemoryCache() {

@@ -1,4 +1,4 @@
-// A library with NVML's functions for the emulated GPU, whose clock is 1,410 MHz at 350 W.
+// A library with NVML's functions for the emulated GPU. It reports a clock of 1,410 MHz and 350 W.
 
 #include <cstring>
 

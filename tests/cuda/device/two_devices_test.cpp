@@ -99,7 +99,7 @@ TEST_CASE("two GPUs: ranks on both of them are bitwise identical to one rank on 
   bits::Factors one;
   const world::Tensors alone = run_world(
       bits::make(one, false, 2), [](auto transport) { return staged_on(std::move(transport), 0); });
-  // Mesh 1 has 2 ranks, and mesh 6 has 2 x 2 ranks in another order.
+  // Mesh 1 has 2 ranks, and mesh 6 has 2 x 2 ranks in a different order.
   for (const size_t mesh : {size_t{1}, size_t{6}}) {
     bits::Factors f;
     f.mesh = mesh;

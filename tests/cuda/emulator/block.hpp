@@ -31,7 +31,7 @@ size_t threads_in_cluster();
 unsigned block_in_cluster();
 /// Returns the number of the cluster, counted over those that this host thread has run.
 uint64_t cluster_number();
-/// Returns the dynamic shared memory of a block of the cluster, which is not initialized.
+/// Returns the dynamic shared memory of a block of the cluster. The memory is not initialized.
 unsigned char* shared_memory(unsigned block);
 /// Returns the size of the dynamic shared memory of a block.
 size_t shared_bytes();
@@ -44,7 +44,7 @@ bool block_runs(unsigned block);
 /// contributes `bytes` (at most 256). Returns all contributions in the order of the threads. The
 /// result is valid until the next call by the same threads.
 const unsigned char* allgather(size_t first, size_t count, const void* contribution, size_t bytes);
-/// As allgather(), but calls `function` once with all contributions before any of the threads
+/// Like allgather(), but calls `function` once with all contributions before any of the threads
 /// continues. Implements instructions that several threads execute together.
 void run_as_one(size_t first, size_t count, const void* contribution, size_t bytes,
                 void (*function)(const unsigned char* all));

@@ -31,8 +31,8 @@ void pretend_sms(int count);
 int64_t graph_launches();
 /// Returns the number of kernels, copies and fills that are enqueued and have not run.
 int64_t pending();
-/// Returns the number of calls so far for which a real runtime waits, allocates memory, creates an
-/// object or loads a kernel. A step must not make such calls.
+/// Returns the number of calls so far in which a real runtime would wait, allocate memory, create
+/// an object or load a kernel. A step must not make such calls.
 int64_t slow_calls();
 /// Returns the devices on which a context was created since forget_contexts(), one bit for each.
 unsigned contexts();
@@ -43,7 +43,7 @@ void forget_contexts();
 void enter_foreign_context(bool enters);
 int64_t foreign_calls();
 
-/// While such an object exists, nothing is enqueued, and nothing runs on other threads.
+/// While an object of this class exists, nothing is enqueued, and nothing runs on other threads.
 class MachineLock {
  public:
   MachineLock();

@@ -65,7 +65,8 @@ void for_each_stream(const Visit& visit) {
   for (Stream* s : machine().streams) visit(*s);
 }
 
-/// Makes the stream's next entry wait as the rules of the default stream require.
+/// Makes the stream's next entry wait for the work for which the rules of the default stream
+/// require it to wait.
 /// Errors: the default stream is used while a blocking stream is being captured, which invalidates
 /// that capture.
 cudaError_t order(Stream& stream);

@@ -20,7 +20,7 @@ void* allocate_memory(size_t bytes, int device, bool host);
 bool free_memory(void* memory);
 std::optional<MemoryBlock> find_memory(const void* memory);
 
-/// Makes the memory of the devices whose bits are set accessible, and all other memory
+/// Makes accessible the memory of the devices whose bits are set, and makes all other memory
 /// inaccessible. Initially no bit is set. Call it while the machine is locked.
 void set_reach(unsigned devices);
 unsigned reach();

@@ -261,7 +261,8 @@ cudaError_t cudaHostAlloc(void** memory, size_t bytes, unsigned) {
   return allocate(memory, bytes, true);
 }
 // A real cudaFree waits for all work of the device, because an exchange may still read the memory.
-// Here the ranks are threads that share a GPU, so each thread waits only for its own work.
+// Here the ranks are threads that share a GPU, so each thread waits only for the work that it has
+// enqueued.
 cudaError_t cudaFree(void* memory) {
   while (true) {
     const Lock lock;

@@ -9,7 +9,7 @@
 #include "cuda/nccl/nccl_setup.hpp"
 
 // Tests communicators over the fake NCCL that split or borrow a communicator of the caller.
-// Communicators that borrow the same one share its lock, its error and its end.
+// Communicators that borrow the same communicator share its lock and its error, and end together.
 
 using Catch::Contains;
 using namespace muonrt;

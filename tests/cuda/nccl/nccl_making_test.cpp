@@ -12,8 +12,8 @@
 #include "cuda/nccl/nccl_setup.hpp"
 
 // Tests a rank that fails while a communicator over the fake NCCL is created. All ranks must report
-// which rank failed and why. No rank may wait for its own timeout, which is longer than that of the
-// test.
+// which rank failed and why. No rank may wait for its own timeout, which is longer than the timeout
+// of the test.
 
 using namespace muonrt;
 using namespace cuda_test;

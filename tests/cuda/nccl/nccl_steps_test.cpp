@@ -152,8 +152,8 @@ TEST_CASE("nccl steps: after a caller's stream that does not end they end at the
     const auto error = alone.step(theirs.handle);
     const auto took = Deadline::Clock::now() - start;
     CHECK(says(error, Status::kTimeout, "the work on the caller's stream"));
-    // The abort waits for the operations that NCCL has accepted, and for the GPU, because it frees
-    // memory.
+    // The abort waits for the operations that NCCL has accepted. It also waits for the GPU, because
+    // it frees memory.
     CHECK(fake_nccl::ending() == 1);
     CHECK(took < std::chrono::milliseconds(300 + cuda::kTeardownTimeoutMs + kSlackMs));
     theirs.end();

@@ -70,7 +70,7 @@ TEST_CASE(
         receives.push_back({peer, machine.put(blank), std::ssize(blank)});
       }
       comm->exchange(machine.on(), sends, receives);
-      // Rank 0 may reuse the memory from which it has sent immediately, before the other ranks read
+      // Rank 0 may immediately reuse the memory from which it has sent, before the other ranks read
       // their messages.
       if (rank == 0) {
         for (const SendTo& m : sends)

@@ -40,7 +40,7 @@ class Barrier {
   uint32_t phase_ = 0;
 };
 
-/// The contents of a unit of shared memory, which consists of 64 rows of a stage.
+/// The contents of a unit of shared memory. A unit consists of 64 rows of a stage.
 struct Content {
   int tile = -1, depth = -1, part = -1;
   bool operator==(const Content&) const = default;

@@ -38,7 +38,7 @@ enum class Fault {
   kTakenUnread,   // a consumer reads the index before it waits for the fill
   // The following faults concern small tiles.
   kDOverSums,      // D is copied to the place of the sums of slices
-  kReusedEarly,    // a block overwrites its sums after it has read those that it needs itself
+  kReusedEarly,    // a block overwrites its sums after it has read only the sums that it needs
   kNoClusterSync,  // sums of slices are read before the barrier of the blocks
   kSumsTooSoon     // a block writes its sums to a stage that its products read
 };
@@ -111,8 +111,8 @@ class Writer {
   unsigned own_;
 };
 
-/// The threads of one block of sm90.cu. A unit is 64 rows (8 KB). A stage has two units of A and
-/// four of B, or two for each box of D.
+/// The threads of one block of the kernel in sm90.cu. A unit is 64 rows (8 KB). A stage has two
+/// units of A and four of B, or two for each box of D.
 class LargeBlock {
  public:
   /// @param blocks  number of blocks of the cluster: 2 if the list contains pairs.

@@ -1,7 +1,7 @@
 // The acceptance test of symmetric products. It uses the matrix sizes of models on a GPU, and small
 // sizes in the emulator. It checks that results are bitwise identical on all grids and in repeated
-// runs. In random rows, it compares the errors against float64 with the errors of the vendor's
-// library.
+// runs. In random rows, it computes the errors against float64, and compares them with the errors
+// of the vendor's library.
 
 #include <catch2/catch.hpp>
 #include <cmath>
@@ -202,7 +202,7 @@ TEST_CASE(
     "symmetric acceptance: results are symmetric, as close to float64 as the vendor's, and have "
     "the same bits on every grid and in every run",
     "[cuda]") {
-  // The allowed ratio to the vendor's errors is above 1, because the sums have another order.
+  // The allowed ratio to the vendor's errors is above 1, because the order of the sums differs.
   constexpr double kOfVendor = 1.05;
   const auto providers = symmetric_providers();
   for (const Size& size : sizes())

@@ -19,7 +19,7 @@ using Random = std::mt19937_64;
 
 int below(Random& random, int end) { return static_cast<int>(random() % static_cast<size_t>(end)); }
 
-/// Returns a tile whose depth is smaller than the ring, equal to it, or larger.
+/// Returns a tile whose depth is smaller than, equal to, or larger than the ring.
 Tile tile_of(Random& random, JobKind kind) {
   const bool may_touch = kind != JobKind::kPair;
   return {kind, 1 + below(random, 2 * kRingStages), random() % 2 == 0,
@@ -92,7 +92,7 @@ std::vector<Tiles> tiles_of_run(int number, Random& random) {
   return cluster;
 }
 
-/// Changes the lists if the fault consists of a list that does not occur in real launches.
+/// Changes the lists if the fault is a list that does not occur in real launches.
 void plant(Fault fault, std::vector<Tiles>& cluster, Random& random) {
   if (cluster.size() < 2 || cluster[1].empty() || cluster[1][0].kind != JobKind::kPair) return;
   if (fault == Fault::kDOfOneBlock) cluster[1][0].d = !cluster[0][0].d;

@@ -16,7 +16,7 @@ struct AllocatorLedger {
   /// Allocates the memory; may return null.
   std::function<void*(int64_t bytes)> take;
   std::function<void(void* memory)> give;
-  int64_t refuse_at = -1;  // number of the `allocate` call, from 0, that returns null
+  int64_t refuse_at = -1;  // number, from 0, of the `allocate` call that returns null
 
   int64_t calls = 0, taken = 0;
   std::map<void*, int64_t> out;  // bytes by address

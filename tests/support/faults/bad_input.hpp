@@ -9,8 +9,8 @@
 
 #include "muonrt/muonrt.h"
 
-/// Invalid inputs at the C ABI: what one of three ranks passes, and the error that all ranks must
-/// return.
+/// Invalid inputs at the C ABI: the arguments that one of three ranks passes, and the error that
+/// all ranks must return.
 namespace bad_input {
 
 constexpr int kRanks = 3;

@@ -5,8 +5,9 @@
 
 #include "support/faults/allocation_failure.hpp"
 
-// Replaces operator new with one that asks allocation_failure.hpp. Include it in exactly one file
-// of a program, and not in builds with a sanitizer, which has its own operators.
+// Replaces operator new with one that asks allocation_failure.hpp. Include this file in exactly one
+// file of a program. Do not include it in builds with a sanitizer, because sanitizers have their
+// own operators.
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 [[gnu::noinline]] void* operator new(size_t bytes) {
   void* const memory = support::refusal.refuses() ? nullptr : std::malloc(bytes ? bytes : 1);

@@ -20,7 +20,7 @@ inline Layout whole_on_all(std::shared_ptr<const Mesh> mesh, std::vector<int64_t
   return Layout::from_cuts(std::move(mesh), std::move(shape), {});
 }
 
-/// Splits a flat tensor into equal ranges, whose boundaries lie inside rows. The last range is
+/// Splits a flat tensor into equal ranges whose boundaries are inside rows. The last range is
 /// shorter.
 inline Layout flat(std::shared_ptr<const Mesh> mesh, std::vector<int64_t> shape) {
   int64_t numel = 1;

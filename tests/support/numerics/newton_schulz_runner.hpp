@@ -24,12 +24,12 @@ struct Job {
 /// Orthogonalizes batches in lockstep on a backend. Workspaces are filled with NaN beforehand, and
 /// red zones around them are checked. Each result contains the findings of all batches.
 std::vector<Result> orthogonalize(backends::Backend& backend, const std::vector<Job>& jobs);
-/// As the function above, for one batch.
+/// Like the function above, but for one batch.
 Result orthogonalize(backends::Backend& backend, const muonrt::NewtonSchulz& settings,
                      const muonrt::Method& method, muonrt::DType transport,
                      const std::vector<reference::Matrix>& batch);
 
-/// As the function above, for one matrix.
+/// Like the function above, but for one matrix.
 reference::Matrix orthogonalize(backends::Backend& backend, const muonrt::NewtonSchulz& settings,
                                 const muonrt::Method& method, muonrt::DType transport,
                                 const reference::Matrix& matrix);

@@ -28,8 +28,8 @@ void store(void* data, DType dtype, int64_t i, float x) {
 
 namespace {
 
-/// Records that a value is not finite. `param` is -1 if the value belongs to no parameter.
-/// @param in_f32  whether the value was not finite before its conversion to a smaller type.
+/// Records a non-finite value. `param` is -1 if the value belongs to no parameter.
+/// @param in_f32  whether the value was non-finite before its conversion to a smaller type.
 void note(Findings* findings, int32_t param, bool in_f32 = true) {
   findings->nonfinite = 1;
   if (param < 0) return;
@@ -71,8 +71,8 @@ void set_weight(const ParamView& p, int64_t i, int64_t element, float w,
   note_written(p.param, p.param_dtype, i, vote_sum);
 }
 
-/// Enqueues body(block, i, at, element) for every element. The arguments are its block, and its
-/// indices in the parameter's arrays, in the message and in the whole tensor.
+/// Enqueues body(block, i, at, element) for every element. The arguments are the element's block,
+/// and its indices in the parameter's arrays, in the message and in the whole tensor.
 template <class Body>
 void for_elements(Stream& stream, std::span<const ShardBlock> blocks, Body body) {
   host::host_stream(stream).enqueue(host::Task([=] {

@@ -31,8 +31,8 @@ inline std::vector<Named> five_step_lists() {
           {"cubic", lists::kCubic, 1.02}};
 }
 
-/// Returns whether the list is accurate in bf16. CANS has headroom only for its input: rounding
-/// errors of bf16 grow from its second step on. On flat spectra, the results have errors of up to
+/// Returns whether the list is accurate in bf16. CANS has headroom only for its input, so rounding
+/// errors of bf16 grow from the second step on. On flat spectra, the results have errors of up to
 /// 1.
 inline bool bf16_stands(const Named& l) { return std::string(l.name) != "cans"; }
 
@@ -43,7 +43,8 @@ inline double near(const Named& l) {
 /// Returns the matrix with its short side first, as the pipeline stores it.
 inline Matrix upright(const Matrix& a) { return a.rows <= a.cols ? a : reference::transpose(a); }
 
-/// Returns spectra of k singular values, after the stress tests of Dao-AILab/gram-newton-schulz.
+/// Returns spectra of k singular values, modeled on the stress tests of
+/// Dao-AILab/gram-newton-schulz.
 inline std::vector<std::pair<const char*, std::vector<double>>> eight_spectra(int64_t k) {
   const auto log_to = [k](double last) {
     std::vector<double> s;

@@ -180,7 +180,7 @@ TEST_CASE("aol: the scaled rows equal the reference, and no singular value excee
                                              method_of(settings, Form::kStandard), DType::kF32, x);
       CHECK(reference::max_difference(o, expected) <=
             4 * tolerance::newton_schulz_f32(reference::gain(list, 1.0)));
-      // The result differs from Newton-Schulz without row scaling by more than the error.
+      // The result differs from the result without row scaling by more than the error.
       if (m > 1)
         CHECK(reference::max_difference(reference::newton_schulz(list, 1.0, x), expected) > 1e-3);
     }

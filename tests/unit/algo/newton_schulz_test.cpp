@@ -113,7 +113,7 @@ TEST_CASE("newton-schulz: k equal singular values become p(1/sqrt(k))", "[unit][
   for (auto& backend : backends::all()) {
     for (const Row& row : rows) {
       if (backend.slow && row.k > 64) continue;
-      // Uses a Hadamard matrix if k is a power of two, and otherwise a cyclic permutation.
+      // Uses a Hadamard matrix if k is a power of two, and a cyclic permutation otherwise.
       const bool power = (row.k & (row.k - 1)) == 0;
       Matrix x(row.k, row.k);
       for (int64_t i = 0; i < row.k; ++i) x(i, (i + 1) % row.k) = 1;

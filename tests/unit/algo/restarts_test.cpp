@@ -76,8 +76,8 @@ TEST_CASE("restarts: the search returns the fewest restarts that are as accurate
         .gram_restarts;
   };
   CHECK(search(pe, 1, DType::kF16) == Places{});
-  // On spectra with two levels, the error with the published restart {2} is up to 3.7 times that of
-  // bf16.
+  // On spectra with two levels, the error with the published restart {2} is up to 3.7 times the
+  // error of bf16.
   CHECK(search(pe, 5, DType::kF16) == Places{1, 3});
   for (int steps = 6; steps <= 10; ++steps) CHECK(search(pe, steps, DType::kF16) == Places{2, 4});
   CHECK(search(CoefficientFamily::kYouJiacheng, 5, DType::kF16) == Places{2, 4});
@@ -177,7 +177,7 @@ namespace {
 
 constexpr int64_t kRows = 64, kCols = 128;
 
-/// Returns the spectral norm of the difference between the result of a form and that of its
+/// Returns the spectral norm of the difference between the result of a form and the result of its
 /// coefficient list in float64.
 double form_error(backends::Backend& backend, const NewtonSchulz& settings, Form form,
                   const reference::Svd& known) {
@@ -205,7 +205,7 @@ TEST_CASE(
     int steps;
   };
   // `auto` chooses the Gram form from 512 rows on. The input is divided by the norm of a matrix of
-  // this size whose rank has the same ratio to its size.
+  // this size with the same ratio of rank to size.
   const auto made = [](const List& list, DType gram) {
     NewtonSchulzOptions options;
     options.gram_iteration = gram;

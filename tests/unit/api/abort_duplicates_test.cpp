@@ -185,7 +185,7 @@ TEST_CASE("abort: at any time of a creation over TCP", "[unit][comm][rendezvous]
 TEST_CASE(
     "abort: an abort of a communicator ends the step of an optimizer that was created from it",
     "[unit][comm][tsan]") {
-  // A status that states the outcome of a step is published as ABORTED.
+  // A status that describes the outcome of a step is published as ABORTED.
   for (const auto& [given, published] : {std::pair{MUONRT_ERROR_IO, Status::kIo},
                                          std::pair{MUONRT_ERROR_INVALID_ARGUMENT, Status::kAborted},
                                          std::pair{MUONRT_ERROR_MISMATCH, Status::kAborted},

@@ -4,9 +4,9 @@
 #include <chrono>
 #include <thread>
 
-// Tests invalid input at the C ABI on exactly one of three ranks. All ranks must return the same
-// status within seconds. The message must name the rank, the parameter or struct, the field and the
-// value. No buffer may change, and the next valid call must succeed.
+// Tests invalid input that exactly one of three ranks passes to the C ABI. All ranks must return
+// the same status within seconds. The message must name the rank, the parameter or struct, the
+// field and the value. No buffer may change, and the next valid call must succeed.
 
 using namespace bad_input;
 

@@ -1,5 +1,5 @@
-// Tests handles that were destroyed, have another type, belong to the parent of a forked process,
-// or are used by a thread that ends.
+// Tests handles that were destroyed, have a different type, belong to the parent of a forked
+// process, or are used by a thread that ends.
 #include <dirent.h>
 #include <pthread.h>
 #include <sys/wait.h>
@@ -284,7 +284,7 @@ TEST_CASE("handles: a communicator is not destroyed inside a call on it", "[unit
   struct Destroying {
     muonrt_comm_t* comm = nullptr;
     std::atomic<bool> inside = false, ended = false;
-  } both[2];  // [0] is destroyed by the calling thread, [1] by another one
+  } both[2];  // [0] is destroyed by the calling thread, [1] by another thread
   for (Destroying& d : both) {
     muonrt_transport_t table;
     muonrt_transport_init(&table);

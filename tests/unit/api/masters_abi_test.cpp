@@ -6,7 +6,8 @@
 
 #include "muonrt/muonrt.hpp"
 
-// Tests weights that the caller writes after creation, and parameters that get new buffers.
+// Tests weights that the caller writes after the optimizer was created, and parameters that get new
+// buffers.
 
 using Catch::Contains;
 
@@ -61,7 +62,7 @@ struct Half {
 };
 
 Weights all(uint16_t bits) { return Weights(kNumel, bits); }
-/// Writes in place, because the optimizer keeps the address.
+/// Writes the values in place, because the optimizer keeps the address.
 void fill(Weights& weights, uint16_t bits) { std::fill(weights.begin(), weights.end(), bits); }
 
 }  // namespace

@@ -28,7 +28,7 @@ std::string gather_errors(int size,
 }  // namespace
 
 TEST_CASE("rendezvous abi: ranks connect over TCP and in a folder", "[unit][comm][rendezvous]") {
-  // Not the first address of the interface.
+  // This is not the first address of the interface.
   const std::string address = "127.0.0.9:" + std::to_string(loopback::free_port());
   const std::string secret = "this run's secret";
   CHECK(gather_errors(3, [&](muonrt_comm_t** comm, int rank) {

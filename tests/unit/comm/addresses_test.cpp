@@ -37,7 +37,7 @@ TEST_CASE("addresses: rank 0 listens at the addresses of its interface to which 
   CHECK(texts(addresses_on("lo", list({"127.0.0.9:80"}))) == "127.0.0.9:80 ");
   CHECK(texts(addresses_on("lo", list({"198.51.100.7:80", "127.0.0.9:80", "127.0.0.8:80"}))) ==
         "127.0.0.9:80 127.0.0.8:80 ");
-  // A name that resolves to both families, and an interface that has one.
+  // Tests a name that resolves to both families, and an interface that has only one.
   CHECK(texts(addresses_on("127.0.0.1", list({"[::1]:80", "127.0.0.1:80"}))) == "127.0.0.1:80 ");
   // An address that is translated (NAT) belongs to no interface.
   CHECK(texts(addresses_on("127.0.0.1", list({"198.51.100.7:80"}))) == "127.0.0.1:80 ");
@@ -100,7 +100,7 @@ TEST_CASE("socket: a connection to itself is detected, and frees its port at onc
     REQUIRE(address_of(own) == peer_of(own));
     CHECK_FALSE(is_connected(own, why));
     own = Socket();
-    // Without SO_REUSEADDR, so the port must not be in TIME_WAIT.
+    // The socket does not set SO_REUSEADDR, so the port must not be in TIME_WAIT.
     const Socket next([&] { return socket(AF_INET, SOCK_STREAM, 0); });
     CHECK(bind(next.fd(), here.get(), here.length()) == 0);
   }

@@ -70,7 +70,7 @@ TEST_CASE("timeout: the message names operation, rank, missing peers and the las
   REQUIRE_THAT(errors[0]->message(), Contains("#1 exchange done in"));
   REQUIRE_THAT(errors[0]->message(), Contains("(3 out 192 B, 3 in 192 B)"));
   REQUIRE_THAT(errors[0]->message(), Contains("#2 exchange failed after"));
-  // Rank 1 has a long timeout, and gets the error that rank 0 has published.
+  // Rank 1 has a long timeout, and receives the error that rank 0 has published.
   REQUIRE(status_of(errors[1]) == Status::kTimeout);
   REQUIRE_THAT(errors[1]->message(), Contains("rank 0 reported: exchange #2 on rank 0"));
   REQUIRE((errors[1]->is_remote() && !errors[0]->is_remote()));

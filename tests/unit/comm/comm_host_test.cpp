@@ -23,7 +23,7 @@ class InlineStream final : public host::HostStream {
 
 class OtherStream final : public Stream {};
 
-/// A transport of rank 0 of two, whose operations fail to allocate memory.
+/// A transport of rank 0 of two. Its operations fail to allocate memory.
 class FailingTransport final : public Transport {
  public:
   FailingTransport() : Transport(0, 2) {}

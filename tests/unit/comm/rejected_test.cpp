@@ -1,4 +1,4 @@
-// Tests a system that starts no more threads, or has no memory to resolve a name. For this,
+// Tests a system that cannot start another thread, or has no memory to resolve a name. For this,
 // functions of this program replace those of the C library. The test does not run under sanitizers,
 // because they also replace these functions.
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)

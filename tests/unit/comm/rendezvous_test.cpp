@@ -224,7 +224,7 @@ TEST_CASE("rendezvous: accepts more ranks at once than unauthenticated connectio
   constexpr int kSize = 300;
   int greeted = 0, accepted = 0;
   const auto outcome = while_rank_0_waits(kSize, [&](int port) {
-    // All are connected before the first one sends its claim.
+    // All ranks are connected before the first rank sends its claim.
     std::vector<Visitor> ranks;
     for (int r = 1; r < kSize; ++r) ranks.emplace_back(port);
     for (Visitor& v : ranks) greeted += v.greeted();
@@ -289,7 +289,7 @@ TEST_CASE("rendezvous: if rank 0 may not open enough files, late ranks get the e
     const rlimit few{static_cast<rlim_t>(next.fd() + 12), static_cast<rlim_t>(next.fd() + 12)};
     setrlimit(RLIMIT_NOFILE, &few);
     try {
-      // Without the check of the limit.
+      // Runs without the check of the limit.
       accept_all_ranks(config(port, 0, kSize), listen_at(resolve(loopback::at_port(port))),
                        Deadline::in_ms(kLong));
     } catch (const Error& e) {

@@ -1,5 +1,5 @@
-// Ranks over TCP: frames that no rank of muonrt makes, a blocked port, and many ranks. The
-// simulation has flow control, changed bits, lost connections and connections without a proof.
+// Tests ranks over TCP: frames that no rank of muonrt sends, a blocked port, and many ranks. The
+// simulation tests flow control, changed bits, lost connections and connections without a proof.
 #include <sys/ioctl.h>
 
 #include <array>
@@ -54,8 +54,8 @@ Hostile frame_of(const char* name, FrameKind kind, int from, int to, const std::
           content};
 }
 
-/// Frames that `from` sends to `to`, the only other rank, which expects a message of 16 bytes. Each
-/// differs from a valid one in one field.
+/// Frames that `from` sends to `to`, the only other rank. `to` expects a message of 16 bytes. Each
+/// frame differs from a valid frame in one field.
 std::vector<Hostile> hostile_frames(int from, int to) {
   const auto frame = [&](const char* name, FrameKind kind, const std::string& content) {
     return frame_of(name, kind, from, to, content);
@@ -97,7 +97,7 @@ std::vector<Hostile> hostile_frames(int from, int to) {
 }
 
 void send_frame(const Socket& socket, Hostile frame) {
-  // The checksum covers the actual content, also if the size in the header is wrong.
+  // The checksum covers the actual content, even if the size in the header is wrong.
   frame.head.magic = kFrameMagic;
   frame.head.content_sum = crc32c(frame.content.data(), frame.content.size());
   frame.head.head_sum = head_sum(frame.head);
@@ -198,7 +198,7 @@ TEST_CASE("tcp: operations after the first ones do not allocate", "[unit][tcp]")
         if (r == 1) mine.exchange({}, {&receive, 1});
         mine.allgather(data.data(), all.data(), bytes);
       }
-      // From now on allocations of the service thread of rank 0 fail.
+      // From now on, allocations that the service thread of rank 0 makes fail.
       if (turn == 0 && r == 0) refusal.begin_drought();
       mine.allgather(data.data(), all.data(), 1);
       if (turn == 0) {

@@ -15,7 +15,7 @@ using namespace muonrt::cuda;
 namespace {
 
 /// Loads the real library: a copy that the process has already loaded, or one from the loader's
-/// path or the toolkit's folder. Returns null if there is none. To run these tests with another
+/// path or the toolkit's folder. Returns null if there is none. To run these tests with a different
 /// major version than the build's, preload it: LD_PRELOAD=.../libcublasLt.so.12.
 void* library() {
   for (const char* name : {"libcublasLt.so.13", "libcublasLt.so.12"})

@@ -1,5 +1,5 @@
-// Tests that without a GPU, settings, optimizers and communicators for GPUs are rejected with an
-// error that names them.
+// Tests a machine without a GPU: settings, optimizers and communicators for GPUs are rejected with
+// an error that names them.
 
 #include <catch2/catch.hpp>
 #include <string>

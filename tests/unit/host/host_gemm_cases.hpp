@@ -141,7 +141,8 @@ inline void fill_symmetric(Matrix& m, uint32_t seed) {
   }
 }
 
-/// Wraps a kernel without using its native bf16 products, and counts the panels that it creates.
+/// Wraps a kernel without using the kernel's native bf16 products, and counts the panels that the
+/// kernel creates.
 class Widened final : public TileKernel {
  public:
   explicit Widened(const TileKernel& kernel) : kernel_(kernel) {}

@@ -252,7 +252,7 @@ TEST_CASE("host stream: destroying a stream drops pending work, even if it waits
     enqueue(*dropped, [=] { *r += 1; });
     device->record(*event, *dropped);
     device->wait(*after, *event);
-    // Does not run, because the stream that it waits for was destroyed.
+    // This task does not run, because the stream that it waits for was destroyed.
     enqueue(*after, [=] { *r += 10; });
     dropped.reset();
     synchronize(*device, *after);

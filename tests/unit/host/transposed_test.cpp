@@ -6,8 +6,8 @@
 #include "reference/reference.hpp"
 #include "support/world.hpp"
 
-// Tests matrices that are stored as inputs x outputs. Their updates must be bitwise identical to
-// those of the transposed matrix stored as outputs x inputs, and match the float64 reference
+// Tests matrices that are stored as inputs x outputs. The updates must be bitwise identical to
+// those of the transposed matrices stored as outputs x inputs, and must match the float64 reference
 // implementation.
 
 using namespace muonrt;

@@ -4,8 +4,8 @@
 #include "layout/parse.hpp"
 #include "unit/layout/layout_naive.hpp"
 
-// Tests layouts whose indices are written by hand. They are compared with the layouts from cuts and
-// from placements, and with the naive model of the property tests.
+// Tests layouts whose indices are written by hand. These indices are compared with the layouts from
+// cuts and from placements, and with the naive model of the property tests.
 
 using namespace muonrt;
 using naive::List;

@@ -190,7 +190,7 @@ TEST_CASE("layout: layouts are equal if all ranks hold the same elements",
   CHECK(rc::check("equality", [] {
     const Layout drawn = random_layout::draw(1, 2);
     const Layout a = Layout::from_cuts(drawn.shared_mesh(), drawn.shape(), drawn.cuts());
-    // The mesh gets one more dimension of size 1, and other names.
+    // The mesh gets an additional dimension of size 1, and different names.
     List shape = a.mesh().shape();
     const auto extra = static_cast<int>(shape.size());
     shape.push_back(1);
@@ -202,7 +202,8 @@ TEST_CASE("layout: layouts are equal if all ranks hold the same elements",
                                        a.shape(), cuts);
     RC_ASSERT(a == b);
     RC_ASSERT(a.hash() == b.hash());
-    // With another split factor, the layouts are equal if and only if all index lists are equal.
+    // With a different split factor, the layouts are equal if and only if all index lists are
+    // equal.
     if (a.cuts().empty()) return;
     cuts = a.cuts();
     cuts[0].split_factor = pick(1, 5);

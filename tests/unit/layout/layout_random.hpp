@@ -44,7 +44,8 @@ inline std::shared_ptr<const muonrt::Mesh> random_mesh() {
   return std::make_shared<const muonrt::Mesh>(shape, std::vector<std::string>{}, ranks);
 }
 
-/// Returns cuts by the given mesh dimensions in random order, some of them flattened into one.
+/// Returns cuts over the given mesh dimensions. The dimensions are in random order, and a cut may
+/// use several of them as one flattened dimension.
 inline std::vector<muonrt::Cut> random_cuts(std::vector<int> mesh_dims, int tensor_dims) {
   std::vector<muonrt::Cut> out;
   shuffle(mesh_dims);

@@ -26,8 +26,8 @@ MachineProfile machine() {
   return out;
 }
 
-/// The same machine with free passes and bytes: time is needed only by products, and by each
-/// exchange (`exchange` seconds).
+/// The same machine with free passes and bytes. Only products and exchanges take time; an exchange
+/// takes `exchange` seconds.
 MachineProfile without_bytes(double exchange) {
   MachineProfile out = machine();
   out.pass_bytes = out.node_bytes = out.network_bytes = 1e18;

@@ -259,7 +259,7 @@ TEST_CASE("simulation: random plans: nothing is lost, and every stage counts", "
     }
     for (const auto& [key, messages] : missing)
       for (const auto& [pair, bytes] : messages) CHECK(bytes == 0);
-    // The model of single messages agrees.
+    // The model of single messages gives the same result.
     CHECK(all.seconds(message_replay::model(all.profile)) == Approx(slowest).epsilon(0.02));
     // The step does not take longer if one kind of work takes no time.
     for (const OpKind kind : {OpKind::kProducts, OpKind::kLocal}) {

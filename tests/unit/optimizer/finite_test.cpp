@@ -33,7 +33,7 @@ const std::vector<Stored> kForms = {{"f32", DType::kF32, MasterKind::kNone},
 
 /// Returns a case in which every op that writes weights runs: commit_muon and commit_adamw for the
 /// first two parameters, which are sharded, and commit_update, commit_momentum and commit_values
-/// for those with partial gradients.
+/// for the parameters with partial gradients.
 world::Case case_of(const Stored& form, int ranks) {
   world::Case c = world::on_mesh({ranks});
   const Placement rows{PlacementKind::kShard, 0, 1}, partial_grads{PlacementKind::kPartial, 0, 1};

@@ -7,8 +7,8 @@
 #include "support/attempts.hpp"
 #include "support/rank_check.hpp"
 
-// Tests, on several ranks, weights that the caller writes after creation, and parameters that the
-// caller moves.
+// Tests with several ranks in which the caller writes weights after the optimizer was created, or
+// moves parameters to other memory.
 
 using namespace muonrt;
 

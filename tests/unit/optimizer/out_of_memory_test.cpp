@@ -72,7 +72,7 @@ Ended run(const world::Case& c, const Fault& fault, int faulty, int64_t nth) {
         mine += cat(" ", status_name(status), stepped ? "+1" : "");
         const bool expected = status == (faulty_step ? fault.status : Status::kOk);
         if ((!expected && status != Status::kOutOfMemory) || stepped != (status == Status::kOk))
-          return;  // the statuses that are recorded show the problem
+          return;  // the recorded statuses show the problem
         faulty_step = faulty_step && status == Status::kOutOfMemory;
       }
     }

@@ -1,4 +1,4 @@
-// Tests the messages of a rank to itself, which stay in the receive buffers.
+// Tests messages of a rank to itself. They stay in the receive buffers.
 
 #include "pipeline/own_messages.hpp"
 

@@ -9,7 +9,8 @@
 #include "support/wrapped_device.hpp"
 
 // Tests that the comparison of results detects faults. Each of these faults occurs in real systems.
-// The tests plant it in the ops of the device, and its effect depends on the number of ranks.
+// The tests plant the fault in the ops of the device, and the effect of the fault depends on the
+// number of ranks.
 
 using namespace muonrt;
 

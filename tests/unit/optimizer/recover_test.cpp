@@ -231,8 +231,8 @@ std::optional<Error> error_of_recover(Optimizer& optimizer, Comm& survivors) {
   return std::nullopt;
 }
 
-/// Returns the errors of `recover` on two ranks that form a group, although the optimizer of each
-/// was created over `sizes[rank]` ranks.
+/// Runs `recover` on a group of two ranks and returns the errors. The optimizer of each rank was
+/// created on a different group, which has `sizes[rank]` ranks.
 std::vector<std::optional<Error>> unrelated(std::vector<int> sizes) {
   ThreadGroup meeting(2);
   std::vector<std::optional<Error>> out(2);

@@ -33,7 +33,8 @@ bool error_has(const std::string& text) {
   return std::string(muonrt_get_last_error()).find(text) != std::string::npos;
 }
 
-/// An optimizer on one rank that has committed its first step, which waits for its checks.
+/// An optimizer on one rank that has committed its first step, because the first step waits for its
+/// checks.
 struct Rank : OneMatrix {
   explicit Rank(muonrt_comm_t* comm) {
     ok(muonrt_comm_set_timeout(comm, kTimeoutMs));

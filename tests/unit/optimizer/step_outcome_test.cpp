@@ -13,8 +13,8 @@ namespace {
 
 constexpr int64_t kWorld = 3, kFingerprint = 1000003;
 
-/// Returns the vote sum of `consenting` ranks, `nonfinite` ranks that found a value that is not
-/// finite, and `failing` ranks with an error. All have the same fingerprint and factor.
+/// Returns the vote sum of `consenting` ranks, `nonfinite` ranks that found a non-finite value, and
+/// `failing` ranks with an error. All have the same fingerprint and factor.
 Vote sum_of(int64_t consenting, int64_t nonfinite, int64_t failing) {
   Vote sum;
   sum.consent = consenting;

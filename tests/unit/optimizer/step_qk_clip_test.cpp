@@ -297,7 +297,7 @@ TEST_CASE("qk-clip: a logit that is not finite skips the step, -inf everywhere d
       RANK_CHECK(end.status == Status::kSkipped && end.unchanged);
       // The logit does not belong to a parameter, and all ranks find it.
       RANK_CHECK(end.report.nonfinite_param == -1 && end.report.nonfinite_rank == 0);
-      // If a gradient is not finite either, the report names the gradient.
+      // If a gradient is also non-finite, the report names the gradient.
       if (comm.rank() == 1) std::memset(rank.grad(0).data(), 0xff, 4);
       const world::Ended other = world::attempt_only(rank, 0);
       RANK_CHECK(other.status == Status::kSkipped);

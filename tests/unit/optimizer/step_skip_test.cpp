@@ -31,8 +31,8 @@ void put(world::Rank& rank, int64_t param, int64_t element, float x) {
   std::memcpy(rank.grad(param).data() + 4 * element, &x, 4);
 }
 
-/// On every rank in turn, writes a value that is not finite to every `stride`-th position, and
-/// checks that each of these steps is skipped.
+/// On every rank in turn, writes a non-finite value to every `stride`-th position, and checks that
+/// each of these steps is skipped.
 void skip_everywhere(const world::Case& c, world::Rank& rank, Comm& comm, int64_t stride) {
   constexpr float kInvalidArg[] = {kNan, kInf, -kInf};
   StepReport report;
@@ -183,7 +183,7 @@ TEST_CASE("optimizer: settings of a group may change between steps", "[unit][opt
     rank.optimizer().set_group(0, g);
     const auto before = rank.data(2);
     rank.step(1, report);
-    RANK_CHECK(rank.data(2) == before);  // with a rate of 0 and no decay, nothing changes
+    RANK_CHECK(rank.data(2) == before);  // with a learning rate of 0 and no decay, nothing changes
     std::vector<GroupSettings> others(5, g);
     others[0].steps = 4;
     others[1].name = "other";

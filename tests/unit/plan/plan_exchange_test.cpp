@@ -41,7 +41,7 @@ TEST_CASE("plan: the simulation detects a block list that forwards the wrong reg
   REQUIRE(plan.chunks().front().relay > 0);
   auto chunks = plan_case::all_rank_chunks(plan);
   REQUIRE(run_step(plan, chunks) == "");
-  // Rank 0 forwards another region than planned.
+  // Rank 0 forwards a different region than planned.
   auto& sends = chunks[0].front().relay_sends;
   REQUIRE(!sends.empty());
   sends.front().offset = 64;

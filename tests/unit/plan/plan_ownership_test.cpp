@@ -67,8 +67,8 @@ std::vector<Model> models() {
 }
 
 /// Every rank may own a matrix that is not an expert. Each expert belongs to one of `ep` groups of
-/// ranks, which consist of consecutive ranks or of every `ep`-th rank. If `ep` is 1, every rank may
-/// own every matrix.
+/// ranks. A group consists of consecutive ranks or of every `ep`-th rank. If `ep` is 1, every rank
+/// may own every matrix.
 OwnerProblem owners_of(const Model& model, int32_t ranks, int32_t ep, bool consecutive) {
   OwnerProblem out;
   out.ranks = ranks;
@@ -252,7 +252,8 @@ TEST_CASE("ownership: matrices for any rank are distributed over the nodes of ex
   for (int i = 0; i < 4; ++i) problem.items.push_back({10, 0, 0});
   for (int i = 0; i < 16; ++i) problem.items.push_back({5, 1 + i % 2, 1});
   CHECK(assign_owners(problem).load == std::vector<int64_t>(8, 15));
-  // Three levels: a rack has two nodes, and the second rack has a matrix of cost 20 of its own.
+  // There are three levels. A rack has two nodes, and the second rack has its own matrix of cost
+  // 20.
   problem.ranks = 16;
   problem.sets = {{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15},
                   {0, 1, 2, 3},

@@ -128,8 +128,8 @@ TEST_CASE("plan: memory by kind, computed by hand", "[unit][plan]") {
   p.options.commit = CommitMode::kEager;
   CHECK(memory(0).message_bytes == 64 + 128 + 64 + 128);
   CHECK(memory(0).staged_bytes == 0);
-  // Rank 0 owns both, with one matrix in each chunk and two chunks in flight. Rank 1 only sends 64
-  // bytes and receives 64. Rank 0 sends 64 bytes to rank 1 only in the return.
+  // Rank 0 owns both matrices, with one matrix in each chunk and two chunks in flight. Rank 1 only
+  // sends 64 bytes and receives 64. Rank 0 sends 64 bytes to rank 1 only in the return.
   for (size_t i = 0; i < 2; ++i) p.params[i].owner = 0;
   p.options.chunk_bytes = 1;
   CHECK(memory(1).message_bytes == 2 * (64 + 64));

@@ -8,8 +8,8 @@
 #include "support/bits_cases.hpp"
 #include "unit/plan/plan_cases.hpp"
 
-// Returns in two levels: owners return to a few ranks, which forward to the equal holders of other
-// replicas. Also ReplicaMode::kEach.
+// Tests updates that are returned in two levels: owners return updates to a few ranks, and these
+// forward them to the equal holders of other replicas. Also tests ReplicaMode::kEach.
 
 using namespace muonrt;
 using plan_case::placed;

@@ -79,7 +79,7 @@ TEST_CASE("routing: whole words of the name decide about role and view", "[unit]
       {"scale", 0, "fewer than two dimensions"},
       {"0.weight", 2, "muon"},
       {"w", 2, "muon"},
-      // A word inside another word, or in front of the word that says what it is.
+      // A word inside another word, or before the word that names the kind of the component.
       {"embed_proj.weight", 2, "muon"},
       {"norm_proj.weight", 2, "muon"},
       {"normalizer.linear.weight", 2, "muon"},
@@ -170,7 +170,7 @@ TEST_CASE("routing: whole words of the name decide about role and view", "[unit]
       {"embed.W_E", 2, "embedding"},
       {"text_projection.weight", 2, "muon"},
       {"pooler.dense.weight", 2, "muon"},
-      // Adapters have the role of what they adapt.
+      // Adapters have the role of the parameter that they adapt.
       {"model.layers.0.q_proj.lora_A.default.weight", 2, "muon"},
       {"lm_head.lora_B.default.weight", 2, "output head"},
       {"embed_tokens.lora_embedding_A.default", 2, "embedding"},

@@ -120,7 +120,7 @@ TEST_CASE("checkpoint: the shards of all ranks cover the state, and one rank wri
           "[unit][abi][state]") {
   std::map<std::pair<int64_t, int32_t>, std::vector<int>> held, written;
   std::mutex mutex;
-  int odd = 0;  // number of shards that have another dtype, begin != 0, or no memory
+  int odd = 0;  // number of shards that have a different dtype, begin != 0, or no memory
   on_two([&](int, Trainer& trainer) {
     const auto shards = trainer.optimizer->state_shards();
     const std::lock_guard lock(mutex);

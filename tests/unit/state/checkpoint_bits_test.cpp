@@ -9,7 +9,7 @@
 #include "support/resumed.hpp"
 #include "support/sanitized.hpp"
 
-// Tests runs that are saved, loaded on another mesh and continued. The results must be bitwise
+// Tests runs that are saved, loaded on a different mesh and continued. The results must be bitwise
 // identical to those of a run without interruption.
 
 using namespace muonrt;
@@ -32,7 +32,7 @@ world::Case make(const bits::Factors& f, bool half) {
   return c;
 }
 
-/// Checks runs that continue on another mesh.
+/// Checks runs that continue on a different mesh.
 /// @param each  uses only every `each`-th mesh.
 void over_meshes(
     bool half, size_t each = kEach,
@@ -195,8 +195,8 @@ TEST_CASE("checkpoint: f32 weights do not change if master weights become remain
     }
     return c;
   };
-  // Weights that are converted from master weights to remainders and back are equal to those of a
-  // run without interruption.
+  // Weights that are converted from master weights to remainders and back are equal to the weights
+  // of a run without interruption.
   const world::Case owned = made(MasterKind::kOwned, 0), split = made(MasterKind::kRemainder, 6);
   const test_support::Folder first, second;
   resumed::save(owned, 1, first.path());

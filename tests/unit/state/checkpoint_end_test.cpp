@@ -52,7 +52,7 @@ TEST_CASE("checkpoint: a load that fails while it writes ends the optimizer on e
     std::atomic<bool> loading = false;
     std::atomic<int64_t> operations = 0;
     ThreadFaults faults;
-    // The file of rank 1 is damaged after rank 1 has done `nth` operations of the load.
+    // The file of rank 1 is damaged after rank 1 has performed `nth` operations of the load.
     faults.after_operation = [&](int32_t, int32_t rank, const Operation&) {
       if (rank == 1 && loading && ++operations == nth)
         damage(file_of(folder.path(), "1.safetensors"));

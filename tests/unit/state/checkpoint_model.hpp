@@ -12,7 +12,8 @@
 #include "muonrt/muonrt.hpp"
 #include "support/numerics/noise.hpp"
 
-/// A small model with every kind of state, its checkpoints, and the values that they must contain.
+/// A small model with every kind of state, its checkpoints, and the values that the checkpoints
+/// must contain.
 namespace checkpoint_model {
 
 using Bytes = std::vector<unsigned char>;

@@ -40,7 +40,7 @@ std::string stored(const std::string& folder) {
   return out;
 }
 
-/// Returns whether a load into a new optimizer restores the parameters of the save.
+/// Returns whether a load into a new optimizer restores the saved parameters.
 bool restored(const world::Tensors& at_save, const world::Case& c, const std::string& folder,
               const LoadSettings& how = {}) {
   return resumed::load(c, 0, 0, folder, how).tensors.params == at_save.params;
@@ -132,7 +132,8 @@ TEST_CASE("checkpoint: a folder with a checkpoint of another model is rejected w
     resumed::save(other, 1, folder.path(), {.overwrite = true});
     CHECK(problem_of([&] { resumed::load(other, 0, 0, folder.path()); }) == "no error");
   }
-  // A case with another mesh, other dtypes and another order of parameters is still the same model.
+  // A case with a different mesh, different dtypes and a different order of parameters is still the
+  // same model.
   const Folder folder;
   resumed::save(small(), 2, folder.path());
   world::Case same = small();

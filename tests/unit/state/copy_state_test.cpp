@@ -1,5 +1,5 @@
-// Tests copying state from the survivors of a failure to a new optimizer with other ranks and
-// another mesh.
+// Tests copying state from the survivors of a failure to a new optimizer with different ranks and a
+// different mesh.
 
 #include "state/copy/copy_state.hpp"
 

@@ -74,7 +74,7 @@ class Workbench {
     put(at, static_cast<const void*>(values.data()), bytes);
     return static_cast<T*>(at);
   }
-  /// Writes `count` values, which up to 16 threads compute.
+  /// Writes `count` values. Up to 16 threads compute them.
   void put_values(void* to, DType dtype, int64_t count,
                   const std::function<float(int64_t index)>& value);
   /// Counts the elements of the matrices that are infinite or NaN. If the memory held NaN before,

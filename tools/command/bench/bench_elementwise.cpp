@@ -25,14 +25,14 @@ constexpr int64_t kWideRows = 4096, kWideCols = 11008;
 enum class Data {
   kMuon,        // a bf16 parameter with master weights and momentum, a bf16 gradient, a message
   kPlainMuon,   // an f32 parameter with momentum, its f32 gradient, a message
-  kPlainAdamW,  // as kPlainMuon, and a variance
-  kRemainder,   // as kMuon, with a 16-bit remainder instead of the master weights
-  kStochastic,  // as kMuon, without master weights, rounded stochastically
-  kAdamW,       // as kMuon, and a variance
+  kPlainAdamW,  // like kPlainMuon, and a variance
+  kRemainder,   // like kMuon, with a 16-bit remainder instead of the master weights
+  kStochastic,  // like kMuon, without master weights, rounded stochastically
+  kAdamW,       // like kMuon, and a variance
   kTall,        // a matrix that is stored transposed, and a message
   kMatrix,      // a matrix of 4096 x 11008, or smaller if there are fewer elements
-  kPlainTall,   // as kTall, in f32
-  kPlainMatrix  // as kMatrix, with an f32 result
+  kPlainTall,   // like kTall, in f32
+  kPlainMatrix  // like kMatrix, with an f32 result
 };
 
 /// The operands of a pass over at most `elements` elements, in device memory.
@@ -212,7 +212,7 @@ constexpr Pass kPasses[] = {
     {"pack tall", 4, Data::kTall, pack_tall},
     {"normalize", 6, Data::kMatrix, normalize}};
 
-/// The passes of a trainer with f32 weights, on a device that iterates in f32.
+/// The passes for a trainer with f32 weights, on a device that iterates in f32.
 constexpr Pass kPlainPasses[] = {{"pack", 10, Data::kPlainMuon, pack},
                                  {"commit", 22, Data::kPlainMuon, commit_muon},
                                  {"adamw", 28, Data::kPlainAdamW, commit_adamw},

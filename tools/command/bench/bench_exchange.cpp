@@ -41,9 +41,9 @@ struct Side {
 };
 #endif
 
-/// Returns a function that runs MPI_Alltoallv over the ranks of mpirun and returns its
-/// milliseconds; our exchange is compared with it. Empty if the process was not started by mpirun,
-/// or if a rank sends or receives more bytes than MPI can count (2 GiB).
+/// Returns a function that runs MPI_Alltoallv over the ranks of mpirun, for comparison with our
+/// exchange, and returns its duration in milliseconds. Returns an empty function if the process was
+/// not started by mpirun, or if a rank sends or receives more bytes than MPI can count (2 GiB).
 std::function<double()> mpi_exchange([[maybe_unused]] int rank,
                                      [[maybe_unused]] const ExchangeSizes& sizes,
                                      [[maybe_unused]] double timeout) {

@@ -17,8 +17,8 @@ namespace {
 
 struct Arguments : DeviceArguments {
   std::string values = "random";
-  // For tests of the check: in each result, the elements with these indices become NaN or another
-  // number.
+  // For tests of the check: in each result, the elements with these indices become NaN or a
+  // different number.
   int64_t plant_nan = -1, plant = -1;
 };
 
@@ -123,7 +123,7 @@ std::vector<Sample> samples_of(const Product& p, const Inputs& inputs) {
     }
     at.value *= double{p.alpha};
     if (p.d.data) at.value += double{p.beta} * element(p.d, at.matrix, at.row, at.col);
-    // The tolerance holds for f32 sums in any order: each term may lose half a unit of the sum.
+    // The tolerance allows f32 sums in any order: each term may lose half a unit of the sum.
     at.allowed = 2 * unit_of(p.c.dtype) * std::abs(at.value) +
                  0x1p-24 * static_cast<double>(p.a.cols) * size;
     // Each part and each sum of parts is rounded, and none is larger than the sum of the absolute
@@ -134,8 +134,7 @@ std::vector<Sample> samples_of(const Product& p, const Inputs& inputs) {
   return out;
 }
 
-/// Counts the elements that are not finite, and the samples that differ by more than their rounding
-/// errors.
+/// Counts the non-finite elements, and the samples that differ by more than their rounding errors.
 /// @param in_parts  whether sums over parts of the depth may have been rounded to the result's
 ///     dtype.
 int64_t wrong(Workbench& bench, const MatrixBatch& c, const std::vector<Sample>& samples,

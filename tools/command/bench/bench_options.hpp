@@ -12,7 +12,7 @@ class App;
 namespace muonrt::tool {
 
 /// Adds --warmup and --iters.
-/// @param of    the plural of what the options count, for example "steps".
+/// @param of    the plural noun for the things that the options count, for example "steps".
 /// @param more  the end of the help text of --warmup.
 void add_iterations(CLI::App& command, const std::string& of, const std::string& more, int& warmup,
                     int& iters);

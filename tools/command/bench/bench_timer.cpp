@@ -141,7 +141,7 @@ void TimedWork::measure(ClockSampler& clocks) {
 
 double time_repeated(Workbench& bench, int iters, const std::function<void()>& enqueue,
                      int64_t most) {
-  // While the host enqueues the runs, a fill keeps the stream busy, or copies do on a GPU.
+  // While the host enqueues the runs, a fill keeps the stream busy; on a GPU, copies do so.
   const Filler filler(bench);
   const Buffer busy(bench.device(), filler.empty() ? int64_t{8} << 20 : 0);
   const int64_t copies =

@@ -44,7 +44,7 @@ class ClockSampler {
   ~ClockSampler();
   ClockSampler(const ClockSampler&) = delete;
   ClockSampler& operator=(const ClockSampler&) = delete;
-  /// Adds the samples from now on to `samples`; if it is null, drops them.
+  /// Adds the samples from now on to `samples`. Drops the samples if `samples` is null.
   void read_into(std::vector<GpuClock>* samples);
 
  private:
@@ -70,8 +70,8 @@ struct Times {
 };
 
 /// Work to be timed. A measurement on a GPU consists of as many runs as take a third of a
-/// millisecond, after a filler that lasts until the host has enqueued all of them. On the host it
-/// is one run.
+/// millisecond, after a filler that lasts until the host has enqueued all of them. A measurement on
+/// the host consists of one run.
 class TimedWork {
  public:
   /// @param enqueue   receives the number of the run, for work that alternates between operands.

@@ -11,8 +11,8 @@ namespace muonrt::tool {
 /// The number of bytes that each rank sends to each rank, including itself: [from][to].
 using ExchangeSizes = std::vector<std::vector<int64_t>>;
 
-/// Returns the sizes if every rank sends `bytes` in equal shares. If there is a remainder, the
-/// first shares are one byte larger.
+/// Returns the sizes for the case that every rank sends `bytes` in equal shares. If there is a
+/// remainder, the first shares are one byte larger.
 ExchangeSizes exchange_sizes(int ranks, int64_t bytes);
 
 /// One rank's part of an all-to-all-v over the communicator that an optimizer uses, with the memory

@@ -82,7 +82,7 @@ class FastestProducts final : public VendorProducts {
   }
 
   /// Returns the milliseconds of one run whose operands are not in L2. The host enqueues the runs
-  /// while the memsets run, which take longer.
+  /// while the memsets run, because the memsets take longer than the enqueuing.
   double ms_of(const MatmulDescriptors& words, const Way& way, const Product& p,
                cudaStream_t stream) {
     auto* const times = clock_.as<int64_t>();

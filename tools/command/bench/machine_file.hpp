@@ -10,8 +10,8 @@ namespace muonrt::tool {
 struct MachineFile : MachineProfile {
   std::string source;
 
-  /// Returns the JSON text, in the format of tools/machines. Numbers that were not measured have
-  /// another source.
+  /// Returns the JSON text, in the format of tools/machines. Numbers that were not measured have a
+  /// different source.
   std::string text() const;
 };
 

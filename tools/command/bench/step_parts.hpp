@@ -28,7 +28,7 @@ StepParts modelled_parts(const muonrt_plan* plan, const std::string& machine, in
                          int threads);
 
 /// A table that compares measured steps of one plan with a modelled step, as text and as a JSON
-/// list. It contains the medians and the parts of the fastest step, because other work has
+/// list. The table contains the medians, and the parts of the fastest step, because other work has
 /// disturbed this step least. It also contains the ratios of the modelled parts to both.
 struct PartsTable {
   std::string text, json;

@@ -18,7 +18,7 @@ constexpr double kWidth = 620, kHeight = 460, kLargestElement = 56, kLeast = 120
 constexpr size_t kMaxBlocks = 40000, kMaxTicks = 12, kMaxRanks = 8, kLegendRows = 22,
                  kSubtitle = 118;
 
-/// Returns a name such as "rank 3: 8 elements" or "ranks 0, 4, 8, ... (16): 1,024 elements". A +
+/// Returns a name such as "rank 3: 8 elements" or "ranks 0, 4, 8, ... (16): 1,024 elements". A "+"
 /// joins ranks with partial gradients.
 std::string name_of(const Layout& layout, const std::vector<int>& ranks, int64_t elements) {
   const bool partial_grads = layout.partial_count() > 1;

@@ -12,7 +12,7 @@ struct ImportArguments {
   double momentum = 0.95, beta1 = 0.9;  // constants of the optimizers
 };
 
-/// Writes a checkpoint from a file of muonrt.convert, and prints what it had to assume.
+/// Writes a checkpoint from a file of muonrt.convert, and prints its assumptions.
 /// Errors: INVALID_ARGUMENT, naming the tensor that does not fit; IO; CORRUPT.
 void import_checkpoint(const ImportArguments& arguments);
 

@@ -58,8 +58,8 @@ std::string text_of(const std::map<std::string, int64_t>& counts) {
   return out.empty() ? "none" : out;
 }
 
-/// Returns whether a tensor has a name and a shape as in GPT-2's Conv1D, which stores inputs x
-/// outputs, although its rule does not set `transposed`.
+/// Returns whether a tensor has the name and the shape of a weight in GPT-2's Conv1D, which stores
+/// inputs x outputs, but has a rule that does not set `transposed`.
 bool looks_transposed(const StepTensor& t) {
   if (!t.steps() || t.adamw() || t.config->transposed) return false;
   const auto [rows, cols] = t.matrix_shape();

@@ -17,7 +17,7 @@ class StepReporter {
                const StepArguments& arguments, int world)
       : tensors_(tensors), config_(config), arguments_(arguments), world_(world) {}
 
-  /// Adds the last step of this thread. If the step was skipped, reads muonrt_get_last_error().
+  /// Adds the last step of this thread. Reads muonrt_get_last_error() if the step was skipped.
   /// @param inactive  names of the parameters that had no gradient.
   void add_step(const muonrt_step_report_t& report, const std::string& file,
                 std::vector<std::string> inactive);

@@ -42,7 +42,7 @@ void check_mesh(const std::string& mesh, int world) {
 }
 
 /// Checks before the work begins that the folder --out and the file --health can be written, and
-/// that the latter is not another file of the command.
+/// that the file --health is not another file of the command.
 std::unique_ptr<OutputFolder> open_output(const StepArguments& a) {
   auto out = std::make_unique<OutputFolder>("--out", a.out, true);
   if (a.health.empty()) return out;
@@ -56,8 +56,8 @@ std::unique_ptr<OutputFolder> open_output(const StepArguments& a) {
   return out;
 }
 
-/// Returns the writer of the parameters. The files are limited by --max-shard-bytes, or else have
-/// the same tensors as the files of --params.
+/// Returns the writer of the parameters. The size of the files is limited by --max-shard-bytes.
+/// Without this option, the files have the same tensors as the files of --params.
 std::unique_ptr<ShardWriter> make_writer(const StepArguments& a, const TensorModel& params) {
   constexpr const char* kModel = "model";
   const int64_t most = a.most > 0 ? a.most : std::numeric_limits<int64_t>::max();

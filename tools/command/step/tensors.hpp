@@ -47,7 +47,7 @@ struct StepTensor {
 
 /// Returns every tensor of `params` in the order of the file, with its settings.
 /// @param mesh  for example "fsdp=2,tp=2"; if "", all ranks form one dimension `world`.
-/// Throws std::runtime_error that names the tensor and the rule.
+/// Throws a std::runtime_error that names the tensor and the rule.
 std::vector<StepTensor> step_tensors(const TensorModel& params, const StepConfig& config,
                                      const std::string& mesh, int world);
 

@@ -25,7 +25,7 @@ struct VerifyCase {
 /// Returns a case for each layout. The settings vary from case to case.
 std::vector<VerifyCase> verify_cases(int ranks);
 
-/// Returns the combinations of dtypes, which the cases use in turn.
+/// Returns the combinations of dtypes. The cases use them in turn.
 const std::vector<Numerics>& all_numerics();
 
 /// Returns the tensors: matrices of unusual shapes, equal matrices, stacks of experts, fused

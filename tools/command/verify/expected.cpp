@@ -70,9 +70,9 @@ double largest(const std::vector<double>& list) {
 /// Returns the largest allowed error of an element of an orthogonalized matrix. In f32 it is
 /// tolerance::newton_schulz_f32, and with bf16 iterates tolerance::newton_schulz_bf16. With bf16
 /// messages, a value near the midpoint of two bf16 values may be rounded in the other direction. In
-/// the result this adds one unit of bf16, which is 2^-7 of an entry near 1. In the input it adds
-/// 2^-8 of one entry of the normalized matrix. The polynomial amplifies this if singular values are
-/// small, so the same amount is allowed again.
+/// the result such a rounding adds one unit of bf16, which is 2^-7 of an entry near 1. In the input
+/// it adds 2^-8 of one entry of the normalized matrix. The polynomial amplifies this if singular
+/// values are small, so the same amount is allowed again.
 double entry_tolerance(const Rounding& rounding, double gain, int64_t short_side) {
   double out = tolerance::newton_schulz_f32(gain);
   if (rounding.half_transport) out += 0x1p-6;

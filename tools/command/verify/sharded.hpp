@@ -32,8 +32,8 @@ struct RunSettings {
 /// `step` >= 0. Values are in [-1, 1) and exact in f32. Every rank can compute every value.
 float element_value(uint64_t seed, int64_t element, int64_t step);
 
-/// The bytes of a whole tensor and of its state: `variance` exists for AdamW, `master` for bf16
-/// tensors.
+/// The bytes of a whole tensor and of its state. `variance` exists only for AdamW, and `master`
+/// only for bf16 tensors.
 struct WholeTensor {
   std::vector<unsigned char> data;
   std::vector<float> momentum, variance, master;
@@ -86,7 +86,7 @@ class Sharded {
     uint64_t seed = 0;
     bool muon = false, partial = false;  // if `partial`, the gradient is a sum of partial gradients
     int64_t elements = 0;
-    // the number of partial gradients, and the index of this rank's
+    // the number of partial gradients, and the index of this rank's partial gradient
     int64_t partial_grads = 1, partial_grad = 0;
     std::vector<Stretch> stretches;
     std::vector<unsigned char> data, grad;  // these include the red zones

@@ -36,7 +36,8 @@ struct Found {
   double seconds = 0;
 };
 
-/// The results of the same steps, on a single rank and by the reference, for one choice of dtypes.
+/// The results of the same steps on a single rank, and those of the reference, for one choice of
+/// dtypes.
 struct Truth {
   std::vector<WholeTensor> alone;
   std::vector<Expected> expected;

@@ -1,6 +1,6 @@
 /* Runs four steps. Then runs two steps, saves a checkpoint, and runs two steps of another optimizer
- * that loads it. The results must be bitwise identical, and so must the parameter in the checkpoint
- * and the parameter of the optimizer.
+ * that loads it. The results must be bitwise identical. The parameter in the checkpoint and the
+ * parameter of the optimizer must also be bitwise identical.
  * Usage: checkpoint FOLDER */
 #include <muonrt/muonrt.h>
 #include <stdio.h>

@@ -11,7 +11,7 @@ static const char* const names[PARAMS] = {"a", "b", "c", "d"};
 static const int64_t shape[2] = {ROWS, COLS};
 static const muonrt_placement_t by_rows = {MUONRT_PLACEMENT_SHARD, 0, 0};
 
-/* How many elements of a matrix each rank holds, and the position of its first element. */
+/* The number of elements of a matrix that each rank holds, and the position of the first one. */
 typedef struct rows {
   int size, rank, calls, counts[MAX_RANKS], begins[MAX_RANKS];
   muonrt_layout_t layout;

@@ -15,7 +15,8 @@ import muonrt.torch
 
 
 class ZeroClient(torch.optim.Optimizer):
-    """Runs muonrt.torch.Muon on the partitions of ZeRO, whose gradients are in one flat tensor for each rank."""
+    """Runs muonrt.torch.Muon on ZeRO's partitions. Each rank has the gradients of its partition in
+    one flat tensor."""
 
     def __init__(self, model, lr, **settings):
         self.settings = settings

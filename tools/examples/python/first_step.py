@@ -1,4 +1,4 @@
-"""Compares the first step of muonrt with that of torch.optim.Muon and AdamW.
+"""Compares the first step of muonrt with the first step of torch.optim.Muon and AdamW.
 
   python first_step.py
 """

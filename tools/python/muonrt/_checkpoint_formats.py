@@ -43,6 +43,6 @@ RULES = {
     "moonlight": {"muon": {"ns_steps": 5, "adamw_betas": (0.9, 0.95), "adamw_eps": 1e-8},
                   "adamw": {"ns_steps": 5, "momentum": 0.95, "nesterov": True}},
     "dion": {"muon": _DION, "adamw": _DION}}
-# Values that select another update rule, so that the state would not be enough to continue.
+# Values that select a different update rule, so that the state would not be enough to continue.
 REFUSED = {"amsgrad": True, "maximize": True, "decoupled_weight_decay": False}
 STRUCTURE = {"params", "param_names", "role", "algorithm", "step", "steps", "initial_lr"}

@@ -17,8 +17,8 @@ class Error(RuntimeError):
 
 
 class NonFiniteError(Error, FloatingPointError):
-    """An input of orthogonalize() is not finite. The message gives its index. Nothing was
-    written."""
+    """An input of orthogonalize() has a non-finite element. The message gives its index. Nothing
+    was written."""
 
     status = 1
 

@@ -106,7 +106,7 @@ def orthogonalize(x: Any, *, out: Any = None, stream: int | None = None, **setti
 
     :param x: float32, bfloat16 or float16, of two or more dimensions; the last two are rows and
         columns. On the host it must be finite, otherwise NonFiniteError is raised and nothing is
-        written. On CUDA a matrix that is not finite becomes NaN.
+        written. On CUDA a matrix with non-finite elements becomes NaN.
     :param out: an array with the shape of ``x`` and any of these dtypes, for example ``x`` itself.
         Default: a new array with the dtype of ``x``.
     :param stream: the cudaStream_t as an integer. By default torch's current stream, or else the

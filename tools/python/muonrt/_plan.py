@@ -25,14 +25,14 @@ def plan(model: "Mapping[str, Sequence[int]] | Any", mesh: "str | Mapping[str, i
         With pipeline parallelism pass the model and the mesh of one stage.
     :param experts: the mesh of stacks of experts, over the same ranks; ranks that it leaves out hold
         replicas. None: ``mesh``.
-    :param dtype: "float32" or "bfloat16". None: that of each parameter; "float32" for a dict.
-    :param grad_dtype: dtype of gradients. Default: that of the parameter.
+    :param dtype: "float32" or "bfloat16". None: the dtype of each parameter; "float32" for a dict.
+    :param grad_dtype: dtype of gradients. Default: the dtype of the parameter.
     :param master_kind: how bits that dtype cannot hold are kept; see muonrt.Param.
     :param muon: settings of muonrt.Group for Muon.
     :param adamw: settings of muonrt.Group for AdamW.
     :param machine: the machine of ``Plan.time()`` and of replica_mode="auto": a name such as "h100", the path
         of a profile \\*.json (``muonrt bench calibrate`` writes one), or its JSON text. The default of
-        ``device`` is that of the machine. Example:
+        ``device`` is the machine's device. Example:
         ``muonrt.plan(model, "fsdp=64", machine="h100").time()["step_seconds"]``.
     :param options: settings of muonrt.Optimizer, such as device="cuda" or chunk_bytes.
     """

@@ -6,7 +6,7 @@ from safetensors.torch import save_file
 
 
 def read(path) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
-    """Returns tensors and metadata. Raises ValueError if the file has another format."""
+    """Returns tensors and metadata. Raises ValueError if the file has a different format."""
     try:
         with safe_open(path, "pt") as file:
             return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}

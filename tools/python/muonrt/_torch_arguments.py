@@ -235,7 +235,8 @@ def names_of(tensors: list, module: "torch.nn.Module | None" = None) -> tuple[di
 
 
 def require_process_group(process_group, comm) -> None:
-    """Rejects a process group that this rank cannot use, and a single rank whose launcher started several."""
+    """Rejects a process group that this rank cannot use, and a single rank if the launcher has
+    started several."""
     if comm is not None:
         if not isinstance(comm, muonrt.Comm):
             raise muonrt.InvalidArgumentError(f"comm is {type(comm).__name__}; pass a muonrt.Comm")

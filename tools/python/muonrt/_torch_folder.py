@@ -27,7 +27,8 @@ class Folders:
 
         See muonrt.Optimizer.load. Parameters are identified by the names that were passed at
         creation. If the checkpoint contains parameters, the model's are overwritten. Learning rates
-        do not change; set those of the scheduler. Returns notes: what was found, and differences.
+        do not change; restore them with the scheduler. Returns notes: what was found, and
+        differences.
         """
         notes = self._of_folder(self._core.load, folder, manifest=manifest,
                                 without_params=without_params, partial=partial)

@@ -51,7 +51,8 @@ def wrapped(options: dict) -> dict:
 def mesh_from_groups(process_group=None, **groups: "dist.ProcessGroup | None") -> muonrt.Mesh:
     """Returns the mesh that process groups form, for the layouts of plain tensors that are shards.
 
-    Collective over the group. Ranks of the mesh are ranks in the group, as muonrt.Layout needs them.
+    Collective over the group. The ranks of the mesh are ranks in the group, as muonrt.Layout
+    requires.
 
     :param process_group: the ranks that hold the parameters, as for Muon. None: all ranks.
     :param groups: for each dimension its name and this rank's process group, outermost first, such as

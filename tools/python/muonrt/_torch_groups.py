@@ -12,8 +12,8 @@ from muonrt import _torch_roles as roles
 from muonrt._torch_arguments import check_numbers
 from muonrt._torch_state import State
 
-# Muon's learning rates if neither the call nor the preset sets one: the first for match_rms, the
-# second for other scales.
+# Muon's learning rates if neither the call nor the preset sets one. The first is for match_rms, and
+# the second is for other scales.
 MATCH_RMS_LR, OTHER_LR = 3e-4, 0.02
 
 # The attributes that belong to the core optimizer. They are restored if a group is rejected.

@@ -97,7 +97,7 @@ class ModelRoles:
             self.head = None
 
     def of(self, name: str, p: torch.Tensor) -> tuple[str, dict, str]:
-        """Does the same as of_name(), but also considers the modules that have the parameter."""
+        """Like of_name(), but also considers the modules that have the parameter."""
         owners = self.owners.get(p)
         if owners is None or p.ndim < 2 or is_vector(p):
             return of_name(name, p)
@@ -172,7 +172,7 @@ class ModelRoles:
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
-    """Returns the model without the wrappers DistributedDataParallel and torch.compile."""
+    """Returns the model without the wrappers of DistributedDataParallel and torch.compile."""
     while True:
         if isinstance(model, nn.parallel.DistributedDataParallel):
             model = model.module

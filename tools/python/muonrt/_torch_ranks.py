@@ -150,7 +150,7 @@ def over_gloo(tcp: muonrt.Comm, ranks: list[int]) -> muonrt.Comm:
     group = dist.new_group(ranks, backend="gloo", use_local_synchronization=True)
     gloo = group._get_backend(torch.device("cpu"))
     rank, size = tcp.rank, tcp.size
-    number = [dist.get_group_rank(group, r) for r in ranks]  # ranks of gloo may be in another order
+    number = [dist.get_group_rank(group, r) for r in ranks]  # gloo may order ranks differently
     tcp.set_timeout(REASON_S)
 
     def exchange(sends, receives, timeout):

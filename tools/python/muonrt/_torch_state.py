@@ -36,9 +36,8 @@ def tensor_over(array) -> torch.Tensor:
 
 
 class NeuronMoments:
-    """The second moments of NorMuon, which the owners of the matrices hold. `tensors` maps the
-    index of a parameter to a tensor for all moments of this parameter. `gather` fills it on every
-    rank."""
+    """NorMuon's second moments, which the owners of the matrices hold. `tensors` maps the index of
+    a parameter to a tensor for all moments of this parameter. `gather` fills it on every rank."""
 
     def __init__(self, core, comm, shards: list):
         self._comm = comm

@@ -77,8 +77,8 @@ class Steps(Registered):
         self._opt_called = True  # torch's schedulers otherwise warn that step() was not called
 
     def _arguments(self, qk_logits, sync: bool) -> tuple[list, list[float], dict]:
-        """Binds the data that the next step reads. Returns the gradients, the rates and the other
-        arguments."""
+        """Binds the data that the next step reads. Returns the gradients, the learning rates and
+        the other arguments."""
         with torch.no_grad(), ranks.on_device(self._device):
             try:
                 self._follow()

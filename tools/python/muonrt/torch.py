@@ -50,9 +50,9 @@ class Muon(Folders, Steps):
         "row_dims" (see muonrt.Param). Parameters are float32 or bfloat16, all in host memory or all on one
         CUDA device. DTensors (FSDP2, HSDP, TP) keep their placements. Parameters that need no gradient
         are ignored.
-    :param lr: learning rate of Muon. The default "scale_rule", "match_rms", scales Muon's updates to the size
-        of AdamW's. The rate then also applies to AdamW, and a rate that is tuned for AdamW fits. Default:
-        3e-4, or 0.02 with another "scale_rule".
+    :param lr: learning rate of Muon. The default "scale_rule", "match_rms", scales Muon's updates
+        to the size of AdamW's. The learning rate then also applies to AdamW, and a learning rate
+        that is tuned for AdamW fits. Default: 3e-4, or 0.02 with a different "scale_rule".
     :param adamw_lr: learning rate of AdamW. Default: lr. Required with a "scale_rule" other than "match_rms".
     :param weight_decay: weight decay of Muon. Default: 0.1.
     :param adamw_weight_decay: weight decay of AdamW. Default: 0.01.

@@ -309,8 +309,8 @@ struct Group {
 };
 
 /// The three option structs of muonrt_optimizer_create(). In Python all their fields, and those of
-/// muonrt_distributed_config_t, are keyword arguments on the same level. A field that a keyword
-/// sets has the same name in only one of the structs.
+/// muonrt_distributed_config_t, are keyword arguments on the same level. Each keyword names a field
+/// of only one of the structs.
 struct Options : muonrt_optimizer_options_t, muonrt_tuning_options_t, muonrt_debug_options_t {
   Options()
       : muonrt_optimizer_options_t(muonrt::options()),

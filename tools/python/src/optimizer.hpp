@@ -43,8 +43,8 @@ std::unique_ptr<CallerFunctions> caller_functions(Options& options,
                                                   const std::vector<Param*>& params,
                                                   const Place& place);
 
-/// Throws the Python exception of `error`. Its cause is the exception that one of the functions
-/// raised.
+/// Throws the Python exception for `error`. The cause of this exception is the exception that one
+/// of the functions raised.
 [[noreturn]] void raise_with_cause(const muonrt::Error& error, CallerFunctions& functions);
 
 /// Runs a collective call. If it fails after one of the caller's functions has raised an exception,
@@ -209,7 +209,7 @@ class Optimizer {
   Place place_;
   std::vector<Group> groups_;
   std::vector<int32_t> group_of_;  // index of each parameter's group
-  Rates rates_;                    // rates of the last step
+  Rates rates_;                    // learning rates of the last step
   std::vector<muonrt_dtype_t> grad_dtypes_, momentum_dtypes_;
   std::vector<std::vector<int64_t>> grad_shapes_;
   std::vector<bool> owners_hold_moments_;

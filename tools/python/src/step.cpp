@@ -9,11 +9,11 @@ namespace binding {
 namespace {
 
 /// Warns if the first step has moved a parameter far.
-/// @param lr  the rate of the parameter's group in this step.
+/// @param lr  the learning rate of the parameter's group in this step.
 void warn_of_large_update(const muonrt_step_report_t& report, const std::string& name, double lr) {
   const double ratio = report.large_update_ratio;
   char numbers[160];
-  // The size of the update is proportional to the rate.
+  // The size of the update is proportional to the learning rate.
   std::snprintf(numbers, sizeof numbers,
                 "%ld%% of its RMS, which is above 5%%; use a smaller learning rate instead of %g, "
                 "such as %.2g, which moves it by about 1%%",

@@ -228,7 +228,7 @@ GRID = {"dp": [[0, 4], [1, 5], [2, 6], [3, 7]], "fsdp": [[0, 2], [1, 3], [4, 6],
 def test_meshes_from_groups():
     mesh = muonrt.Mesh.from_groups(GRID)
     assert (mesh.shape, mesh.names, mesh.ranks) == ([2, 2, 2], ["dp", "fsdp", "tp"], list(range(8)))
-    # The group of each rank, in another order and with other ranks.
+    # The group of each rank, in a different order and with different ranks.
     turned = {n: [[7 - r for r in g] for g in GRID[n] for _ in g] for n in ("tp", "dp", "fsdp")}
     mesh = muonrt.Mesh.from_groups(turned)
     assert (mesh.names, mesh.ranks) == (["tp", "dp", "fsdp"], [7, 5, 3, 1, 6, 4, 2, 0])

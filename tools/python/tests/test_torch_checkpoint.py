@@ -175,7 +175,7 @@ def over_two(rank, size, loaded, wanted, momenta, saved):
     one.save(saved)
     shape = list(local_of(m.up.weight).shape)
     if rank == 1:
-        p = m.up.weight  # moves to memory of another size
+        p = m.up.weight  # moves to memory of a different size
         p._local_tensor = p._local_tensor[:1]
     with pytest.raises(muonrt.InvalidArgumentError, match="rank 1: param 'up.weight'.*shape"):
         one.save(saved)

@@ -152,7 +152,7 @@ def fails_on_one_rank(rank, size):
     m, one = sharded(size)
     inject(m, 0)
     if rank == 1:
-        p = m.up.weight  # moves to memory of another size
+        p = m.up.weight  # moves to memory of a different size
         p._local_tensor = p._local_tensor[:1]
 
     def phases():

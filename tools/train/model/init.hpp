@@ -12,9 +12,9 @@ namespace muonrt::train {
 ///
 /// Gains are 1. Token and position embeddings have standard deviation 0.1, which is as large as the
 /// output of a layer; with smaller or unequal values the model learned more slowly. The head has
-/// 0.02. Matrices have 0.02 sqrt(768 / in), which is GPT-2's value adapted to other widths. The two
-/// matrices of a layer that write to the residual stream (wo, w_down) are also divided by sqrt(2
-/// layers).
+/// the standard deviation 0.02. Matrices have 0.02 sqrt(768 / in), which is GPT-2's value adapted
+/// to other widths. The two matrices of a layer that write to the residual stream (wo, w_down) are
+/// also divided by sqrt(2 layers).
 void init_param(const Config& config, uint64_t seed, int64_t index, float* out);
 
 }  // namespace muonrt::train

@@ -12,16 +12,16 @@ namespace emulator::ptx {
 /// Returns whether the environment variable is set.
 bool runs();
 
-/// Begins a launch. Call it when a launch begins to run on this host thread, also if it is part of
-/// a graph.
+/// Begins a launch. Call it when a launch begins to run on this host thread, even if the launch is
+/// part of a graph.
 void begin_launch();
 
 /// Returns a function that runs a thread of a kernel.
 /// @param kernel        the function in the emulator's build, whose name selects the PTX.
 /// @param shared_bytes  the size that the launch sets; receives the size of a block's shared
 ///     memory.
-/// Throws std::runtime_error if no PTX contains the kernel, if its arguments have another size, or
-/// if it does not allow this number of threads.
+/// Throws a std::runtime_error if no PTX contains the kernel, if its arguments have a different
+/// size, or if it does not allow this number of threads.
 std::function<void()> prepare(const void* kernel, const Passed& passed, unsigned threads,
                               size_t& shared_bytes);
 

@@ -28,7 +28,7 @@ Epoch now(bool atomic);
 /// thread.
 bool is_over(const Epoch& e);
 
-/// Records that the running thread accesses shared memory of a block.
+/// Records that the running thread accesses a block's shared memory.
 void access(unsigned block, size_t offset, size_t bytes, Access access);
 
 /// Records a write by a bulk copy of the running thread. Threads that have waited for the phase of

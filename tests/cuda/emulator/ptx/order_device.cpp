@@ -32,7 +32,7 @@ std::unordered_map<uint64_t, Line>& lines() {
 }
 
 /// Returns whether an access is ordered before the current access of the running thread. Accesses
-/// of other clusters are not, because no thread can observe that they are complete.
+/// of other clusters are not ordered, because no thread can observe that they are complete.
 bool before(const Mark& m) {
   return m.cluster == 0 || (m.cluster == cluster_number() && is_over(m.epoch));
 }

@@ -6,7 +6,7 @@
 namespace emulator::ptx {
 
 /// The bits from this one on select the block to which an address in shared memory belongs. It is
-/// the block of the thread, or a block from `mapa`.
+/// the thread's own block, or a block that `mapa` has selected.
 constexpr int kRankShift = 24;
 
 struct SharedRange {

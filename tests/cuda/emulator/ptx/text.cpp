@@ -21,7 +21,7 @@ std::string trimmed(std::string_view text) {
   return std::string(text.substr(first, text.find_last_not_of(kBlank) - first + 1));
 }
 
-/// Returns the words between blanks and `separators`.
+/// Splits the text at blanks and at the characters in `separators`, and returns the words.
 std::vector<std::string> words(std::string_view text, std::string_view separators) {
   std::vector<std::string> found;
   std::string word;

@@ -98,7 +98,7 @@ void barrier_expect(Thread& t, const Instruction& i) {
   order::arrived(barrier);
   muonrt::cuda::mbarrier_arrive_expect_tx(barrier, t.get<uint32_t>(i.at[2]));
 }
-/// Waits until the phase has ended. The instruction may return earlier, but need not.
+/// Waits until the phase has ended. The real instruction may also return earlier.
 void barrier_try(Thread& t, const Instruction& i) {
   uint64_t* const barrier = barrier_in(barrier_at(t, i.at[1]));
   require(t.get<uint32_t>(i.at[2]) <= 1, "a parity other than 0 and 1");
@@ -228,8 +228,8 @@ void note_mn_operand(uint64_t descriptor, int cols) {
       order::product_read(shared_range(muonrt::cuda::swizzled_address(chunk), 16).offset, 16);
     }
 }
-/// Records the part of an operand that a product reads. It consists of rows of 32 bytes, which the
-/// descriptor specifies.
+/// Records the part of an operand that a product reads. The descriptor specifies this part, which
+/// consists of rows of 32 bytes.
 void note_operand(uint64_t descriptor, int rows) {
   const auto start = static_cast<uint32_t>(descriptor & 0x3fff) << 4;
   const auto group_stride = static_cast<uint32_t>(descriptor >> 32 & 0x3fff) << 4;

@@ -19,7 +19,7 @@ inline uint32_t shared_address(const void* memory) {
 }
 
 /// The 16-byte rows of a block's shared memory that its threads have accessed with the instructions
-/// below and without a later fence for bulk copies.
+/// below and have not yet fenced for bulk copies.
 class Unfenced {
  public:
   void touch(size_t thread, uint32_t row) {

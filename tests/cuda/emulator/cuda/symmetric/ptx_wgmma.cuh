@@ -31,8 +31,8 @@ inline PendingProducts& pending_products() {
   return of_thread[emulator::thread_in_cluster()];
 }
 
-/// Reads the 16 elements of a row of an operand, which its descriptor specifies. In `to`, the
-/// elements are `apart` elements apart.
+/// Reads the 16 elements of one row of the operand that `descriptor` describes. In `to`, they are
+/// stored `apart` elements apart.
 template <DType kElement>
 void read_row(float* to, size_t apart, const unsigned char* memory, uint64_t descriptor, int row) {
   const auto start = static_cast<uint32_t>(descriptor & 0x3fff) << 4;
