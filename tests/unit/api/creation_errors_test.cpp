@@ -186,7 +186,7 @@ TEST_CASE("creation: machine is a name or a profile, which the ranks compare", "
   CHECK_THAT(create("hosts", "hosts", MUONRT_DEVICE_HOST),
              Contains("options: machine is 'hosts', but must be one of a100, b200, h100") &&
                  Contains("the nearest name is 'host'"));
-  CHECK_THAT(create("H200", "H200", MUONRT_DEVICE_HOST), Contains("the nearest name is 'h200'"));
+  CHECK_THAT(create("h20", "h20", MUONRT_DEVICE_HOST), Contains("the nearest name is 'h200'"));
   CHECK_THAT(create("h100", "h100", MUONRT_DEVICE_HOST),
              Contains("options: machine 'h100' is a GPU, but device is MUONRT_DEVICE_HOST"));
   CHECK_THAT(create("{}", "{}", MUONRT_DEVICE_HOST),
