@@ -137,7 +137,8 @@ typedef struct muonrt_tuning_options {
 
   /**
    * Number of chunks (groups of matrices) that may be in flight at the same time, 1 to 64. If
-   * `distributed` is set, its `prefetch_count` replaces this field. Default: 3.
+   * `distributed` is set, its `prefetch_count` replaces this field. A single rank always uses 1,
+   * because it exchanges nothing. Default: 3.
    */
   int32_t window;
 

@@ -116,7 +116,8 @@ Problem make_problem(const OptimizerSettings& settings, const std::vector<Newton
   problem.options.world = world;
   problem.options.transport_dtype = settings.transport_dtype;
   problem.options.chunk_bytes = settings.serial ? 1 : settings.chunk_bytes;
-  problem.options.window = settings.window;
+  // A single rank exchanges nothing that other chunks could hide.
+  problem.options.window = world == 1 ? 1 : settings.window;
   problem.options.serial = settings.serial;
   problem.options.commit = settings.commit;
   problem.options.replica_mode = settings.replica_mode;
