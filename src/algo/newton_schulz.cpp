@@ -283,8 +283,9 @@ FormChoice permitted_form(const NewtonSchulz& settings, FormChoice wish) {
     return wish;
   }
   require_headroom(settings.list, settings.iteration);
-  // An f32 product takes twice the time of a bf16 product, which the fewer FLOPs of the Gram form
-  // make up for only in matrices with an aspect ratio above 4.
+  // An f32 product takes twice the time of a bf16 product. Up to an aspect ratio of about 4, the
+  // fewer FLOPs of the Gram form do not make up for this. For longer matrices, which are rare, the
+  // caller can choose the Gram form.
   if (settings.iteration == DType::kBF16 && settings.gram_iteration == DType::kF32)
     return FormChoice::kStandard;
   // With a restart before every step, the Gram form is identical to the standard form.

@@ -111,14 +111,16 @@ void check_counts(std::span<const Product> products) {
 
 void HostOps::multiply(Stream& stream, std::span<const Product> products) {
   check_counts(products);
-  for (const Product& product : products)
+  for (const Product& product : products) {
+    if (product.c.count == 0 || product.c.rows == 0 || product.c.cols == 0) continue;
     host_stream(stream).enqueue(Task([product, this] { multiply_now(product); }));
+  }
 }
 
 bool HostOps::multiply_by_matrix(Stream& stream, std::span<const Product> products) {
   int64_t count = 0;
   for (const Product& p : products) {
-    if (!is_small(p.c.rows, p.c.cols, p.a.cols)) return false;
+    if (p.c.rows == 0 || p.c.cols == 0 || !is_small(p.c.rows, p.c.cols, p.a.cols)) return false;
     count = std::max(count, p.c.count);
   }
   if (count <= 1 || (pool_.threads() > 1 && workers_.empty())) return false;

@@ -154,7 +154,9 @@ Problem make_problem(const OptimizerSettings& settings, const std::vector<Newton
       const auto [rows, cols] = outputs_and_inputs(p);
       spec.form = form_of(methods[p.group], p, g);
       spec.gram_restarts = methods[p.group].gram_restarts;
-      spec.iteration_dtype = methods[p.group].iteration;
+      // With kAuto, both forms have products of the same rate.
+      spec.iteration_dtype = methods[p.group].iteration_of(
+          spec.form == FormChoice::kGram ? Form::kGram : Form::kStandard);
       spec.update_scale = update_scale(g.scale_rule, g.scale_factor * p.lr_factor, rows, cols);
       spec.transposed = p.transposed;
       spec.decay_scale = decay_scale(g.weight_decay_kind, p.lr_factor);

@@ -24,10 +24,13 @@ OptimizerSettings OptimizerSettings::defaults(DeviceKind kind) {
 
 MachineProfile machine_of(const OptimizerSettings& settings) {
   const bool cuda = settings.device == DeviceKind::kCuda;
-  MachineProfile out = find_profile(!settings.machine.empty() ? settings.machine
-                                    : cuda                    ? "h100"
-                                                              : "host",
-                                    "options: machine");
+  const std::string machine = !settings.machine.empty() ? settings.machine : cuda ? "h100" : "host";
+  MachineProfile out;
+  try {
+    out = find_profile(machine, "options: machine");
+  } catch (const Error& e) {  // its text is an argument, so CORRUPT would be misleading
+    throw Error(e.status() == Status::kCorrupt ? kInvalidArg : e.status(), e.message());
+  }
   MUONRT_REQUIRE(out.gpu == cuda, kInvalidArg, "options: machine '", out.name,
                  out.gpu ? "' is a GPU, but device is MUONRT_DEVICE_HOST"
                          : "' has no GPU, but device is MUONRT_DEVICE_CUDA",

@@ -245,7 +245,7 @@ std::vector<std::vector<int32_t>> holders_of_matrices(const ParamSettings& p, in
 void assign_owners(OptimizerSettings& settings, int world);
 
 /// Returns the profile of `machine`, which is "host" or "h100" by default.
-/// Errors: those of find_profile(), and INVALID_ARGUMENT if it has another kind of device.
+/// Errors: INVALID_ARGUMENT if the profile is unknown or invalid, or is of a different device kind.
 MachineProfile machine_of(const OptimizerSettings& settings);
 
 /// Checks everything that a rank can check without the other ranks.

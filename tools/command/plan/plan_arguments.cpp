@@ -126,7 +126,8 @@ void add_settings(CLI::App* command, PlanArguments& a) {
       ->add_option("--chunk-bytes", a.chunk_bytes,
                    "budget of a chunk at an owner (default 64 MiB on the host, 256 MiB on a GPU)")
       ->check(positive());
-  command->add_option("--window", a.window, "chunks in flight (default 3)")
+  command
+      ->add_option("--window", a.window, "chunks in flight (default 3; on a single rank always 1)")
       ->check(CLI::Range(1, 64));
   choice("--commit", a.commit, kCommits, "atomic or eager (default atomic)");
   choice(
