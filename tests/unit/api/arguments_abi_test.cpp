@@ -290,7 +290,9 @@ TEST_CASE("arguments: fields of tuning and debug options take effect", "[unit][a
   };
   a.tuning.distributed = nullptr;  // otherwise its prefetch_count would replace window
   const std::string plan = create().describe_plan(MUONRT_FORMAT_JSON);
-  a.tuning.window = 5;
+  a.tuning.window = 5;  // a single rank always has one chunk in flight
+  CHECK(create().describe_plan(MUONRT_FORMAT_JSON) == plan);
+  a.tuning.max_peers = 5;
   CHECK(create().describe_plan(MUONRT_FORMAT_JSON) != plan);
 
   muonrt::Optimizer silent = create();
