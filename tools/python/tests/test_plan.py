@@ -37,7 +37,8 @@ def test_a_dict_of_shapes_is_planned_without_ranks():
                                       and k not in ("sent_bytes", "received_bytes", "total_bytes"))
     assert "16 ranks; 10 matrices" in str(plan) and "... 4 more" in plan.describe(max_rows=1)
     gpu = muonrt.plan(SHAPES, {"fsdp": 4}, device="cuda", muon={"coefficients": "keller_jordan"})
-    assert gpu.rank(0)["scratch_bytes"] != muonrt.plan(SHAPES, {"fsdp": 4}).rank(0)["scratch_bytes"]
+    host = muonrt.plan(SHAPES, {"fsdp": 4}, iteration_dtype="float32")  # not the default of every processor
+    assert gpu.rank(0)["scratch_bytes"] != host.rank(0)["scratch_bytes"]
 
 
 def test_the_plan_of_an_optimizer_is_the_same():
@@ -113,7 +114,7 @@ def test_the_machine_of_replica_mode_auto():
     file = pathlib.Path(__file__).parents[2] / "machines/host.json"
     assert mode() == mode(machine="host") == mode(machine=str(file)) == mode(machine=file.read_text())
     assert mode(device="cuda") == mode(machine="h100")
-    slow = file.read_text().replace('"general": 74e9', '"general": 7e9')
+    slow = file.read_text().replace('"general": 31e9', '"general": 3e9')
     assert mode()[2] < mode(machine=slow)[2]
     for name, text in (("hots", "machine is 'hots', but must be one of a100.*the nearest name is 'host'"),
                        ("{}", "machine: name is missing"), (3, "machine is 3; pass a str")):
