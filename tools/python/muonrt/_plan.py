@@ -57,6 +57,8 @@ def plan(model: "Mapping[str, Sequence[int]] | Any", mesh: "str | Mapping[str, i
 
 def _machine(given: str) -> tuple[str, str]:
     """The name or the JSON text of a machine, and its device."""
+    if not isinstance(given, str):
+        raise TypeError(f"machine is {given!r}; pass a str")
     given = _machine_text(given)
     if not given.lstrip().startswith("{"):
         return given, "host" if given == "host" else "cuda"

@@ -117,13 +117,17 @@ def test_the_machine_of_replica_mode_auto():
     slow = file.read_text().replace('"general": 31e9', '"general": 3e9')
     assert mode()[2] < mode(machine=slow)[2]
     for name, text in (("hots", "machine is 'hots', but must be one of a100.*the nearest name is 'host'"),
-                       ("{}", "machine: name is missing"), (3, "machine is 3; pass a str")):
+                       ("{}", "machine: name is missing")):
         with pytest.raises(muonrt.InvalidArgumentError, match=text):
-            muonrt.Plan([], [], machine=name)
-    with pytest.raises(muonrt.InvalidArgumentError, match="'h200' is a GPU, but device is MUONRT_DEVICE_HOST"):
+            muonrt.plan(SHAPES, "fsdp=8", machine=name)
+    with pytest.raises(muonrt.InvalidArgumentError, match="'h200' is a GPU, but device is 'host'"):
         muonrt.plan(SHAPES, "fsdp=8", machine="h200", device="host")
     with pytest.raises(muonrt.InvalidArgumentError, match="cannot be read"):
-        muonrt.Plan([], [], machine="/nowhere/machine.json")
+        muonrt.plan(SHAPES, "fsdp=8", machine="/nowhere/machine.json")
+    with pytest.raises(TypeError, match="machine is 3; pass a str"):
+        muonrt.plan(SHAPES, "fsdp=8", machine=3)
+    with pytest.raises(muonrt.InvalidArgumentError, match="machine is 3; pass a str"):
+        muonrt.Plan([], [], machine=3)
 
 
 def test_a_profile_is_a_file_or_its_text():
