@@ -279,7 +279,7 @@ TEST_CASE("replicas: the cost model reads rates by size, dtype and link",
   CHECK(seconds(4).first == Approx(cost / 2e9 + once_bytes / 1e6));
   for (ParamSpec& spec : p.params) spec.iteration_dtype = DType::kF32;
   CHECK(seconds(4).first == Approx(cost / 5e8 + once_bytes / 1e6));
-  // Exchanges of several chunks hide behind products, except the first gather and the last return.
+  // Exchanges of several chunks overlap with products, except the first gather and the last return.
   for (const char* name : {"c", "d", "e", "f"})
     plan_case::add(p, placed(name, on, {64, 64}, {kR, kS}));
   p.options.chunk_bytes = 64 * 64 * 2;
