@@ -267,7 +267,7 @@ class TiledProduct {
 }  // namespace
 
 const TileKernel& default_kernel() {
-  for (const TileKernel* kernel : {avx512_kernel(), onednn_kernel()})
+  for (const TileKernel* kernel : {vector_kernel(best_isa()), onednn_kernel()})
     if (kernel != nullptr) return *kernel;
   return portable_kernel();
 }

@@ -5,11 +5,12 @@
 #include <string>
 
 #include "base/dtype.hpp"
+#include "host/isa.hpp"
 
 namespace muonrt::host {
 
 // The interface between the grid of tiles (gemm.cpp) and the code that computes a single tile:
-// vectors of AVX-512, oneDNN, or portable loops.
+// vectors of AVX2 or AVX-512, oneDNN, or portable loops.
 
 /// The largest number of rows or columns of a tile of a small or symmetric product.
 inline constexpr int64_t kSmallTile = 128;
@@ -53,7 +54,7 @@ class PanelProduct {
 class TileKernel {
  public:
   virtual ~TileKernel() = default;
-  /// Returns a short name for tables: "avx512", "onednn" or "portable".
+  /// Returns a short name for tables: "avx512", "avx2", "onednn" or "portable".
   virtual const char* name() const = 0;
   /// Returns the name, version and instruction set. Two processes with equal identities compute
   /// bitwise identical results.
@@ -72,9 +73,10 @@ class TileKernel {
 /// Returns the oneDNN kernel, or null if it is not built in or cannot be used on this machine.
 const TileKernel* onednn_kernel();
 
-/// Returns the kernel for AVX-512, or null if this machine does not support it. On a machine with
-/// AMX it computes bf16 products with oneDNN, if oneDNN is available.
-const TileKernel* avx512_kernel();
+/// Returns the kernel for AVX2 or AVX-512, or null if this machine does not support the instruction
+/// set. The kernel for AVX2, and that for AVX-512 on a machine with AMX, compute bf16 products with
+/// oneDNN, if oneDNN is available.
+const TileKernel* vector_kernel(Isa isa);
 
 /// Returns the portable kernel, which is always available and gives bitwise identical results on
 /// every machine.

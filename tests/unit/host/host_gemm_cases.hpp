@@ -20,6 +20,7 @@ using muonrt::bf16;
 using muonrt::DType;
 using muonrt::host::GemmArgs;
 using muonrt::host::GemmScratch;
+using muonrt::host::Isa;
 using muonrt::host::MatrixRef;
 using muonrt::host::PanelProduct;
 using muonrt::host::PanelShape;
@@ -164,7 +165,8 @@ inline std::vector<const TileKernel*> kernels() {
   std::vector<const TileKernel*> list{&muonrt::host::portable_kernel()};
   const TileKernel* const library = muonrt::host::onednn_kernel();
   if (library != nullptr) list.push_back(library);
-  if (const TileKernel* vectors = muonrt::host::avx512_kernel()) list.push_back(vectors);
+  for (const Isa isa : {Isa::kAvx2, Isa::kAvx512})
+    if (const TileKernel* vectors = muonrt::host::vector_kernel(isa)) list.push_back(vectors);
   if (list.back()->supports_bf16()) {
     static const Widened widened(*list.back());
     list.push_back(&widened);
