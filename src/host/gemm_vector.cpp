@@ -114,8 +114,8 @@ struct Avx2 {
         b[v] = _mm256_loadu_ps(reinterpret_cast<const float*>(strip) + v * kLanes);
 #pragma GCC unroll 6
       for (int r = 0; r < kHeight; ++r) {
-        const __m256 a = _mm256_broadcast_ss(
-            reinterpret_cast<const float*>(block.a + r * block.a_bytes) + k);
+        const __m256 a =
+            _mm256_broadcast_ss(reinterpret_cast<const float*>(block.a + r * block.a_bytes) + k);
 #pragma GCC unroll 2
         for (int v = 0; v < kVectors; ++v) sum[r][v] = _mm256_fmadd_ps(a, b[v], sum[r][v]);
       }
@@ -149,7 +149,8 @@ constexpr int64_t kStripCols = 2 * V::kLanes;
 template <class V, bool kBf16, int kVectors>
 constexpr auto kMultiply = []<int... i>(std::integer_sequence<int, i...>) {
   return std::array<Multiply, sizeof...(i)>{V::template multiply<kBf16, i + 1, kVectors>...};
-}(std::make_integer_sequence<int, V::kBlockRows>());
+}
+(std::make_integer_sequence<int, V::kBlockRows>());
 
 /// Packs the columns of one strip from a B that is stored as cols x depth.
 template <class V>
@@ -232,10 +233,10 @@ class VectorPanel final : public PanelProduct {
       const int64_t cols = std::min(kStrip, shape_.cols - j);
       if (shape_.transpose_b) {
         run_pass<PackTransposed<V>>(V::kIsa, from + j * shape_.b_ld * size, shape_.b_ld * size,
-                                 cols, shape_.depth * size, to);
+                                    cols, shape_.depth * size, to);
       } else if (bf16_) {
         run_pass<PackPairs<V>>(V::kIsa, reinterpret_cast<const uint16_t*>(from) + j, shape_.b_ld,
-                            cols, shape_.depth, to);
+                               cols, shape_.depth, to);
       } else {
         for (int64_t k = 0; k < shape_.depth; ++k)
           std::memcpy(to + k * kStrip, from + (k * shape_.b_ld + j) * 4,

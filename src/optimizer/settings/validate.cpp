@@ -254,7 +254,7 @@ void validate(const GroupSettings& g, const std::string& who) {
                  g.update_every, ", but Muon updates in every step; set it to 1");
   MUONRT_REQUIRE(!adamw || g.normuon_axis == NormuonAxis::kOff, kInvalidArg, who,
                  ": normuon_axis is ", static_cast<int32_t>(g.normuon_axis),
-                 ", but AdamW has no matrices; set it to MUONRT_NORMUON_AXIS_OFF");
+                 ", but AdamW has no matrices; set it to MUONRT_NORMUON_OFF");
   MUONRT_REQUIRE(g.normuon_axis == NormuonAxis::kOff || g.blocks.period == 1, Status::kNotSupported,
                  who, ": normuon_axis is set with block_period ", g.blocks.period,
                  ", but the rows of a block are not those of the matrix; use one of them");
