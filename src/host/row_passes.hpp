@@ -2,12 +2,15 @@
 
 #include <bit>
 #include <cstdint>
+#include <cstring>
+#include <type_traits>
 
 #include "backend/scalars.hpp"
 #include "backend/update_rules.hpp"
 #include "backend/weight_bits.hpp"
 #include "base/dtype.hpp"
 #include "host/isa.hpp"
+#include "host/transpose.hpp"
 
 // The inner loops over n consecutive elements. The result for an element does not depend on other
 // elements, so a row may be divided anywhere. The arrays in one call must not overlap.
@@ -23,11 +26,20 @@ inline constexpr int32_t kEndOfFinite<bf16> = 0x7f7f8000;
 template <>
 inline constexpr int32_t kEndOfFinite<f16> = 0x477ff000;
 
-/// Returns 1 if x is infinite or NaN when it is stored as T.
-template <class T>
-MUONRT_ALWAYS_INLINE uint32_t not_finite_as(float x) {
-  return (std::bit_cast<int32_t>(x) & 0x7fffffff) >= kEndOfFinite<T>;
-}
+/// The largest magnitude of the elements of a pass, as the bits of an f32. These bits are ordered
+/// as the magnitudes are, and those of NaN are above those of infinity.
+struct LargestBits {
+  int32_t bits = 0;
+  MUONRT_ALWAYS_INLINE void add(float x) {
+    const int32_t magnitude = std::bit_cast<int32_t>(x) & 0x7fffffff;
+    bits = magnitude > bits ? magnitude : bits;
+  }
+  /// Returns 1 if an element is infinite or NaN when it is stored as T.
+  template <class T>
+  MUONRT_ALWAYS_INLINE uint32_t not_finite_as() const {
+    return bits >= kEndOfFinite<T>;
+  }
+};
 
 /// out <- cast(direction). Does not write the momentum.
 /// @return  bit 0 is set if a value in `out` is non-finite, which every non-finite gradient or
@@ -39,14 +51,14 @@ struct DirectionPass {
                                            Element* __restrict out, int64_t n,
                                            const MuonScalars* scalars) {
     const MuonScalars s = *scalars;
-    uint32_t bad = 0;
+    LargestBits largest;
     for (int64_t i = 0; i < n; ++i) {
       const float g = to_f32(grad[i]) * s.grad_scale;
       const float u = direction(next_momentum(to_f32(momentum[i]), g, s), g, s);
-      bad |= not_finite_as<Element>(u) | not_finite_as<float>(u) << 1;
+      largest.add(u);
       out[i] = from_f32<Element>(u);
     }
-    return bad;
+    return largest.not_finite_as<Element>() | largest.not_finite_as<float>() << 1;
   }
 };
 
@@ -106,14 +118,14 @@ struct AdamValuePass {
                                            const float* __restrict grad, Element* __restrict out,
                                            int64_t n, const AdamScalars* scalars) {
     const AdamScalars s = *scalars;
-    uint32_t bad = 0;
+    LargestBits largest;
     for (int64_t i = 0; i < n; ++i) {
       float m = first[i], v = second[i];
       const float g = grad[i] * s.grad_scale;
-      bad |= not_finite_as<float>(g * g);
+      largest.add(g * g);
       out[i] = from_f32<Element>(adamw_update(weight[i], g, m, v, s));
     }
-    return bad;
+    return largest.not_finite_as<float>();
   }
 };
 
@@ -143,14 +155,14 @@ struct JoinPass {
 struct SplitPass {
   static MUONRT_ALWAYS_INLINE uint32_t run(const float* __restrict in, bf16* __restrict high,
                                            uint16_t* __restrict low, int64_t n) {
-    uint32_t bad = 0;
+    LargestBits largest;
     for (int64_t i = 0; i < n; ++i) {
       const SplitWeight w = split_updated(in[i]);
-      bad |= not_finite_as<bf16>(in[i]);
+      largest.add(in[i]);
       high[i].bits = w.high;
       low[i] = w.low;
     }
-    return bad;
+    return largest.not_finite_as<bf16>();
   }
 };
 
@@ -177,12 +189,12 @@ struct StochasticPass {
 template <class T, bool kSquare>
 struct ScanPass {
   static MUONRT_ALWAYS_INLINE uint32_t run(const T* __restrict values, float scale, int64_t n) {
-    uint32_t bad = 0;
+    LargestBits largest;
     for (int64_t i = 0; i < n; ++i) {
       const float x = to_f32(values[i]) * scale;
-      bad |= not_finite_as<float>(kSquare ? x * x : x);
+      largest.add(kSquare ? x * x : x);
     }
-    return bad;
+    return largest.not_finite_as<float>();
   }
 };
 
@@ -202,13 +214,17 @@ template <class From, class To>
 struct CastPass {
   static MUONRT_ALWAYS_INLINE uint32_t run(const From* __restrict in, To* __restrict out,
                                            int64_t n) {
-    uint32_t bad = 0;
+    LargestBits largest;
     for (int64_t i = 0; i < n; ++i) {
       const float x = to_f32(in[i]);
-      out[i] = from_f32<To>(x);
-      bad |= not_finite_as<To>(x);  // must be last, or GCC 14 does not vectorize the loop
+      if constexpr (std::is_same_v<From, To>) {
+        out[i] = in[i];
+      } else {
+        out[i] = from_f32<To>(x);
+      }
+      largest.add(x);  // must be last, or GCC 14 does not vectorize the loop
     }
-    return bad;
+    return largest.not_finite_as<To>();
   }
 };
 
@@ -216,25 +232,64 @@ struct CastPass {
 /// Returns 1 if a value in `out` is non-finite.
 template <class From, class To>
 struct TransposePass {
-  static constexpr int64_t kTile = 32;
   static MUONRT_ALWAYS_INLINE uint32_t run(const From* __restrict in, int64_t in_ld,
                                            To* __restrict out, int64_t out_ld, int64_t rows,
                                            int64_t cols) {
-    To tile[kTile][kTile];
     uint32_t bad = 0;
-    for (int64_t r = 0; r < rows; r += kTile) {
-      const int64_t height = rows - r < kTile ? rows - r : kTile;
+    for (int64_t begin = 0; begin < rows; begin += kBand) {
+      const int64_t end = rows - begin < kBand ? rows : begin + kBand;
       for (int64_t c = 0; c < cols; c += kTile) {
-        const int64_t width = cols - c < kTile ? cols - c : kTile;
-        for (int64_t i = 0; i < height; ++i)
-          bad |= CastPass<From, To>::run(in + (r + i) * in_ld + c, tile[i], width);
-        for (int64_t j = 0; j < width; ++j) {
-          To* line = out + (c + j) * out_ld + r;
-          for (int64_t i = 0; i < height; ++i) line[i] = tile[i][j];
+        for (int64_t r = begin; r < end; r += kTile) {
+          const From* const from = in + r * in_ld + c;
+          To* const to = out + c * out_ld + r;
+          const int64_t height = end - r, width = cols - c;
+          bad |= height >= kTile && width >= kTile
+                     ? run_tile(from, in_ld, to, out_ld, kTile, kTile)
+                     : run_tile(from, in_ld, to, out_ld, height < kTile ? height : kTile,
+                                width < kTile ? width : kTile);
         }
       }
     }
     return bad;
+  }
+
+ private:
+  static constexpr int kTile = 32, kSquare = 8;
+  /// Rows whose tiles are processed one after the other in each column of tiles, because the rows
+  /// of `out` are on different pages.
+  static constexpr int64_t kBand = 128;
+  using Tile = To[kTile][kTile];
+  using Row =
+      typename VectorOf<std::conditional_t<sizeof(To) == 2, uint16_t, uint32_t>, kSquare>::type;
+
+  /// @param rows, cols  at most kTile; constants for most tiles, so that the loops are unrolled.
+  static MUONRT_ALWAYS_INLINE uint32_t run_tile(const From* in, int64_t in_ld, To* out,
+                                                int64_t out_ld, int64_t rows, int64_t cols) {
+    Tile tile, transposed;
+    uint32_t bad = 0;
+    if (rows < kTile || cols < kTile) std::memset(static_cast<void*>(tile), 0, sizeof tile);
+    for (int64_t i = 0; i < rows; ++i)
+      bad |= CastPass<From, To>::run(in + i * in_ld, tile[i], cols);
+    for (int64_t i = 0; i < rows; ++i) __builtin_prefetch(in + i * in_ld + kTile);
+    transpose_tile(tile, transposed);
+    for (int64_t j = 0; j < cols; ++j)
+      std::memcpy(static_cast<void*>(out + j * out_ld), transposed[j],
+                  static_cast<size_t>(rows) * sizeof(To));
+    return bad;
+  }
+
+  static MUONRT_ALWAYS_INLINE void transpose_tile(const Tile& from, Tile& to) {
+    for (int i = 0; i < kTile; i += kSquare) {
+      for (int j = 0; j < kTile; j += kSquare) {
+        Row rows[kSquare];
+#pragma GCC unroll 8
+        for (int k = 0; k < kSquare; ++k) std::memcpy(&rows[k], &from[i + k][j], sizeof rows[k]);
+        transpose<kSquare>(rows);
+#pragma GCC unroll 8
+        for (int k = 0; k < kSquare; ++k)
+          std::memcpy(static_cast<void*>(&to[j + k][i]), &rows[k], sizeof rows[k]);
+      }
+    }
   }
 };
 
