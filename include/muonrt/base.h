@@ -18,7 +18,7 @@
  *     library fills a struct, it leaves these fields unchanged.
  *   - If the program was compiled with headers that are older than the library, the library
  *     accesses only the first `struct_size` bytes of a struct. Before version 1.0, it rejects a
- *     struct that is shorter than in its own headers with MUONRT_ERROR_INVALID_ARGUMENT; only
+ *     struct that is shorter than its own declaration with MUONRT_ERROR_INVALID_ARGUMENT; only
  *     muonrt_transport_t may be shorter. From version 1.0 on, it uses the defaults of the missing
  *     fields.
  *   - In an array of structs, the `struct_size` of the first element is the size of every element.

@@ -235,7 +235,8 @@ MUONRT_API muonrt_status_t muonrt_optimizer_save_begin(muonrt_optimizer_t* optim
 /**
  * Finishes a save that muonrt_optimizer_save_begin() has started.
  *
- * Waits until every rank has written its file, then makes the checkpoint the newest in the folder.
+ * Waits until every rank has written its file. Then the new checkpoint becomes the newest one in
+ * the folder.
  *
  * Threads: one at a time per optimizer. Collective: over the optimizer's ranks, between steps.
  * Blocking.
@@ -291,8 +292,8 @@ MUONRT_API muonrt_status_t muonrt_optimizer_save_wait(muonrt_optimizer_t* optimi
  *     belongs to a different model, and the message lists the differences; parameters that are not
  *     loaded do not have the values that they had when the checkpoint was saved; or converted
  *     momentum is not finite.
- *   - MUONRT_ERROR_NOT_SUPPORTED: the format of the checkpoint is not "muonrt checkpoint 1", the
- *     only one so far.
+ *   - MUONRT_ERROR_NOT_SUPPORTED: the format of the checkpoint is not "muonrt checkpoint 1", which
+ *     is the only format so far.
  *   - MUONRT_ERROR_MISMATCH: the ranks have different options, or read different manifests.
  *   - MUONRT_ERROR_INVALID_STATE: a save is in progress, or an earlier error has made the optimizer
  *     unusable.

@@ -123,13 +123,13 @@ MUONRT_API muonrt_status_t muonrt_comm_create_callbacks(muonrt_comm_t** comm,
  * Destroys a communicator.
  *
  * If another thread is inside a call on this communicator, muonrt_comm_destroy() waits until that
- * call has returned. To make it return early, use muonrt_comm_abort(). The caller's functions of
- * muonrt/transport.h must not destroy the communicator for which they are called. In this case the
- * communicator is not destroyed, and muonrt_get_last_error() returns the reason.
+ * call has returned. To make it return early, use muonrt_comm_abort(). A function of
+ * muonrt/transport.h that the caller implements must not destroy the communicator for which it is
+ * called. If it does, the call has no effect, and muonrt_get_last_error() returns the reason.
  *
- * A peer may be waiting for this rank. If the ranks are threads or are connected by TCP, the
- * operation of the peer returns MUONRT_ERROR_COMM. Over MPI and callbacks the peer may wait until
- * its timeout.
+ * If a peer is waiting for this rank, the effect depends on the transport. If the ranks are threads
+ * or are connected by TCP, the peer's operation returns MUONRT_ERROR_COMM. Over MPI and callbacks,
+ * the peer may wait until its timeout.
  *
  * Threads: one at a time per communicator. Collective: no.
  *

@@ -58,8 +58,9 @@ typedef struct muonrt_assign_info {
  * settings that control how these parts overlap.
  *
  * Call muonrt_distributed_config_init() first. Set `distributed` of muonrt_tuning_options_t to the
- * address of the struct. muonrt_optimizer_create() copies it. Three combinations of functions are
- * possible. muonrt_optimizer_create() returns MUONRT_ERROR_INVALID_ARGUMENT for all others:
+ * address of the struct. muonrt_optimizer_create() copies the struct. Three combinations of
+ * functions are possible. muonrt_optimizer_create() returns MUONRT_ERROR_INVALID_ARGUMENT for all
+ * others:
  *   - No function: only `async_parallelism` and `prefetch_count` have an effect.
  *   - Only `assign`: it selects the owners, and muonrt exchanges the data.
  *   - `assign`, `gather` and `redistribute`: the functions also exchange the data.
