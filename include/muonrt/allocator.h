@@ -1,7 +1,7 @@
 /**
  * @file muonrt/allocator.h
- * Functions that a program passes to muonrt to allocate the memory of an optimizer, for example
- * from a framework's caching allocator.
+ * Custom memory allocation: a program can pass functions to muonrt that allocate the memory of an
+ * optimizer, for example from a framework's caching allocator.
  */
 #ifndef MUONRT_ALLOCATOR_H
 #define MUONRT_ALLOCATOR_H
@@ -13,7 +13,7 @@ extern "C" {
 #endif
 
 /**
- * The functions that allocate and release memory on the optimizer's device.
+ * Functions that allocate and release memory on the optimizer's device.
  *
  * Call muonrt_allocator_init() first, then set both functions. Set `allocator` of
  * muonrt_tuning_options_t to the address of the struct. muonrt_optimizer_create() copies the
@@ -21,46 +21,50 @@ extern "C" {
  *
  * @par When muonrt calls the functions
  * muonrt_optimizer_create() calls `allocate` and `release`, and muonrt_optimizer_destroy() calls
- * `release`. Steps call neither, because they allocate no device memory. The functions run on the
- * thread that has called muonrt, and the optimizer's GPU is the current CUDA device of this thread.
- * The functions must not throw and must not call muonrt.
+ * `release`. A step calls neither function, because it allocates no device memory. The functions
+ * run on the thread that has called muonrt_optimizer_create() or muonrt_optimizer_destroy(), and
+ * the optimizer's GPU is then the current CUDA device of this thread. They must not throw and must
+ * not call muonrt.
  *
  * @par Streams
- * On CUDA, `stream` is a cudaStream_t that belongs to muonrt. Before muonrt uses new memory, it
- * waits for this stream, so `allocate` may be stream-ordered, like cudaMallocAsync(). Before
- * muonrt calls `release`, it waits for all streams of the optimizer, so the memory can be reused at
- * once.
+ * On CUDA, `stream` is a cudaStream_t that belongs to muonrt. After `allocate` returns, muonrt
+ * waits for this stream before it uses the memory, so `allocate` may be stream-ordered, like
+ * cudaMallocAsync(). Before muonrt calls `release`, it waits for all streams of the optimizer, so
+ * the memory can be reused immediately.
  *
  * @par Several GPUs in one process
  * If ranks of one process use different GPUs, each of these GPUs must have access to the memory of
  * the others, because NCCL and ranks that are threads read this memory directly. If the memory
  * comes from a CUDA memory pool, grant the access with cudaMemPoolSetAccess().
  *
- * For pinned host memory and for the memory of communicators (muonrt/nccl.h), muonrt does not call
- * these functions.
+ * muonrt does not call these functions for pinned host memory and for the memory of communicators
+ * (muonrt/nccl.h).
  */
 typedef struct muonrt_allocator {
   /** Size of the struct in bytes; set by muonrt_allocator_init(). */
   uint32_t struct_size;
 
-  /** Reserved; 0. */
+  /** Reserved; must be 0. */
   int32_t reserved;
 
-  /** The functions' first argument. Keep it until the optimizer is destroyed. Default: NULL. */
+  /**
+   * First argument of both functions; must stay valid until the optimizer is destroyed. Default:
+   * NULL.
+   */
   void* state;
 
   /**
    * Allocates `bytes` (> 0) bytes and returns their address, which must be a multiple of 256. The
    * memory must be on the CUDA device with the index `device`. On the host, `device` is -1 and
-   * `stream` is NULL. muonrt_optimizer_create() returns MUONRT_ERROR_OUT_OF_MEMORY on every rank if
-   * the function returns NULL, and MUONRT_ERROR_INVALID_ARGUMENT if the address is not a multiple
-   * of 256 or is not on this device. Required.
+   * `stream` is NULL. If the function returns NULL, muonrt_optimizer_create() returns
+   * MUONRT_ERROR_OUT_OF_MEMORY on every rank. If the address is not a multiple of 256 or is not on
+   * the device, it returns MUONRT_ERROR_INVALID_ARGUMENT. Required.
    */
   void* (*allocate)(void* state, int64_t bytes, int32_t device, void* stream);
 
   /**
    * Releases memory that `allocate` has returned. `bytes` and `device` have the same values as in
-   * the call of `allocate`. Required.
+   * the call to `allocate` that returned the memory. Required.
    */
   void (*release)(void* state, void* memory, int64_t bytes, int32_t device, void* stream);
 } muonrt_allocator_t;

@@ -1,48 +1,54 @@
 /**
  * @file muonrt/base.h
- * Definitions that all muonrt headers share: version, status codes, enums, error messages, the log.
+ * Definitions that all muonrt headers share: versions, status codes, enums, error messages and the
+ * log.
  *
- * All headers are C99, except muonrt/muonrt.hpp (C++17). Only muonrt/mpi_comm.h includes <mpi.h>.
- * No header includes headers of CUDA or NCCL.
+ * All headers are C99, except those with the suffix .hpp, which are C++17. Only muonrt/mpi_comm.h
+ * includes <mpi.h>. No header includes a CUDA or NCCL header.
  *
  * @par Structs with struct_size
  * Structs that may grow in later versions begin with `struct_size` and grow only at the end. Before
- * you set fields, call the struct's init macro, for example muonrt_transport_init(&transport). It
- * sets `struct_size` and every field to its default. The macro calls a function whose name ends in
- * `_sized`; language bindings call this function with the size of the struct that they declare.
- *   - If the program was compiled with headers that are newer than the library, fields that are
- *     unknown to the library must be zero, which is the value that the init macro sets. If such a
- *     field is not zero, the call returns MUONRT_ERROR_INVALID_ARGUMENT. When the library fills a
- *     struct, it leaves such fields unchanged.
+ * you set fields, call the struct's init macro, for example muonrt_transport_init(&transport). The
+ * macro sets `struct_size` and sets every other field to its default. It calls a function whose
+ * name ends in `_sized`. Language bindings call this function directly, with the size of the struct
+ * as they declare it.
+ *   - If the program was compiled with headers that are newer than the library, a struct may have
+ *     fields that the library does not know. These fields must keep the value zero, to which the
+ *     init macro sets them; otherwise the call returns MUONRT_ERROR_INVALID_ARGUMENT. When the
+ *     library fills a struct, it leaves these fields unchanged.
  *   - If the program was compiled with headers that are older than the library, the library
  *     accesses only the first `struct_size` bytes of a struct. Before version 1.0, it rejects a
- *     struct that is shorter than its own with MUONRT_ERROR_INVALID_ARGUMENT, except for
- *     muonrt_transport_t. From version 1.0 on, it uses the defaults of the missing fields.
+ *     struct that is shorter than its own declaration with MUONRT_ERROR_INVALID_ARGUMENT; only
+ *     muonrt_transport_t may be shorter. From version 1.0 on, it uses the defaults of the missing
+ *     fields.
  *   - In an array of structs, the `struct_size` of the first element is the size of every element.
  *
  * Fields named `reserved` must be 0.
  *
  * @par Enums
- * Each enum `muonrt_x` has a companion type `muonrt_x_t`, an int32_t, which struct fields use.
- * Function parameters have the type `enum muonrt_x`, so the compiler can report that a value
- * belongs to a different enum. Status codes always have the type muonrt_status_t, because a newer
- * library may return values that the program's headers do not declare. The number of an enum value
- * never changes.
+ * Each enum `muonrt_x` has a companion type `muonrt_x_t`, which is an int32_t. Struct fields have
+ * the companion type. Function parameters have the type `enum muonrt_x`, so the compiler can warn
+ * about a value of a different enum. Status codes always have the type muonrt_status_t, because a
+ * newer library may return values that the program's headers do not declare. The numeric value of
+ * an enumerator never changes.
  *
  * @par Threads and collective functions
  * Each function's comment states which threads may call it. "Threads: any" means any thread at any
  * time. "One at a time per optimizer" means that only one thread at a time may be inside a function
- * of the same optimizer. A collective function must be called on every rank that its comment names.
+ * of the same optimizer. A collective function must be called on all ranks that its comment names,
+ * because these ranks communicate in the call.
  *
  * @par Terms
  *   - The owner of a matrix is the rank that orthogonalizes it in a step. The owner gathers the
  *     matrix from the ranks that hold shards of it, and sends the update to them.
- *   - A replica is one complete copy of a tensor, held by one rank or, as shards, by several ranks.
- *   - A chunk is a group of matrices that are gathered, orthogonalized and returned together.
- *   - With its vote, each rank reports whether its part of a step was successful. The ranks add
- *     their votes. Only if all ranks report success do they commit the step, which means that they
- *     write the new parameters and state.
- *   - Master weights are f32 copies of bf16 parameters. Updates are added to the master weights.
+ *   - A replica is one complete copy of a tensor. One rank holds it, or several ranks hold its
+ *     shards.
+ *   - A chunk is a group of matrices that a step gathers, orthogonalizes and returns together.
+ *   - The ranks vote on each step: each rank reports whether its part of the step was successful.
+ *     If all ranks report success, they commit the step, which means that they write the new
+ *     parameters and state. Otherwise no rank commits it.
+ *   - Master weights are f32 copies of bf16 parameters. A step updates the master weights and sets
+ *     the parameters to their rounded values.
  *   - The state of a parameter is everything that the optimizer stores for it between steps:
  *     momentum, moments and master weights.
  */
@@ -52,7 +58,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/** Declares a function of the shared library; empty if MUONRT_STATIC is defined. */
+/** Marks a function that the shared library exports. Empty if MUONRT_STATIC is defined. */
 #if defined(__GNUC__) && !defined(MUONRT_STATIC)
 #define MUONRT_API __attribute__((visibility("default")))
 #else
@@ -68,12 +74,12 @@
 /** Patch version of these headers. */
 #define MUONRT_VERSION_PATCH 0
 
-/** ABI version, part of the soname. It changes only when the ABI changes incompatibly. */
+/** ABI version, which is part of the soname. It changes only if the ABI becomes incompatible. */
 #define MUONRT_ABI 0
 
 /**
- * True if these headers have at least the version major.minor.patch; also usable in `#if`.
- * muonrt_get_version() returns the version of the library at run time.
+ * True if the version of these headers is at least major.minor.patch. The macro can be used in
+ * `#if`. muonrt_get_version() returns the version of the library at run time.
  */
 #define MUONRT_VERSION_AT_LEAST(major, minor, patch)                                   \
   (MUONRT_VERSION_MAJOR * 10000 + MUONRT_VERSION_MINOR * 100 + MUONRT_VERSION_PATCH >= \
@@ -83,7 +89,7 @@
 extern "C" {
 #endif
 
-/** Result of a call, one of the values of enum muonrt_status. */
+/** Status code that a call returns: one of the values of enum muonrt_status. */
 typedef int32_t muonrt_status_t;
 enum muonrt_status {
   /** The call was successful. */
@@ -98,7 +104,7 @@ enum muonrt_status {
   /** An argument is invalid; the message names it. */
   MUONRT_ERROR_INVALID_ARGUMENT = 10,
 
-  /** The call is not allowed in the present state of the object or process. */
+  /** The call is not allowed in the current state of the object or the process. */
   MUONRT_ERROR_INVALID_STATE = 11,
 
   /** The build, the machine or the combination of options does not support the call. */
@@ -129,14 +135,14 @@ enum muonrt_status {
   MUONRT_ERROR_ABORTED = 52,
 
   /**
-   * A peer failed during the vote of a step. This rank has not committed the step, but other ranks
-   * may have; see muonrt/recover.h.
+   * A peer failed during the vote on a step. This rank has not committed the step, but other ranks
+   * may have committed it. muonrt/recover.h explains how to continue.
    */
   MUONRT_ERROR_UNDECIDED = 60,
 
   /**
-   * A step failed after its vote had passed, so the parameters may be partly updated. This is most
-   * likely with MUONRT_COMMIT_EAGER (muonrt/tuning.h).
+   * A step failed after the ranks had voted to commit it, so the parameters may be partly updated.
+   * This error is most likely with MUONRT_COMMIT_EAGER (muonrt/tuning.h).
    */
   MUONRT_ERROR_TORN = 61,
 
@@ -146,7 +152,7 @@ enum muonrt_status {
   /** The content of a file is damaged. */
   MUONRT_ERROR_CORRUPT = 71,
 
-  /** A bug in muonrt. Any function may return it; please report the message. */
+  /** A bug in muonrt. Any function may return this status; please report the message. */
   MUONRT_ERROR_INTERNAL = 90
 };
 
@@ -155,14 +161,14 @@ typedef int32_t muonrt_dtype_t;
 enum muonrt_dtype { MUONRT_DTYPE_F32 = 1, MUONRT_DTYPE_BF16 = 2, MUONRT_DTYPE_F16 = 3 };
 
 /**
- * A tensor in the caller's memory. The fields are those of DLPack's DLTensor, so you can cast a
- * pointer to a DLTensor to a pointer to this struct.
+ * A tensor in the caller's memory. The struct has the same fields as DLPack's DLTensor, so you can
+ * cast a pointer to a DLTensor to a pointer to this struct.
  */
 typedef struct muonrt_dltensor {
-  /** Start of the memory. The first element is `byte_offset` bytes after it. */
+  /** Start of the memory. The first element is `byte_offset` bytes after this address. */
   char* data;
 
-  /** 1: host, 2: CUDA, 3: pinned host memory, 13: CUDA managed memory. */
+  /** Type of the memory: 1 (host), 2 (CUDA), 3 (pinned host memory) or 13 (CUDA managed memory). */
   int32_t device_type;
 
   /** Index of the device. */
@@ -171,7 +177,7 @@ typedef struct muonrt_dltensor {
   /** Number of dimensions. */
   int32_t ndim;
 
-  /** 2: float, 4: bfloat. */
+  /** Type of the elements: 2 (float) or 4 (bfloat). */
   uint8_t type_code;
 
   /** Size of an element in bits. */
@@ -180,10 +186,10 @@ typedef struct muonrt_dltensor {
   /** Number of lanes; 1 for scalar elements. */
   uint16_t type_lanes;
 
-  /** `ndim` sizes. */
+  /** Sizes of the `ndim` dimensions. */
   int64_t* shape;
 
-  /** `ndim` strides in elements. NULL means row-major and contiguous. */
+  /** Strides of the `ndim` dimensions, in elements. NULL means row-major and contiguous. */
   int64_t* strides;
 
   /** Distance from `data` to the first element, in bytes. */
@@ -191,20 +197,22 @@ typedef struct muonrt_dltensor {
 } muonrt_dltensor_t;
 
 /**
- * The algorithm that updates a parameter. An optimizer never derives it from a name or shape;
- * muonrt/routing.h suggests one from the name.
+ * The role of a parameter: the algorithm that updates it. An optimizer never derives the role from
+ * the name or the shape, but the functions of muonrt/routing.h suggest a role for a name.
  */
 typedef int32_t muonrt_role_t;
 enum muonrt_role { MUONRT_ROLE_MUON = 1, MUONRT_ROLE_ADAMW = 2 };
 
-/** Whether NorMuon keeps one second moment per row or one per column of a matrix. */
+/**
+ * Whether NorMuon normalizes the rows or the columns of a matrix, with one second moment for each.
+ */
 typedef int32_t muonrt_normuon_axis_t;
 enum muonrt_normuon_axis {
   MUONRT_NORMUON_OFF = 0,
 
   /**
-   * One second moment per row, as in the NorMuon paper. NorMuon then has little effect on wide or
-   * square matrices.
+   * One second moment per row, as in the NorMuon paper. This has little effect on wide and square
+   * matrices, because their rows have about the same norm after orthogonalization.
    */
   MUONRT_NORMUON_ROWS = 1,
 
@@ -237,14 +245,14 @@ enum muonrt_qk_kind {
   MUONRT_QK_MLA_KEY_VALUE = 4,
 
   /**
-   * Fused QKV projection, stored group by group. A group contains the rows of its query heads, then
-   * of its key head, then of its value head.
+   * Fused QKV projection, stored group by group. A group consists of the rows of its query heads,
+   * followed by those of its key head and those of its value head.
    */
   MUONRT_QK_QKV = 5,
 
   /**
-   * Fused QKV projection: the rows of all query heads, then of all key heads, then of all value
-   * heads.
+   * Fused QKV projection, stored as three blocks: the rows of all query heads, those of all key
+   * heads, and those of all value heads.
    */
   MUONRT_QK_QKV_BLOCKS = 6,
 
@@ -259,36 +267,37 @@ enum muonrt_qk_kind {
  *
  * @param[in] status  A status code.
  *
- * @return The name, in static storage; "MUONRT_ERROR_UNKNOWN" if the library does not know the
- * code. Never NULL.
+ * @return The name, in static storage. If the library does not know the code, the name is
+ * "MUONRT_ERROR_UNKNOWN". Never NULL.
  */
 MUONRT_API const char* muonrt_status_get_name(muonrt_status_t status);
 
 /**
- * Returns the message of the calling thread's last call that returned an error or MUONRT_SKIPPED.
+ * Returns the error message of the calling thread. It describes the last call of this thread that
+ * returned an error or MUONRT_SKIPPED.
  *
  * Threads: any; each thread has its own message. Collective: no.
  *
- * @return The message, at most 4095 bytes; "" if there was no such call. Never NULL. The string is
- * valid until the thread calls another muonrt function.
+ * @return The message, at most 4095 bytes; "" if no call has returned an error or MUONRT_SKIPPED.
+ * Never NULL. The string is valid until the thread calls another muonrt function.
  */
 MUONRT_API const char* muonrt_get_last_error(void);
 
 /**
  * Sets the message that muonrt_get_last_error() returns in the calling thread.
  *
- * Use it in a library that extends muonrt with further functions, as muonrt_mpi does.
+ * Libraries that add functions to muonrt, such as muonrt_mpi, call it to report their errors.
  *
  * Threads: any. Collective: no.
  *
- * @param[in] status   The status to return.
+ * @param[in] status   The status that the function returns.
  * @param[in] message  The message; muonrt copies at most 4095 bytes. NULL means "".
  *
  * @return `status`.
  */
 MUONRT_API muonrt_status_t muonrt_set_last_error(muonrt_status_t status, const char* message);
 
-/** How important a log message is. */
+/** Importance of a log message. */
 typedef int32_t muonrt_log_level_t;
 enum muonrt_log_level {
   /** No messages. */
@@ -316,9 +325,9 @@ enum muonrt_log_level {
  * Receives a log message.
  *
  * The function runs on the thread that logs the message, which may be one of muonrt's threads. Only
- * one thread calls it at a time, and other threads that log wait for it, so it should return soon.
- * It must not call muonrt, throw, or end the thread, and it must not wait for a thread that is
- * inside a muonrt call.
+ * one thread calls the function at a time, and other threads that log a message wait meanwhile, so
+ * the function should return quickly. It must not call muonrt, throw, or end the thread. It must
+ * not wait for a thread that is inside a muonrt call, because that thread may be waiting for it.
  *
  * @param[in] state    The pointer that was passed to muonrt_set_log().
  * @param[in] level    The level of the message, MUONRT_LOG_ERROR to MUONRT_LOG_DEBUG.
@@ -331,19 +340,19 @@ typedef void (*muonrt_log_function_t)(void* state, enum muonrt_log_level level,
  * Sets the function that receives the log messages of this process. Without such a function muonrt
  * logs nothing, because muonrt itself never prints messages.
  *
- * The call replaces the previous function. Before it returns, it waits until other threads have
- * left the previous function. muonrt does not call the previous function afterwards, so you may
- * free the state of that function. A message that another thread logs during the call goes to one
- * of the two functions or is lost.
+ * The call replaces the previous function, and waits until other threads have left it. After the
+ * call has returned, muonrt does not call the previous function again, so you may free its state.
+ * If another thread logs a message during the call, the previous or the new function receives the
+ * message, or the message is lost.
  *
- * A child of `fork()` logs nothing until it calls this function.
+ * A child process that was created by `fork()` logs nothing until it calls muonrt_set_log().
  *
  * Threads: any. Collective: no.
  *
  * @param[in] function  The function; NULL to log nothing.
  * @param[in] state     The function's first argument; may be NULL.
- * @param[in] level     The least important level to log. For example, MUONRT_LOG_WARNING logs
- *                      warnings and errors.
+ * @param[in] level     The least important level to log. For example, with MUONRT_LOG_WARNING the
+ *                      function receives warnings and errors.
  *
  * @return MUONRT_OK, or
  *   - MUONRT_ERROR_INVALID_ARGUMENT: `level` is unknown;

@@ -1,11 +1,11 @@
 /**
  * @file muonrt/checkpoint.h
- * Checkpoints: functions that save the optimizer's state to a folder, and load it to resume
- * training.
+ * Checkpoints: functions that save the parameters and the optimizer's state to a folder, and load
+ * them to resume training.
  *
  * A checkpoint can be loaded on any number of ranks, with any mesh, placements and owners. It
- * consists of safetensors files with checksums and of a manifest in JSON, manifest.json.
- * muonrt/checkpoint_reader.h, which this header includes, has functions that read a checkpoint
+ * consists of safetensors files with checksums and of a JSON file, manifest.json, which describes
+ * them. This header includes muonrt/checkpoint_reader.h, which has functions that read a checkpoint
  * without an optimizer.
  *
  * @code
@@ -41,12 +41,12 @@ typedef struct muonrt_save_options {
    */
   int32_t without_params;
 
-  /** Number of checkpoints to keep in the folder, including this one; >= 1. Default: 1. */
+  /** Number of checkpoints to keep in the folder, including the new one; >= 1. Default: 1. */
   int64_t keep;
 
   /**
-   * 0 (default): reject a folder whose newest checkpoint belongs to a different model, which means
-   * that a parameter has a different name or shape. 1: replace that checkpoint.
+   * 0 (default): return an error if the newest checkpoint in the folder belongs to a different
+   * model, which means that a parameter has a different name or shape. 1: replace that checkpoint.
    */
   int32_t overwrite;
 
@@ -62,15 +62,15 @@ typedef struct muonrt_load_options {
   /**
    * 0 (default): load the parameters that the checkpoint contains, and compute the others from
    * their master weights. If the checkpoint contains neither for a parameter, the parameter must
-   * have the same values as when the checkpoint was saved. 1: leave all parameters unchanged; all
+   * have the same values as when the checkpoint was saved. 1: leave all parameters unchanged. All
    * of them must then have the same values as when the checkpoint was saved.
    */
   int32_t without_params;
 
   /**
    * 0 (default): reject a checkpoint whose parameters or kinds of state differ from the
-   * optimizer's. 1: ignore surplus entries, and initialize missing ones: moments and update counts
-   * with 0, master weights from the parameter.
+   * optimizer's. 1: ignore surplus entries of the checkpoint, and initialize the state that is
+   * missing in it: moments and update counts with 0, master weights from the parameter.
    */
   int32_t partial;
 
@@ -78,9 +78,9 @@ typedef struct muonrt_load_options {
   int32_t reserved;
 
   /**
-   * File name of a manifest in the folder, for example
-   * "manifest-0000000007-0000000000002000.json". Set it to load an older checkpoint that is still
-   * kept. Default: NULL, which loads the newest checkpoint.
+   * File name of a manifest in the folder, for example "manifest-0000000007-0000000000002000.json".
+   * Set this field to load an older checkpoint that the folder still holds. Default: NULL, which
+   * loads the newest checkpoint.
    */
   const char* manifest;
 } muonrt_load_options_t;
@@ -120,35 +120,37 @@ MUONRT_API void muonrt_load_options_init_sized(muonrt_load_options_t* options, u
  * The checkpoint contains the parameters, all state, the step number, the update counts, and the
  * seed and keys of stochastic rounding. If a parameter has f32 master weights, the checkpoint
  * usually contains only these, because muonrt_optimizer_load() can compute the parameter from them
- * with the rounding of a step. It contains both if the parameter differs from its rounded master
- * weights. `saved_param_bytes` of muonrt_counters_t is the number of bytes that the parameters add
- * to the checkpoint. With `without_params`, the checkpoint contains a hash of each parameter
- * instead.
+ * with the rounding of a step. If the parameter differs from its rounded master weights, the
+ * checkpoint contains both. `saved_param_bytes` of muonrt_counters_t is the number of bytes that
+ * the parameters add to the checkpoint. With `without_params`, the checkpoint contains a hash of
+ * each parameter instead.
  *
  * Each rank writes its part into one file in `folder`. Then rank 0 writes manifest.json under a
- * temporary name and renames it. Until the rename, the folder holds the previous checkpoint; after
- * it, the new one.
+ * temporary name and renames it. The rename replaces the previous checkpoint, so an interrupted
+ * save leaves the previous checkpoint intact.
  *
  * Threads: one at a time per optimizer. Collective: over the optimizer's ranks, between steps.
- * Blocking; each rank waits for the slowest, at most for `timeout_ms` of the optimizer's options.
+ * Blocking; each rank waits for all other ranks, but at most for `timeout_ms` of the optimizer's
+ * options.
  *
  * @par Rules
  *   - All ranks must see the same folder. The folder and its parents are created if they do not
  *     exist.
  *   - If the newest checkpoint in the folder belongs to a different model, the call returns an
  *     error; see `overwrite`.
- *   - The folder is locked while a checkpoint is saved. If another call, from any process, saves to
- *     the folder at the same time, it returns MUONRT_ERROR_IO. On a file system without locks this
- *     is not detected.
+ *   - The folder is locked while a checkpoint is saved. A second call that saves to the folder at
+ *     the same time returns MUONRT_ERROR_IO, even if it is made in a different process. On a file
+ *     system without locks, muonrt cannot detect the second call.
  *   - The next successful save removes the files that a failed save has left in the folder.
- *   - On CUDA, the save reads the state after all work that is already queued on the default
- *     stream. If a non-blocking stream writes parameters, synchronize that stream before the call.
+ *   - On CUDA, the save waits for the work that is already queued on the default stream. If a
+ *     non-blocking stream writes parameters, synchronize that stream before the call, because the
+ *     default stream does not wait for it.
  *
  * @param[in] optimizer  The optimizer.
  * @param[in] folder     Path of the folder.
  * @param[in] options    Options, equal on all ranks; NULL for the defaults.
  *
- * @return MUONRT_OK, or the same error on every rank; the message names the rank and the file.
+ * @return MUONRT_OK, or the same error on every rank. The message names the rank and the file.
  *   - MUONRT_ERROR_IO: a file could not be written, a rank does not see the files of rank 0, or
  *     another save has locked the folder.
  *   - MUONRT_ERROR_INVALID_ARGUMENT: an option is out of range, `folder` is NULL or empty, or the
@@ -159,14 +161,16 @@ MUONRT_API void muonrt_load_options_init_sized(muonrt_load_options_t* options, u
  *   - MUONRT_ERROR_INVALID_STATE: a moment is not finite; a second moment is below 0; moments are
  *     not zero although the step number is 0; a background save is in progress; or an earlier error
  *     has made the optimizer unusable.
- *   - MUONRT_ERROR_OUT_OF_MEMORY, _DEVICE: a rank has failed.
+ *   - MUONRT_ERROR_OUT_OF_MEMORY: a rank could not allocate memory.
+ *   - MUONRT_ERROR_DEVICE: a GPU reported an error.
  *   - MUONRT_ERROR_TIMEOUT: a rank did not take part before the timeout, or the work on its default
  *     stream did not finish.
  *   - MUONRT_ERROR_COMM, _ABORTED: the communicator has failed or was aborted.
  *
- * The optimizer is unchanged in every case. It may be unusable after MUONRT_ERROR_DEVICE, _COMM,
- * _TIMEOUT and _ABORTED, and remains usable after the other errors. After an error the folder holds
- * the previous checkpoint, or the new one if rank 0 failed after the rename of manifest.json.
+ * The call never changes parameters or state. The optimizer may be unusable after
+ * MUONRT_ERROR_DEVICE, _COMM, _TIMEOUT and _ABORTED; it remains usable after the other errors.
+ * After an error the folder holds the previous checkpoint, or the new one if rank 0 failed after
+ * the rename of manifest.json.
  */
 MUONRT_API muonrt_status_t muonrt_optimizer_save(muonrt_optimizer_t* optimizer, const char* folder,
                                                  const muonrt_save_options_t* options);
@@ -175,9 +179,9 @@ MUONRT_API muonrt_status_t muonrt_optimizer_save(muonrt_optimizer_t* optimizer, 
  * Reserves host memory so that muonrt_optimizer_save_begin() can return before the files are
  * written.
  *
- * Call it once, after muonrt_optimizer_create(), with the options of the later saves. The memory
- * holds a copy of everything that this rank writes. The plan that muonrt_optimizer_describe_plan()
- * prints does not include this memory. It is released when the optimizer is destroyed.
+ * Call it once, after muonrt_optimizer_create(), with the options that you will use to save. The
+ * memory holds a copy of everything that this rank writes. muonrt_optimizer_describe_plan() does
+ * not include this memory in the plan. muonrt_optimizer_destroy() releases it.
  *
  * Threads: one at a time per optimizer. Collective: no.
  *
@@ -197,10 +201,10 @@ MUONRT_API muonrt_status_t muonrt_optimizer_save_reserve(int64_t* bytes,
 /**
  * Starts to save a checkpoint in the background.
  *
- * Copies the state into the memory that muonrt_optimizer_save_reserve() has reserved, and returns.
- * A thread of this rank then writes the rank's file while training continues. Results of training
- * do not change. If not enough memory is reserved, the call writes the file itself before it
- * returns.
+ * Copies the parameters and the state into the memory that muonrt_optimizer_save_reserve() has
+ * reserved, and returns. A background thread then writes this rank's file while training continues.
+ * The results of training do not change. If not enough memory is reserved, the call writes the file
+ * itself before it returns.
  *
  * @code
  * muonrt_optimizer_save_reserve(NULL, optimizer, &save);     // once
@@ -210,8 +214,9 @@ MUONRT_API muonrt_status_t muonrt_optimizer_save_reserve(int64_t* bytes,
  * @endcode
  *
  * Until muonrt_optimizer_save_wait() has returned, the folder holds the previous checkpoint, and no
- * other save or load can start. If the optimizer is destroyed before that, the new checkpoint is
- * discarded. A relative path is resolved against the working directory at the time of this call.
+ * other save or load can start. If you destroy the optimizer without calling
+ * muonrt_optimizer_save_wait(), the new checkpoint is discarded. A relative path is resolved
+ * against the working directory at the time of this call.
  *
  * Threads: one at a time per optimizer. Collective: over the optimizer's ranks, between steps.
  * Blocking until every rank has copied its state.
@@ -230,7 +235,8 @@ MUONRT_API muonrt_status_t muonrt_optimizer_save_begin(muonrt_optimizer_t* optim
 /**
  * Finishes a save that muonrt_optimizer_save_begin() has started.
  *
- * Waits until every rank has written its file, then makes the checkpoint the newest in the folder.
+ * Waits until every rank has written its file. Then the new checkpoint becomes the newest one in
+ * the folder.
  *
  * Threads: one at a time per optimizer. Collective: over the optimizer's ranks, between steps.
  * Blocking.
@@ -247,23 +253,24 @@ MUONRT_API muonrt_status_t muonrt_optimizer_save_wait(muonrt_optimizer_t* optimi
  *
  * The checkpoint may have been saved on any number of ranks, with any mesh, placement and owners.
  * If the optimizer then receives the same gradients, its results are bitwise identical to those of
- * an optimizer that has run the earlier steps itself. Gradients that the program sums in a
- * different order, for example on a different number of ranks, may differ.
+ * an optimizer that has run the earlier steps itself. The gradients themselves may differ if the
+ * program sums them in a different order, for example on a different number of ranks.
  *
- * The optimizer must have been created with the same parameters: same names, shapes, dtypes and
- * roles, and the same kinds of state in the same dtypes (see `partial` for exceptions). The
+ * The optimizer's parameters must have the same names, shapes, dtypes and roles as those in the
+ * checkpoint, and the same kinds of state in the same dtypes. `partial` permits exceptions. The
  * following may differ:
- *   - The momentum convention (heavy ball or EMA). The momentum is then converted: m_heavy_ball =
- *     m_ema / (1 - momentum), with the saved value of `momentum`.
- *   - Master weights and remainders. If the checkpoint has one of them and the optimizer the other,
- *     they are converted, and the f32 weights keep their values. A conversion to remainders also
- *     writes the parameter, because with remainders ties are rounded differently.
+ *   - The momentum convention (heavy ball or EMA). If it differs, the momentum is converted with
+ *     m_heavy_ball = m_ema / (1 - momentum), where `momentum` is the saved value.
+ *   - The form of the master weights: f32 values, or remainders (the lower 16 bits of the f32
+ *     values). If the form differs, the weights are converted, and their f32 values do not change.
+ *     A conversion to remainders also writes the parameter, because remainders round ties away from
+ *     zero instead of to even.
  *   - Other settings, such as learning rate factors. They keep the values of this optimizer, and
  *     muonrt_optimizer_get_load_notes() lists the differences.
  *
- * The call also returns an error, even with `partial`, if the checkpoint and the optimizer both use
- * NorMuon for a parameter but with different neurons. The neurons differ if `normuon_axis` or the
- * parts differ.
+ * If the checkpoint and the optimizer both use NorMuon for a parameter, `normuon_axis` and the
+ * parts of the parameter must be equal, because each second moment belongs to a row or a column of
+ * a part. Otherwise the call returns an error, even with `partial`.
  *
  * The step number, the update counts, and the seed and keys of stochastic rounding are taken from
  * the checkpoint. Master weights that belong to the caller (MUONRT_MASTER_CALLER) are overwritten.
@@ -285,18 +292,19 @@ MUONRT_API muonrt_status_t muonrt_optimizer_save_wait(muonrt_optimizer_t* optimi
  *     belongs to a different model, and the message lists the differences; parameters that are not
  *     loaded do not have the values that they had when the checkpoint was saved; or converted
  *     momentum is not finite.
- *   - MUONRT_ERROR_NOT_SUPPORTED: the format of the checkpoint is not "muonrt checkpoint 1", the
- *     only one so far.
+ *   - MUONRT_ERROR_NOT_SUPPORTED: the format of the checkpoint is not "muonrt checkpoint 1", which
+ *     is the only format so far.
  *   - MUONRT_ERROR_MISMATCH: the ranks have different options, or read different manifests.
  *   - MUONRT_ERROR_INVALID_STATE: a save is in progress, or an earlier error has made the optimizer
  *     unusable.
- *   - MUONRT_ERROR_OUT_OF_MEMORY, _DEVICE: a rank has failed.
+ *   - MUONRT_ERROR_OUT_OF_MEMORY: a rank could not allocate memory.
+ *   - MUONRT_ERROR_DEVICE: a GPU reported an error.
  *   - MUONRT_ERROR_TIMEOUT: a rank did not take part before the timeout, or the work on its default
  *     stream did not finish.
  *   - MUONRT_ERROR_COMM, _ABORTED: the communicator has failed or was aborted.
  *
- * After one of these errors nothing has changed, unless the error occurred while muonrt was writing
- * the state, for example because a file changed while it was being loaded. In that case the message
+ * Usually nothing has changed after an error. However, an error can occur while muonrt is writing
+ * the state, for example because a file changes while it is being loaded. In that case the message
  * says that the state is partly written, and the optimizer is unusable on every rank.
  */
 MUONRT_API muonrt_status_t muonrt_optimizer_load(muonrt_optimizer_t* optimizer, const char* folder,
@@ -305,12 +313,12 @@ MUONRT_API muonrt_status_t muonrt_optimizer_load(muonrt_optimizer_t* optimizer, 
 /**
  * Gets the notes of the last successful muonrt_optimizer_load().
  *
- * The first line gives the number of parameters that were loaded, with their bytes. It also gives
- * the number of parameters that were computed from master weights, and the number of parameters
- * that are unchanged because the checkpoint contains neither the parameter nor its master weights.
- * With `without_params` this line is omitted. The other lines each name a setting that differs, a
- * momentum or master weight that was converted, or a parameter or kind of state that was
- * initialized or ignored because of `partial`.
+ * The first line gives the number and the size in bytes of the parameters that were loaded. It also
+ * gives the number of parameters that were computed from master weights. The third number in this
+ * line counts the parameters that are unchanged because the checkpoint contains neither their
+ * values nor their master weights. With `without_params` this line is omitted. The other lines each
+ * name a setting that differs, a momentum or master weight that was converted, or a parameter or
+ * kind of state that was initialized or ignored because of `partial`.
  *
  * Threads: one at a time per optimizer. Collective: no.
  *

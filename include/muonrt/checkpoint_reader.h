@@ -3,9 +3,10 @@
  * Functions that list, read and verify the tensors of a checkpoint, without an optimizer, a
  * communicator or a GPU.
  *
- * muonrt_optimizer_save() (muonrt/checkpoint.h) writes the checkpoints. Any program can read them,
- * on any number of ranks, because every tensor is read as a whole. This program prints the momentum
- * of all parameters:
+ * muonrt_optimizer_save() (muonrt/checkpoint.h) writes the checkpoints. A reader needs no
+ * information about the ranks that saved a checkpoint, because these functions return whole
+ * tensors. The following program verifies a checkpoint and prints the first momentum value of each
+ * parameter:
  *
  * @code
  * #include <muonrt/checkpoint_reader.h>
@@ -43,9 +44,10 @@
  * }
  * @endcode
  *
- * The time and the memory of a call are limited by the size of the files, even if these are
- * damaged. Data files are mapped into memory when a function first needs them, and stay readable if
- * a later save removes them. Do not truncate a file before muonrt_checkpoint_destroy().
+ * The size of the files limits the time and the memory that a call needs, even if the files are
+ * damaged. A function maps a data file into memory when it first needs the file. The file stays
+ * readable even if a later save removes it. Do not truncate a file before
+ * muonrt_checkpoint_destroy(), because reading the missing part ends the process with SIGBUS.
  *
  * Every function returns MUONRT_ERROR_INVALID_ARGUMENT if the checkpoint is NULL or was destroyed,
  * and MUONRT_ERROR_INVALID_STATE in a child process that was forked after the checkpoint was
@@ -62,21 +64,21 @@
 extern "C" {
 #endif
 
-/** An open checkpoint. Checkpoints are independent of each other and of optimizers. */
+/** An open checkpoint, which is independent of other open checkpoints and of optimizers. */
 typedef struct muonrt_checkpoint muonrt_checkpoint_t;
 
-/** Values of a whole checkpoint. Call muonrt_checkpoint_info_init() before you pass the struct. */
+/** Description of a checkpoint. Call muonrt_checkpoint_info_init() before you pass the struct. */
 typedef struct muonrt_checkpoint_info {
   /** Size of the struct in bytes; set by muonrt_checkpoint_info_init(). */
   uint32_t struct_size;
 
-  /** Version of the format, 1. */
+  /** Version of the checkpoint format. The only version so far is 1. */
   int32_t format_version;
 
   /** 1: the parameters are saved. 0: only a hash of each parameter is saved. */
   int32_t with_params;
 
-  /** Number of data files: one for each rank that had something to save. */
+  /** Number of data files. Each rank that had data to save has written one file. */
   int32_t n_files;
 
   /** Total size of the data files in bytes, according to the manifest. */
@@ -94,11 +96,11 @@ typedef struct muonrt_checkpoint_info {
   /** Number of parameters. */
   int64_t n_params;
 
-  /** Number of tensors: the parameters and the tensors of their state. */
+  /** Number of tensors, which are the parameters and the tensors of their state. */
   int64_t n_tensors;
 } muonrt_checkpoint_info_t;
 
-/** A tensor of a checkpoint. Call muonrt_checkpoint_tensor_init() before you pass the struct. */
+/** Description of a tensor. Call muonrt_checkpoint_tensor_init() before you pass the struct. */
 typedef struct muonrt_checkpoint_tensor {
   /** Size of the struct in bytes; set by muonrt_checkpoint_tensor_init(). */
   uint32_t struct_size;
@@ -116,18 +118,18 @@ typedef struct muonrt_checkpoint_tensor {
   int32_t ndim;
 
   /**
-   * Shape of the whole tensor. For MUONRT_STATE_NORMUON it is the number of neurons; see
-   * muonrt_state_shard_t.
+   * Shape of the whole tensor. A tensor of kind MUONRT_STATE_NORMUON has one dimension, whose size
+   * is the number of neurons; see muonrt_state_shard_t.
    */
   const int64_t* shape;
 
   /** Size of the whole tensor in bytes; 0 if `has_data` is 0. */
   int64_t bytes;
 
-  /** Number of blocks in the data files that together form the tensor. */
+  /** Number of blocks into which the tensor is divided in the data files. */
   int64_t n_parts;
 
-  /** 1: the tensor can be read. 0: the tensor is a parameter of which only a hash is saved. */
+  /** 1: the tensor can be read. 0: it is a parameter, and the checkpoint has only a hash of it. */
   int32_t has_data;
 
   /** The algorithm that updates the parameter. */
@@ -182,10 +184,11 @@ MUONRT_API void muonrt_checkpoint_tensor_init_sized(muonrt_checkpoint_tensor_t* 
 /**
  * Lists the checkpoints of a folder.
  *
- * Each line of the text is the file name of a manifest, the newest first: manifest.json, then the
- * manifests of older checkpoints that a save has kept (`keep` of muonrt_save_options_t), such as
- * manifest-0000000007-0000000000002000.json (save 7, after step 2000). The text is empty if the
- * folder holds no checkpoint. The call does not read the files.
+ * Each line of the text is the file name of a manifest. The first line is manifest.json, the
+ * manifest of the newest checkpoint. The other lines are the manifests of older checkpoints that
+ * saves have kept (`keep` of muonrt_save_options_t), the newest first. An example is
+ * manifest-0000000007-0000000000002000.json, which belongs to save 7, after step 2000. The text is
+ * empty if the folder holds no checkpoint. The call does not read the manifests.
  *
  * Threads: any. Collective: no.
  *
@@ -205,7 +208,7 @@ MUONRT_API muonrt_status_t muonrt_checkpoint_list(char* buffer, int64_t capacity
                                                   const char* folder);
 
 /**
- * Opens a checkpoint and reads its manifest, but no data file.
+ * Opens a checkpoint. The call reads the manifest, but no data file.
  *
  * Threads: any. Collective: no.
  *
@@ -229,7 +232,7 @@ MUONRT_API muonrt_status_t muonrt_checkpoint_open(muonrt_checkpoint_t** checkpoi
 /**
  * Closes a checkpoint and frees its memory.
  *
- * In a child process that was forked after the checkpoint was opened, nothing is freed.
+ * The call frees nothing in a child process that was forked after the checkpoint was opened.
  *
  * Threads: one; no other call of this checkpoint may be in progress. Collective: no.
  *
@@ -238,11 +241,11 @@ MUONRT_API muonrt_status_t muonrt_checkpoint_open(muonrt_checkpoint_t** checkpoi
 MUONRT_API void muonrt_checkpoint_destroy(muonrt_checkpoint_t* checkpoint);
 
 /**
- * Gets the step number, the number of tensors and other values of the whole checkpoint.
+ * Gets the step number, the number of tensors and other properties of the checkpoint.
  *
  * Threads: one at a time per checkpoint. Collective: no.
  *
- * @param[out] info        The values.
+ * @param[out] info        The properties.
  * @param[in]  checkpoint  The checkpoint.
  *
  * @return MUONRT_OK, or
@@ -252,12 +255,12 @@ MUONRT_API muonrt_status_t muonrt_checkpoint_get_info(muonrt_checkpoint_info_t* 
                                                       const muonrt_checkpoint_t* checkpoint);
 
 /**
- * Gets the text of the manifest: JSON in UTF-8.
+ * Gets the text of the manifest, which is JSON in UTF-8.
  *
- * The manifest has the values of muonrt_checkpoint_info_t and these lists:
- *   - `groups`: the settings of each group as texts;
- *   - `params`: name, shape, dtype, role, index of the group and further values of each parameter;
- *   - `files`: name and bytes of each data file.
+ * The manifest contains the properties of muonrt_checkpoint_info_t and these lists:
+ *   - `groups`: the settings of each group, as strings;
+ *   - `params`: the name, shape, dtype, role, group index and other properties of each parameter;
+ *   - `files`: the name and the size of each data file.
  *
  * Threads: one at a time per checkpoint. Collective: no.
  *
@@ -276,11 +279,12 @@ MUONRT_API muonrt_status_t muonrt_checkpoint_get_manifest(char* buffer, int64_t 
                                                           const muonrt_checkpoint_t* checkpoint);
 
 /**
- * Gets name, dtype, shape and size of a tensor.
+ * Gets the description of a tensor, for example its name, dtype, shape and size.
  *
  * The tensors are in the order of the parameters. The first tensor of each parameter is the
- * parameter itself; its state follows in ascending order of the kind. `bytes` is never larger than
- * the data files, so it is safe to allocate this much memory.
+ * parameter itself. The tensors of its state follow in ascending order of `kind`. Even in a damaged
+ * checkpoint, `bytes` is at most the size of the data files, so it is safe to allocate `bytes`
+ * bytes of memory.
  *
  * Threads: one at a time per checkpoint. Collective: no.
  *
@@ -320,14 +324,15 @@ MUONRT_API muonrt_status_t muonrt_checkpoint_find_tensor(int64_t* index,
                                                          enum muonrt_state_kind kind);
 
 /**
- * Reads a whole tensor, row-major, from the blocks of all ranks.
+ * Reads a whole tensor, in row-major order.
  *
- * Verifies the checksums of all data that it reads, each block of 1 MiB when it is first needed.
+ * The call assembles the tensor from the blocks that the ranks have saved. It verifies the checksum
+ * of each block of 1 MiB in a data file when it first reads from this block.
  *
  * Threads: one at a time per checkpoint. Collective: no.
  *
- * @param[out] data        Host memory of `bytes` bytes; partly written after an error. May be NULL
- *                         if `bytes` is 0.
+ * @param[out] data        Host memory of `bytes` bytes. May be NULL if `bytes` is 0. After an
+ *                         error, a part of the memory may have been written.
  * @param[in]  bytes       Size of the tensor, `bytes` of muonrt_checkpoint_tensor_t.
  * @param[in]  checkpoint  The checkpoint.
  * @param[in]  index       Index of the tensor.
@@ -344,15 +349,15 @@ MUONRT_API muonrt_status_t muonrt_checkpoint_read(void* data, int64_t bytes,
                                                   muonrt_checkpoint_t* checkpoint, int64_t index);
 
 /**
- * Reads and checks every byte of the checkpoint.
+ * Verifies every byte of the checkpoint.
  *
- * Opens all data files again and checks that
+ * The call opens all data files again and checks that
  *   - the checksums of all headers and data are correct;
  *   - the files contain each element of each tensor exactly once;
  *   - moments are finite, second moments are >= 0, and all moments are 0 at step 0;
  *   - saved parameters match their hashes in the manifest.
  *
- * The call does not stop at the first problem; muonrt_checkpoint_get_problems() lists all of them.
+ * The call does not stop at the first problem. muonrt_checkpoint_get_problems() lists all problems.
  *
  * Threads: one at a time per checkpoint. Collective: no.
  *
@@ -361,7 +366,7 @@ MUONRT_API muonrt_status_t muonrt_checkpoint_read(void* data, int64_t bytes,
  * @return MUONRT_OK, or the status of the first problem:
  *   - MUONRT_ERROR_IO: a file does not exist or cannot be read;
  *   - MUONRT_ERROR_CORRUPT: the data is damaged; the message names the file, the damaged bytes, and
- *     the elements in them;
+ *     the elements that they contain;
  *   - MUONRT_ERROR_OUT_OF_MEMORY.
  */
 MUONRT_API muonrt_status_t muonrt_checkpoint_verify(muonrt_checkpoint_t* checkpoint);

@@ -14,8 +14,8 @@
 namespace muonrt {
 inline namespace v0 {
 
-/// A checkpoint that is read without an optimizer; see muonrt/checkpoint_reader.h. Movable; the
-/// destructor calls muonrt_checkpoint_destroy().
+/// An open checkpoint, which is read without an optimizer; see muonrt/checkpoint_reader.h. The
+/// object can be moved but not copied. The destructor calls muonrt_checkpoint_destroy().
 class Checkpoint {
  public:
   /// Opens a checkpoint; see muonrt_checkpoint_open().
@@ -33,7 +33,8 @@ class Checkpoint {
       return muonrt_checkpoint_list(buffer, capacity, needed, folder.c_str());
     });
   }
-  /// @return The step and other values of the whole checkpoint; see muonrt_checkpoint_get_info().
+  /// @return The step number and other properties of the checkpoint; see
+  /// muonrt_checkpoint_get_info().
   muonrt_checkpoint_info_t info() const {
     auto out = detail::filled(muonrt_checkpoint_info_init_sized);
     check(muonrt_checkpoint_get_info(&out, get()));
@@ -51,7 +52,7 @@ class Checkpoint {
     check(muonrt_checkpoint_get_tensor(&out, get(), index));
     return out;
   }
-  /// @return The index of a tensor; see muonrt_checkpoint_find_tensor().
+  /// @return The index of the tensor with this kind of state; see muonrt_checkpoint_find_tensor().
   int64_t find_tensor(const std::string& param, enum muonrt_state_kind kind) const {
     return detail::value<int64_t>(muonrt_checkpoint_find_tensor, get(), param.c_str(), kind);
   }
@@ -61,7 +62,7 @@ class Checkpoint {
     check(muonrt_checkpoint_read(data.data(), static_cast<int64_t>(data.size()), get(), index));
     return data;
   }
-  /// Checks every byte; see muonrt_checkpoint_verify().
+  /// Verifies every byte of the checkpoint; see muonrt_checkpoint_verify().
   void verify() { check(muonrt_checkpoint_verify(get())); }
   /// @return The problems that the last call to verify() found; see
   /// muonrt_checkpoint_get_problems().
@@ -70,7 +71,7 @@ class Checkpoint {
       return muonrt_checkpoint_get_problems(buffer, capacity, needed, get());
     });
   }
-  /// @return The handle; it still belongs to this object.
+  /// @return The handle. It still belongs to this object, so do not destroy it.
   muonrt_checkpoint_t* get() const noexcept { return handle_.get(); }
 
  private:

@@ -1,10 +1,10 @@
 /**
  * @file muonrt/comm.h
- * Communicators, over which the ranks of a job exchange data.
+ * Communicators, with which the ranks of a job exchange data.
  *
  * The functions of this header create communicators for a single rank, for ranks that are threads
- * of one process, and for a transport that the caller implements. Communicators over MPI are in
- * muonrt/mpi_comm.h, those over TCP in muonrt/rendezvous.h, and those for GPU memory in
+ * of one process, and for a transport that the caller implements. The functions for MPI are in
+ * muonrt/mpi_comm.h, those for TCP in muonrt/rendezvous.h, and those for GPU memory in
  * muonrt/nccl.h.
  */
 #ifndef MUONRT_COMM_H
@@ -22,20 +22,20 @@ extern "C" {
  *
  * Use a communicator from one thread at a time; only muonrt_comm_abort() may be called from any
  * thread at any time. An optimizer duplicates its communicator when it is created, so you can
- * destroy the communicator before the optimizer. An error of the optimizer does not end your
- * communicator, with these exceptions: over TCP a communicator and its duplicates share their
- * connections; over callbacks without `duplicate` they share `state` (muonrt/transport.h); over a
- * borrowed ncclComm_t, the first error ends all of them (muonrt/nccl.h).
+ * destroy the communicator before the optimizer. An error of the optimizer does not make your
+ * communicator unusable, unless the communicator shares resources with its duplicates. This is the
+ * case over TCP (connections), over callbacks without `duplicate` (`state`, see
+ * muonrt/transport.h), and over a borrowed ncclComm_t (muonrt/nccl.h).
  *
  * @par Handles
  * These rules apply to communicators, thread groups and optimizers:
- *   - A handle that has been destroyed, or that has a different type, is rejected with
- *     MUONRT_ERROR_INVALID_ARGUMENT.
- *   - In a process that was created by fork(), the parent's handles are rejected with
- *     MUONRT_ERROR_INVALID_STATE. If the child destroys such a handle, nothing is freed, and the
- *     parent is not affected.
- *   - The destroy functions accept NULL. They return no status; if one of them rejects its handle,
- *     muonrt_get_last_error() returns the reason.
+ *   - A function that receives a handle of a different type, or a handle that has been destroyed,
+ *     returns MUONRT_ERROR_INVALID_ARGUMENT.
+ *   - In a child process that was created by fork(), functions that receive a handle of the parent
+ *     return MUONRT_ERROR_INVALID_STATE. If the child destroys a handle of the parent, nothing is
+ *     freed, and the parent is not affected.
+ *   - The destroy functions accept NULL. They return no status. If a destroy function rejects its
+ *     handle, muonrt_get_last_error() returns the reason.
  */
 typedef struct muonrt_comm muonrt_comm_t;
 
@@ -43,7 +43,7 @@ typedef struct muonrt_comm muonrt_comm_t;
 typedef struct muonrt_thread_group muonrt_thread_group_t;
 
 /**
- * Creates a communicator of one rank.
+ * Creates a communicator with a single rank, the caller.
  *
  * Threads: any. Collective: no.
  *
@@ -56,7 +56,8 @@ typedef struct muonrt_thread_group muonrt_thread_group_t;
 MUONRT_API muonrt_status_t muonrt_comm_create_self(muonrt_comm_t** comm);
 
 /**
- * Creates a thread group. Each of its threads then calls muonrt_comm_create_thread().
+ * Creates a thread group. Each thread of the group then calls muonrt_comm_create_thread() to create
+ * its communicator.
  *
  * Threads: any. Collective: no; one thread calls it for all ranks.
  *
@@ -100,7 +101,8 @@ MUONRT_API muonrt_status_t muonrt_comm_create_thread(muonrt_comm_t** comm,
 /**
  * Creates a communicator from functions that the caller implements; see muonrt/transport.h.
  *
- * If the call fails, `transport->state` still belongs to the caller, and `destroy` is not called.
+ * If the call fails, `transport->state` still belongs to the caller, and muonrt does not call
+ * `transport->destroy`.
  *
  * Threads: any. Collective: no.
  *
@@ -121,12 +123,13 @@ MUONRT_API muonrt_status_t muonrt_comm_create_callbacks(muonrt_comm_t** comm,
  * Destroys a communicator.
  *
  * If another thread is inside a call on this communicator, muonrt_comm_destroy() waits until that
- * call has returned. To end that call early, use muonrt_comm_abort(). muonrt_comm_destroy() has no
- * effect if it is called by a function of muonrt/transport.h that runs for the same communicator;
- * muonrt_get_last_error() then returns the reason.
+ * call has returned. To make it return early, use muonrt_comm_abort(). A function of
+ * muonrt/transport.h that the caller implements must not destroy the communicator for which it is
+ * called. If it does, the call has no effect, and muonrt_get_last_error() returns the reason.
  *
- * If a peer is waiting for this rank and the ranks are threads or connected by TCP, the peer's
- * operation returns MUONRT_ERROR_COMM. Over MPI and callbacks the peer may wait until its timeout.
+ * If a peer is waiting for this rank, the effect depends on the transport. If the ranks are threads
+ * or are connected by TCP, the peer's operation returns MUONRT_ERROR_COMM. Over MPI and callbacks,
+ * the peer may wait until its timeout.
  *
  * Threads: one at a time per communicator. Collective: no.
  *
@@ -135,7 +138,7 @@ MUONRT_API muonrt_status_t muonrt_comm_create_callbacks(muonrt_comm_t** comm,
 MUONRT_API void muonrt_comm_destroy(muonrt_comm_t* comm);
 
 /**
- * Gets the rank of the caller.
+ * Gets the caller's rank in the communicator.
  *
  * Threads: one at a time per communicator. Collective: no.
  *
@@ -147,7 +150,7 @@ MUONRT_API void muonrt_comm_destroy(muonrt_comm_t* comm);
 MUONRT_API muonrt_status_t muonrt_comm_get_rank(int32_t* rank, const muonrt_comm_t* comm);
 
 /**
- * Gets the number of ranks.
+ * Gets the number of ranks of the communicator.
  *
  * Threads: one at a time per communicator. Collective: no.
  *
@@ -159,7 +162,7 @@ MUONRT_API muonrt_status_t muonrt_comm_get_rank(int32_t* rank, const muonrt_comm
 MUONRT_API muonrt_status_t muonrt_comm_get_size(int32_t* size, const muonrt_comm_t* comm);
 
 /**
- * Sets the timeout for operations of the communicator and of duplicates that are created later.
+ * Sets the timeout for operations on the communicator and on duplicates that are created later.
  *
  * An operation that does not complete within this time returns MUONRT_ERROR_TIMEOUT. The default is
  * 600000 ms (ten minutes).
@@ -175,21 +178,22 @@ MUONRT_API muonrt_status_t muonrt_comm_get_size(int32_t* size, const muonrt_comm
 MUONRT_API muonrt_status_t muonrt_comm_set_timeout(muonrt_comm_t* comm, int64_t milliseconds);
 
 /**
- * Ends all pending and later operations on this communicator, on every rank, with an error.
+ * Aborts a communicator: on every rank, all pending and later operations return an error.
  *
- * The error also ends the optimizers and communicators that were created from `comm`, or are being
- * created from it, on every rank. If a step is in progress, it returns the error as well. If a
+ * On every rank, the call also aborts the optimizers and communicators that were created from
+ * `comm` or are being created from it. If a step is in progress, it returns the error, too. If a
  * communicator over MPI or callbacks is being duplicated at the time of the call, a peer may wait
  * until its timeout.
  *
- * Over NCCL the call waits at most three seconds; see muonrt/nccl.h.
+ * Over NCCL the call may block for up to three seconds; see muonrt/nccl.h.
  *
  * Threads: any, at any time. Collective: no.
  *
  * @param[in] comm     The communicator.
  * @param[in] status   The error that the operations return. If it is INVALID_ARGUMENT, CALLBACK,
  *                     MISMATCH, OUT_OF_MEMORY, UNDECIDED or TORN, they return MUONRT_ERROR_ABORTED
- *                     instead, because these statuses describe the outcome of a step.
+ *                     instead, because a step uses these statuses to report whether it has changed
+ *                     parameters.
  * @param[in] message  The message that muonrt_get_last_error() returns on all ranks; NULL means
  *                     "aborted by the caller".
  *
@@ -200,15 +204,15 @@ MUONRT_API muonrt_status_t muonrt_comm_abort(muonrt_comm_t* comm, muonrt_status_
                                              const char* message);
 
 /**
- * Waits until every rank has called the function.
+ * Waits until all ranks have called this function.
  *
  * Threads: one at a time per communicator. Collective: over all ranks. Blocking.
  *
  * @param[in] comm  The communicator.
  *
  * @return MUONRT_OK, or
- *   - MUONRT_ERROR_INVALID_ARGUMENT: `comm` is NULL; reported only on this rank, while the peers
- *     wait;
+ *   - MUONRT_ERROR_INVALID_ARGUMENT: `comm` is NULL. Only this rank returns the error, while its
+ *     peers wait;
  *   - MUONRT_ERROR_COMM: a peer is no longer reachable, or a rank has run out of memory;
  *   - MUONRT_ERROR_TIMEOUT: a rank did not take part before the timeout;
  *   - MUONRT_ERROR_ABORTED, or another status that a rank has passed to muonrt_comm_abort().
@@ -226,16 +230,16 @@ MUONRT_API muonrt_status_t muonrt_comm_barrier(muonrt_comm_t* comm);
  * @param[out] all    size * `bytes` bytes of host memory: the blocks of all ranks, in rank order.
  * @param[in]  comm   The communicator.
  * @param[in]  mine   `bytes` bytes of host memory: the block of this rank. Must not overlap `all`.
- * @param[in]  bytes  Size of a block in bytes, >= 0, equal on all ranks. With 0 the call returns at
- *                    once, and the buffers may be NULL.
+ * @param[in]  bytes  Size of a block in bytes, >= 0, equal on all ranks. With 0 the call returns
+ *                    immediately, and the buffers may be NULL.
  *
  * @return The statuses of muonrt_comm_barrier(), or
- *   - MUONRT_ERROR_INVALID_ARGUMENT: a pointer is NULL, or `bytes` is out of range; reported only
- *     on this rank, while the peers wait;
+ *   - MUONRT_ERROR_INVALID_ARGUMENT: a pointer is NULL, or `bytes` is out of range. Only this rank
+ *     returns the error, while its peers wait;
  *   - MUONRT_ERROR_MISMATCH: `bytes` differs between ranks that are threads or connected by TCP.
- *     Over MPI and callbacks a difference may cause another error or wrong data.
+ *     Over MPI and callbacks a difference may cause a different error or wrong data.
  *
- * If only some ranks pass 0, the others wait until their timeout.
+ * If only some ranks pass 0 for `bytes`, the other ranks wait until their timeout.
  */
 MUONRT_API muonrt_status_t muonrt_comm_allgather(void* all, muonrt_comm_t* comm, const void* mine,
                                                  int64_t bytes);
@@ -244,9 +248,9 @@ MUONRT_API muonrt_status_t muonrt_comm_allgather(void* all, muonrt_comm_t* comm,
  * Sums numbers over all ranks, for example the loss of a training step.
  *
  * Every rank receives the values of all ranks and adds them in double precision in rank order:
- * `((values of rank 0 + values of rank 1) + values of rank 2) + ...`. So the sums are bitwise
- * identical on all ranks, in every run, and over every transport. Infinities and NaN follow IEEE
- * 754; a sum that is NaN is always the same quiet NaN.
+ * `((values of rank 0 + values of rank 1) + values of rank 2) + ...`. The sums are therefore
+ * bitwise identical on all ranks, in every run, and over every transport. Infinities and NaN follow
+ * IEEE 754, except that a sum that is NaN is always the same quiet NaN.
  *
  * @code
  * // The mean loss of all tokens: each rank adds its own losses, and counts its tokens.
@@ -255,22 +259,23 @@ MUONRT_API muonrt_status_t muonrt_comm_allgather(void* all, muonrt_comm_t* comm,
  * const double mean = sums[0] / sums[1];
  * @endcode
  *
- * The function is meant for a few values. It sends every value to every rank, so a rank receives 8
- * * `n` * size bytes. Because of the limit on `n`, this is at most 8 MiB from each rank. During the
- * call, a rank needs 8 * `n` bytes of host memory for its sums, and at most 4 MiB (or 8 * size
- * bytes, if that is more) for values that it receives.
+ * The function is intended for a small number of values, because it sends every value to every
+ * rank. A rank receives 8 * `n` bytes from each rank, which is at most 8 MiB because of the limit
+ * on `n`. During the call, a rank needs 8 * `n` bytes of host memory for its sums. For the values
+ * that it receives, it needs at most 4 MiB, or 8 * size bytes if this is more.
  *
  * Threads: one at a time per communicator. Collective: over all ranks. Blocking.
  *
- * @param[out] sums    `n` sums; may be `values`. Unchanged on error. NULL is accepted if `n` is 0.
+ * @param[out] sums    The `n` sums; may be equal to `values`. Unchanged on error. NULL is accepted
+ *                     if `n` is 0.
  * @param[in]  comm    The communicator.
- * @param[in]  values  `n` values of this rank. NULL is accepted if `n` is 0.
- * @param[in]  n       Number of values, 0 to 1048576, equal on all ranks. If it is 0, the ranks
- *                     only check that all of them have passed 0.
+ * @param[in]  values  The `n` values of this rank. NULL is accepted if `n` is 0.
+ * @param[in]  n       Number of values, 0 to 1048576, equal on all ranks. If it is 0, the call only
+ *                     checks that all ranks have passed 0.
  *
  * @return The statuses of muonrt_comm_barrier(), or
- *   - MUONRT_ERROR_INVALID_ARGUMENT: a pointer is NULL, or `n` is out of range; reported only on
- *     this rank, while the peers wait;
+ *   - MUONRT_ERROR_INVALID_ARGUMENT: a pointer is NULL, or `n` is out of range. Only this rank
+ *     returns the error, while its peers wait;
  *   - MUONRT_ERROR_MISMATCH: `n` differs between ranks.
  */
 MUONRT_API muonrt_status_t muonrt_comm_allreduce_sum(double* sums, muonrt_comm_t* comm,
@@ -280,8 +285,9 @@ MUONRT_API muonrt_status_t muonrt_comm_allreduce_sum(double* sums, muonrt_comm_t
  * Sends messages to other ranks and receives messages from them.
  *
  * Each rank may send at most one message to each rank, including itself. The sender and the
- * receiver of a message pass the same size. If a rank has nothing to send to another rank, neither
- * of the two lists a message. A rank that exchanges no messages with other ranks does not wait.
+ * receiver of a message pass the same size. If a rank has nothing to send to another rank, leave
+ * the message out of the lists of both ranks. A rank that exchanges no messages with other ranks
+ * does not wait.
  *
  * @code
  * // Pass `n` bytes to the next rank of a ring.
@@ -290,9 +296,9 @@ MUONRT_API muonrt_status_t muonrt_comm_allreduce_sum(double* sums, muonrt_comm_t
  * check(muonrt_comm_exchange(comm, &to, 1, &from, 1));
  * @endcode
  *
- * Threads: one at a time per communicator. Collective: over this rank and the ranks that the two
- * lists name; the other ranks need not call the function. Blocking, until all receives are complete
- * and all send buffers can be reused.
+ * Threads: one at a time per communicator. Collective: over this rank and its peers in the two
+ * lists; other ranks need not call the function. Blocking, until all receives are complete and all
+ * send buffers can be reused.
  *
  * @param[in] comm        The communicator.
  * @param[in] sends       `n_sends` messages to send; NULL if `n_sends` is 0.
@@ -301,12 +307,12 @@ MUONRT_API muonrt_status_t muonrt_comm_allreduce_sum(double* sums, muonrt_comm_t
  * @param[in] n_receives  Number of messages to receive, >= 0.
  *
  * @return The statuses of muonrt_comm_barrier(), or
- *   - MUONRT_ERROR_INVALID_ARGUMENT: a pointer or a number is invalid. Only this rank reports the
- *     error, while the peers wait;
- *   - MUONRT_ERROR_INVALID_ARGUMENT: a message has an invalid peer, no data, 0 bytes, or a
- *     `reserved` other than 0, or there are two messages to or from the same peer. The communicator
- *     is then unusable on all ranks;
- *   - MUONRT_ERROR_MISMATCH: sender and receiver pass different sizes.
+ *   - MUONRT_ERROR_INVALID_ARGUMENT: a pointer or a number is invalid. Only this rank returns the
+ *     error, while its peers wait;
+ *   - MUONRT_ERROR_INVALID_ARGUMENT: a message has an invalid peer, no data, 0 bytes, or a value
+ *     other than 0 in `reserved`; or there are two messages to or from the same peer. After this
+ *     error the communicator is unusable on all ranks;
+ *   - MUONRT_ERROR_MISMATCH: the sender and the receiver of a message pass different sizes.
  */
 MUONRT_API muonrt_status_t muonrt_comm_exchange(muonrt_comm_t* comm, const muonrt_send_t* sends,
                                                 int64_t n_sends, const muonrt_receive_t* receives,

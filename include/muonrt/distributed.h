@@ -1,7 +1,7 @@
 /**
  * @file muonrt/distributed.h
- * Caller-supplied functions that choose the owner of each Muon matrix (the rank that orthogonalizes
- * it) and exchange the data between the ranks.
+ * Caller-supplied functions that choose the owner of each Muon matrix, which is the rank that
+ * orthogonalizes it, and that exchange the data between the ranks.
  */
 #ifndef MUONRT_DISTRIBUTED_H
 #define MUONRT_DISTRIBUTED_H
@@ -12,7 +12,7 @@
 extern "C" {
 #endif
 
-/** The description of a parameter for `assign`; valid during the call. */
+/** The description of a parameter that `assign` receives. It is valid only during the call. */
 typedef struct muonrt_assign_info {
   /** Size of the struct in bytes; set by muonrt. */
   uint32_t struct_size;
@@ -23,10 +23,10 @@ typedef struct muonrt_assign_info {
   /** Name of the parameter. */
   const char* name;
 
-  /** `ndim` sizes: the global shape. */
+  /** The global shape: the sizes of the `ndim` dimensions. */
   const int64_t* shape;
 
-  /** `n_holders` ranks that hold a part of the parameter, in ascending order. */
+  /** The ranks that hold a part of the parameter, in ascending order. */
   const int32_t* holders;
 
   /** Number of ranks in `holders`. */
@@ -35,10 +35,15 @@ typedef struct muonrt_assign_info {
   /** Number of ranks of the communicator. */
   int32_t world;
 
-  /** Number of matrices: the size of the stack, or 1 if the parameter is not a stack. */
+  /**
+   * Number of matrices: more than 1 if the parameter is a stack, such as the weights of experts.
+   */
   int64_t n_matrices;
 
-  /** For each matrix in turn, the ranks that hold a part of it, in ascending order. */
+  /**
+   * The ranks that hold a part of each matrix: those of matrix 0, then those of matrix 1, and so
+   * on. The ranks of a matrix are in ascending order.
+   */
   const int32_t* matrix_holders;
 
   /**
@@ -53,79 +58,86 @@ typedef struct muonrt_assign_info {
  * settings that control how these parts overlap.
  *
  * Call muonrt_distributed_config_init() first. Set `distributed` of muonrt_tuning_options_t to the
- * address of the struct. muonrt_optimizer_create() copies it. Three combinations of functions are
- * possible; any other is rejected with MUONRT_ERROR_INVALID_ARGUMENT:
- *   - None: only `async_parallelism` and `prefetch_count` have an effect.
+ * address of the struct. muonrt_optimizer_create() copies the struct. Three combinations of
+ * functions are possible. muonrt_optimizer_create() returns MUONRT_ERROR_INVALID_ARGUMENT for all
+ * others:
+ *   - No function: only `async_parallelism` and `prefetch_count` have an effect.
  *   - Only `assign`: it selects the owners, and muonrt exchanges the data.
  *   - `assign`, `gather` and `redistribute`: the functions also exchange the data.
  *
  * If `gather` and `redistribute` are combined with one of the following, muonrt_optimizer_create()
  * returns MUONRT_ERROR_NOT_SUPPORTED:
  *   - MUONRT_COMMIT_EAGER, because muonrt would write the first parameters before it calls the
- *     functions for the last ones, so a step could not be undone if one of the later calls failed.
- *   - A Muon parameter whose gradient is partial or has its own layout, because `gather` fills one
- *     tensor from shards. For results that are bitwise reproducible, muonrt must add partial
- *     gradients in a fixed order, and for this it needs each of them in a separate tensor.
+ *     functions for the last ones. If one of the later calls failed, the step could not be undone.
+ *   - A Muon parameter whose gradient is partial or has its own layout, because `gather` fills only
+ *     one tensor. To add partial gradients in a fixed order, which makes the results bitwise
+ *     reproducible, muonrt would need each of them in a separate tensor.
  *
  * @par Calls of gather and redistribute
  * In every step, muonrt calls `gather` and `redistribute` for each Muon parameter and each of its
  * owners. It makes these calls on every rank of the communicator, in the same order on all ranks,
- * and one at a time on each rank. With `async_parallelism` the calls are grouped in rounds, so that
- * all owners can work at the same time: round 0 has the first parameter of every owner, round 1 the
- * second one, and so on. In each round muonrt calls `gather` for all parameters of the round, in
- * their order, before it calls `redistribute` for the first one. Parameters with a lower `priority`
- * are in earlier rounds. Without `async_parallelism` a round has one parameter.
+ * and one at a time on each rank. With `async_parallelism` the calls are grouped into rounds, so
+ * that all owners can work at the same time. Round 0 has the first parameter of every owner, round
+ * 1 has the second parameter of every owner, and so on. In each round, muonrt first calls `gather`
+ * for all parameters of the round, in their order. Then it calls `redistribute` for them.
+ * Parameters with a lower `priority` are in earlier rounds. Without `async_parallelism` a round has
+ * one parameter.
  *   - `local` has the elements of this rank's shard, row-major and contiguous, in the transport
- *     dtype (`transport_dtype` of muonrt_tuning_options_t); NULL if the shard is empty.
- *   - `full` is the whole tensor on the owner: row-major, in the transport dtype; NULL on the other
- *     ranks. If the matrices of a stack have several owners, `full` has only the matrices of
- *     `owner`, in the order of the stack, without gaps. The functions then copy only the elements
- *     of these matrices between `local` and `full`. All calls for the same parameter receive the
- *     same `local`.
+ *     dtype (`transport_dtype` of muonrt_tuning_options_t). It is NULL if the shard is empty.
+ *   - On the owner, `full` is the whole tensor, row-major and in the transport dtype. On the other
+ *     ranks it is NULL. If the matrices of a stack have several owners, `full` has only the
+ *     matrices of `owner`, in the order of the stack, without gaps. The functions then copy only
+ *     the elements of these matrices between `local` and `full`. All calls for the same parameter
+ *     receive the same `local`.
  *   - On the host, `stream` is NULL, and the function returns when its work is complete. It runs on
- *     a muonrt thread. If the communicator needs the caller's thread (MPI without
- *     MPI_THREAD_MULTIPLE), it runs on the thread that is inside muonrt_optimizer_step() or
- *     _wait().
+ *     a thread of muonrt. However, if the communicator needs the caller's thread (MPI without
+ *     MPI_THREAD_MULTIPLE), the function runs on the thread that is inside muonrt_optimizer_step()
+ *     or _wait().
  *   - On CUDA, the function enqueues its work on `stream`, a cudaStream_t, and returns.
  *
  * @par Errors
  * A function returns 0 if it is successful, and any other value to report an error. After an error,
  * muonrt_optimizer_create() or muonrt_optimizer_step() returns MUONRT_ERROR_CALLBACK on every rank,
- * and nothing has changed. A function must complete its communication even if it returns an error,
- * because its peers would otherwise wait for it. The functions must not throw and must not call the
- * optimizer.
+ * and parameters and state have not changed. A function must complete its communication even if it
+ * returns an error, because its peers would otherwise wait for it. The functions must not throw and
+ * must not call the optimizer.
  */
 typedef struct muonrt_distributed_config {
   /** Size of the struct in bytes; set by muonrt_distributed_config_init(). */
   uint32_t struct_size;
 
   /**
-   * 1: different owners work at the same time, and exchanges overlap with computations. 0, for
-   * debugging: a step processes one parameter and one stage at a time, except that gathers run
-   * ahead by `prefetch_count`; set that field to 0, too. Results are bitwise identical. Default: 1.
+   * 1: different owners work at the same time, and exchanges overlap with computations. 0 is for
+   * debugging: a step processes one parameter and one stage at a time. Set `prefetch_count` to 0,
+   * too, or gathers still run ahead. Both values give bitwise identical results. Default: 1.
    */
   int32_t async_parallelism;
 
   /**
    * Number of chunks (groups of matrices), 0 to 63, by which gathers run ahead of the computation.
-   * If `gather` is set, the field counts parameters per owner instead. The field is independent of
-   * `async_parallelism`, and replaces `window` of muonrt_tuning_options_t. Default: 1.
+   * If `gather` is set, the field is a number of parameters per owner instead. It has an effect
+   * with both values of `async_parallelism`, and replaces `window` of muonrt_tuning_options_t.
+   * Default: 1.
    */
   int32_t prefetch_count;
 
   /** Reserved; 0. */
   int32_t reserved;
 
-  /** The functions' first argument. Keep it until the optimizer is destroyed. Default: NULL. */
+  /**
+   * First argument of all functions; must stay valid until the optimizer is destroyed. Default:
+   * NULL.
+   */
   void* state;
 
   /**
-   * Sets `*owner` to the rank that is to orthogonalize parameter `param`. It must set the same
-   * owner on every rank. For a stack, `owner` has `info->n_matrices` elements, which are -1 at
-   * first: set either the first one, for the whole stack, or all of them. Without `gather`, the
-   * owner of a matrix must hold a part of it. muonrt calls the function once for each Muon
-   * parameter in muonrt_optimizer_create(), in the order of the parameters. `owner` of these
-   * parameters must be -1 in muonrt_param_t. Default: NULL, which lets muonrt assign the owners.
+   * Sets `*owner` to the rank that orthogonalizes parameter `param`. The function must set the same
+   * owner on every rank. For a stack, `owner` has `info->n_matrices` elements, which muonrt has set
+   * to -1: set only the first element to choose an owner for the whole stack, or set all elements.
+   * Without `gather`, the owner of a matrix must hold a part of it. muonrt_optimizer_create() calls
+   * the function once for each Muon parameter, in the order of the parameters. The field `owner` of
+   * muonrt_param_t must be -1 for these parameters. Default: NULL, which lets muonrt assign the
+   * owners.
    */
   int (*assign)(void* state, int64_t param, const muonrt_assign_info_t* info, int32_t* owner);
 

@@ -1,15 +1,16 @@
 /**
  * @file muonrt/dlpack.h
- * Sets the buffers of a muonrt_param_t from DLPack tensors. Header-only; not part of muonrt.h.
+ * Functions that set the buffers of a muonrt_param_t from DLPack tensors. They are implemented in
+ * this header, which muonrt.h does not include.
  *
  * DLPack's own header is not needed, because every version of DLPack has the DLTensor that
  * muonrt/base.h declares as muonrt_dltensor_t. If DLPack's header is included first, the compiler
  * checks that both structs have the same size.
  *
- * A tensor is passed by the address of its DLTensor, for example `&m->dl_tensor` of a
+ * To pass a tensor, pass the address of its DLTensor, for example `&m->dl_tensor` for a
  * `DLManagedTensor* m`. muonrt uses the memory and the shape of the tensor, but does not own them
- * and does not call the deleter. Steps write to the data of a parameter, even if the tensor is
- * read-only, because muonrt does not see the flags of a DLManagedTensorVersioned.
+ * and does not call the deleter. Steps write to the data of a parameter even if the tensor is
+ * marked as read-only, because a DLTensor does not contain the flags of a DLManagedTensorVersioned.
  */
 #ifndef MUONRT_DLPACK_H
 #define MUONRT_DLPACK_H
@@ -30,7 +31,7 @@ extern "C" {
 typedef char muonrt_dltensor_is_dlpacks[sizeof(muonrt_dltensor_t) == sizeof(DLTensor) ? 1 : -1];
 #endif
 
-/* Internal: sets the error message and returns MUONRT_ERROR_INVALID_ARGUMENT. */
+/* Internal: sets the error message, and returns MUONRT_ERROR_INVALID_ARGUMENT. */
 static inline muonrt_status_t muonrt_dlpack_reject(const char* what, const char* text) {
   char message[512];
   snprintf(message, sizeof message, "DLPack tensor '%s' %s", what ? what : "", text);
@@ -59,7 +60,7 @@ static inline muonrt_status_t muonrt_dlpack_check_device(const muonrt_dltensor_t
   char text[256];
   int given, reached;
   if (device != MUONRT_DEVICE_HOST && device != MUONRT_DEVICE_CUDA) {
-    /* The signedness of an enum differs between compilers. */
+    /* Copies the bits, because the signedness of an enum differs between compilers. */
     memcpy(&given, &device, sizeof given);
     snprintf(text, sizeof text,
              "is read for device %d, but device must be %d (host) or %d (CUDA); pass the device of "
@@ -104,7 +105,7 @@ static inline muonrt_status_t muonrt_dlpack_check_strides(const muonrt_dltensor_
 /**
  * Reads the address and the dtype of a tensor's elements.
  *
- * The tensor must be row-major and contiguous; the stride of a dimension of size 1 is ignored.
+ * The tensor must be row-major and contiguous. The stride of a dimension of size 1 is ignored.
  *
  * Threads: any. Collective: no.
  *
@@ -116,9 +117,9 @@ static inline muonrt_status_t muonrt_dlpack_check_strides(const muonrt_dltensor_
  * @param[in]  device_index  CUDA device index of the optimizer.
  *
  * @return MUONRT_OK, or MUONRT_ERROR_INVALID_ARGUMENT if `device` is not one of the two devices, or
- * if `tensor` is NULL, is on a different device, has elements other than f32 and bf16 scalars, has
- * more than MUONRT_MAX_DIMS dimensions, or is not row-major and contiguous. The outputs then remain
- * unchanged.
+ * if `tensor` is NULL or not suitable. A suitable tensor is on the device, has f32 or bf16 elements
+ * and at most MUONRT_MAX_DIMS dimensions, and is row-major and contiguous. The outputs are
+ * unchanged after an error.
  */
 static inline muonrt_status_t muonrt_dlpack_read(void** data, enum muonrt_dtype* dtype,
                                                  const void* tensor, const char* what,
@@ -148,15 +149,15 @@ static inline muonrt_status_t muonrt_dlpack_read(void** data, enum muonrt_dtype*
 }
 
 /**
- * Sets `data`, `dtype`, `ndim` and `local_shape` of a parameter from a tensor that is this rank's
- * shard.
+ * Sets `data`, `dtype`, `ndim` and `local_shape` of a parameter from a tensor that holds this
+ * rank's shard.
  *
  * Set the parameter's name, shape and layout first. If `shape` is NULL, the tensor is the whole
  * parameter, and the function also sets `shape`. If the layout is MUONRT_LAYOUT_FLAT, the tensor
  * has one dimension, and the function leaves `ndim` and `local_shape` unchanged.
  *
- * The parameter refers to the tensor's shape, so keep it until muonrt_optimizer_create() has
- * returned.
+ * The parameter then points to the tensor's shape, so keep the tensor's shape until
+ * muonrt_optimizer_create() has returned.
  *
  * Threads: any. Collective: no.
  *
@@ -166,8 +167,8 @@ static inline muonrt_status_t muonrt_dlpack_read(void** data, enum muonrt_dtype*
  * @param[in]     device_index  CUDA device index of the optimizer.
  *
  * @return MUONRT_OK, or MUONRT_ERROR_INVALID_ARGUMENT if muonrt_dlpack_read() rejects the tensor,
- * or if the tensor and the parameter have different numbers of dimensions. `*param` then remains
- * unchanged.
+ * or if the tensor and the parameter have different numbers of dimensions. `*param` is unchanged
+ * after an error.
  */
 static inline muonrt_status_t muonrt_param_set_data_dlpack(muonrt_param_t* param,
                                                            const void* tensor,
@@ -207,13 +208,13 @@ static inline muonrt_status_t muonrt_param_set_data_dlpack(muonrt_param_t* param
  * Threads: any. Collective: no.
  *
  * @param[in,out] param         The parameter.
- * @param[in]     tensor        Address of a DLTensor. Without `grad_layout` it has the shape of the
- *                              parameter's data.
+ * @param[in]     tensor        Address of a DLTensor. If `grad_layout` of the parameter is NULL,
+ *                              the tensor must have the shape of the parameter's data.
  * @param[in]     device        Device of the optimizer: MUONRT_DEVICE_HOST or MUONRT_DEVICE_CUDA.
  * @param[in]     device_index  CUDA device index of the optimizer.
  *
  * @return MUONRT_OK, or MUONRT_ERROR_INVALID_ARGUMENT if muonrt_dlpack_read() rejects the tensor,
- * or if its shape differs from `local_shape`. `*param` then remains unchanged.
+ * or if its shape must be `local_shape` but is not. `*param` is unchanged after an error.
  */
 static inline muonrt_status_t muonrt_param_set_grad_dlpack(muonrt_param_t* param,
                                                            const void* tensor,

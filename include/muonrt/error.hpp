@@ -11,11 +11,12 @@
 #include "muonrt/base.h"
 
 namespace muonrt {
-// This namespace keeps the symbols apart from those of a static libmuonrt in the same program.
+// A static libmuonrt in the same program has symbols in namespace muonrt. The inline namespace
+// keeps the symbols of this header distinct from them.
 inline namespace v0 {
 
-/// The exception for a call that returned an error. what() contains the name of the status and the
-/// text of muonrt_get_last_error().
+/// The exception that check() throws if a call has returned an error. what() contains the name of
+/// the status and the text of muonrt_get_last_error().
 class Error : public std::runtime_error {
  public:
   /// @param status  The status of the last call that failed on this thread.
@@ -30,7 +31,7 @@ class Error : public std::runtime_error {
   muonrt_status_t status_;
 };
 
-/// Returns `status` if it is MUONRT_OK or MUONRT_SKIPPED, otherwise throws Error.
+/// Returns `status` if it is MUONRT_OK or MUONRT_SKIPPED. Throws Error for any other status.
 inline muonrt_status_t check(muonrt_status_t status) {
   if (status != MUONRT_OK && status != MUONRT_SKIPPED) throw Error(status);
   return status;
@@ -65,7 +66,7 @@ std::vector<std::string> lines(Call call) {
   return out;
 }
 
-/// Returns a struct whose fields have their defaults.
+/// Returns a struct in which `init` has set all fields to their defaults.
 template <class T>
 T filled(void (*init)(T*, uint32_t)) {
   T out;

@@ -1,6 +1,6 @@
 /**
  * @file muonrt/group.h
- * The settings that the parameters of a group share.
+ * Parameter groups: the settings that all parameters of a group share.
  */
 #ifndef MUONRT_GROUP_H
 #define MUONRT_GROUP_H
@@ -14,29 +14,29 @@ extern "C" {
 /**
  * How Muon accumulates gradients g in its momentum m, with the coefficient mu = `momentum`.
  *
- * Muon orthogonalizes m. With `nesterov` it orthogonalizes (1 - mu) g + mu m instead, and g + mu m
- * for MUONRT_MOMENTUM_HEAVY_BALL.
+ * Without `nesterov`, Muon orthogonalizes m. With `nesterov`, it orthogonalizes (1 - mu) g + mu m,
+ * or g + mu m for MUONRT_MOMENTUM_HEAVY_BALL.
  */
 typedef int32_t muonrt_momentum_kind_t;
 enum muonrt_momentum_kind {
-  /** m = mu m + (1 - mu) g. */
+  /** Exponential moving average: m = mu m + (1 - mu) g. */
   MUONRT_MOMENTUM_EMA = 0,
 
-  /** m = mu m + g. */
+  /** Heavy ball: m = mu m + g. */
   MUONRT_MOMENTUM_HEAVY_BALL = 1,
 
   /**
-   * Like MUONRT_MOMENTUM_EMA, but with the bias correction of Optax: step t = 1, 2, ...
-   * orthogonalizes m / (1 - mu^t), or with `nesterov` (1 - mu) g / (1 - mu^t) + mu m / (1 - mu^(t +
-   * 1)). t counts the committed steps of the optimizer, not the updates of the parameter.
+   * Like MUONRT_MOMENTUM_EMA, but with Optax's bias correction. Step t = 1, 2, ... orthogonalizes
+   * m / (1 - mu^t) or, with `nesterov`, (1 - mu) g / (1 - mu^t) + mu m / (1 - mu^(t + 1)). The
+   * number t counts the committed steps of the optimizer, not the updates of the parameter.
    */
   MUONRT_MOMENTUM_EMA_CORRECTED = 2
 };
 
-/** Coefficients (a, b, c) of Newton-Schulz, which maps singular values x to a x + b x^3 + c x^5. */
+/** Coefficients (a, b, c). A Newton-Schulz step maps singular values x to a x + b x^3 + c x^5. */
 typedef int32_t muonrt_coefficients_t;
 enum muonrt_coefficients {
-  /** Polar Express, generated from `steps`, `lower_bound`, `cushion` and `safety`. */
+  /** Polar Express, computed from `steps`, `lower_bound`, `cushion` and `safety`. */
   MUONRT_COEFFICIENTS_POLAR_EXPRESS = 0,
 
   /** Keller Jordan: (3.4445, -4.7750, 2.0315) in every step. */
@@ -45,19 +45,19 @@ enum muonrt_coefficients {
   /** You Jiacheng: five triples; `steps` must be 5. */
   MUONRT_COEFFICIENTS_YOU_JIACHENG = 2,
 
-  /** CANS, generated from `steps` and `lower_bound`; `cushion` is not used. */
+  /** CANS, computed from `steps` and `lower_bound`; `cushion` has no effect. */
   MUONRT_COEFFICIENTS_CANS = 3,
 
   /** DeepSeek-V4: eight steps of Keller Jordan, then (2, -1.5, 0.5); `steps` >= 9. */
   MUONRT_COEFFICIENTS_DEEPSEEK_V4 = 4,
 
-  /** Cubic: five pairs with c = 0; `steps` must be 5. */
+  /** Cubic: five triples with c = 0; `steps` must be 5. */
   MUONRT_COEFFICIENTS_CUBIC = 5,
 
   /** Classical: (15/8, -10/8, 3/8) in every step. */
   MUONRT_COEFFICIENTS_CLASSICAL = 6,
 
-  /** Turbo-Muon: four triples for MUONRT_ROW_SCALING_AOL; `steps` must be 4. */
+  /** Turbo-Muon: four triples, made for MUONRT_ROW_SCALING_AOL; `steps` must be 4. */
   MUONRT_COEFFICIENTS_AOL = 7,
 
   /** The list in `custom`. */
@@ -65,19 +65,17 @@ enum muonrt_coefficients {
 };
 
 /**
- * How an orthogonalized update is scaled. The factor depends on the shape of the matrix.
+ * The factor that scales an orthogonalized update. It depends on the shape of the matrix.
  *
- * Here and in all other settings, rows are outputs and columns are inputs, even if the parameter is
- * `transposed`.
+ * In all settings, rows are the outputs of the layer and columns are its inputs, even if the
+ * parameter is `transposed`.
  */
 typedef int32_t muonrt_scale_rule_t;
 enum muonrt_scale_rule {
-  /**
-   * 0.2 sqrt(max(rows, cols)): updates have about AdamW's RMS, so use AdamW's learning rates.
-   */
+  /** 0.2 sqrt(max(rows, cols)): updates have about AdamW's RMS, so use AdamW's learning rates. */
   MUONRT_SCALE_MATCH_RMS = 0,
 
-  /** sqrt(max(1, rows / cols)). */
+  /** sqrt(max(1, rows / cols)), as in the original Muon by Keller Jordan. */
   MUONRT_SCALE_ORIGINAL = 1,
 
   /** sqrt(rows / cols). */
@@ -95,7 +93,8 @@ typedef int32_t muonrt_form_t;
 enum muonrt_form {
   /**
    * MUONRT_FORM_GRAM if the short side is at least 512, the long side at least 1.5 times the short
-   * side, and the Gram form is safe and iterates in no wider dtype; otherwise MUONRT_FORM_STANDARD.
+   * side, and the Gram form is safe and needs no wider dtype; otherwise MUONRT_FORM_STANDARD. Safe
+   * means that rounding errors stay bounded.
    */
   MUONRT_FORM_AUTO = 0,
 
@@ -107,21 +106,21 @@ enum muonrt_form {
 };
 
 /**
- * How `safety` is applied. Rounding can move singular values above 1, and `safety` keeps them in
- * the range for which the coefficients are made.
+ * How `safety` is applied. Rounding can increase singular values above 1. `safety` then keeps them
+ * in the range for which the coefficients were computed.
  */
 typedef int32_t muonrt_safety_mode_t;
 enum muonrt_safety_mode {
   /**
-   * MUONRT_SAFETY_INNER for Polar Express, and for CANS in bf16 and f16; otherwise
-   * MUONRT_SAFETY_NONE. In the Gram form in f16, Polar Express and CANS use MUONRT_SAFETY_ALL, with
-   * the factor 1.05 if `safety` is 0.
+   * MUONRT_SAFETY_INNER for Polar Express, and for CANS in bf16 and f16. MUONRT_SAFETY_NONE for
+   * other lists and dtypes. If the Gram form runs in f16, Polar Express and CANS use
+   * MUONRT_SAFETY_ALL instead, with the factor 1.05 if `safety` is 0.
    */
   MUONRT_SAFETY_AUTO = 0,
 
   /**
-   * For Polar Express and CANS only: every polynomial p(x) except the last is replaced with
-   * p(x / safety) while the list is generated. The input is divided by safety x norm.
+   * Only for Polar Express and CANS: when muonrt computes the list, it replaces every polynomial
+   * p(x) except the last with p(x / safety). The input is divided by safety * norm.
    */
   MUONRT_SAFETY_INNER = 1,
 
@@ -129,22 +128,22 @@ enum muonrt_safety_mode {
   MUONRT_SAFETY_ALL = 2,
 
   /**
-   * The list is unchanged, and the input is divided by safety x norm. In bf16 and f16, lists that
-   * would amplify the rounding errors of earlier steps are rejected.
+   * The list is unchanged, and the input is divided by safety * norm. In bf16 and f16, muonrt
+   * rejects lists that would amplify the rounding errors of earlier steps.
    */
   MUONRT_SAFETY_NONE = 3
 };
 
-/** The divisor of the Newton-Schulz input; norm is the Frobenius norm of the input. */
+/** The number by which the Newton-Schulz input is divided; norm is the input's Frobenius norm. */
 typedef int32_t muonrt_normalize_t;
 enum muonrt_normalize {
-  /** safety x norm, computed without overflow or underflow. */
+  /** safety * norm, computed without overflow or underflow. */
   MUONRT_NORMALIZE_PRESCALED = 0,
 
-  /** safety x norm + normalize_eps. */
+  /** safety * norm + normalize_eps. */
   MUONRT_NORMALIZE_ADD_EPS = 1,
 
-  /** max(safety x norm, normalize_eps). */
+  /** max(safety * norm, normalize_eps). */
   MUONRT_NORMALIZE_MAX_EPS = 2
 };
 
@@ -155,8 +154,8 @@ enum muonrt_row_scaling {
   MUONRT_ROW_SCALING_NONE = 0,
 
   /**
-   * Row i of X is divided by sqrt(sum_j |(X X^T)_ij|), where X is the normalized matrix, transposed
-   * if it has more rows than columns (Turbo-Muon, arXiv 2512.04632).
+   * Row i of X is divided by sqrt(sum_j |(X X^T)_ij|) (Turbo-Muon, arXiv 2512.04632). X is the
+   * normalized matrix, or its transpose if it has more rows than columns.
    */
   MUONRT_ROW_SCALING_AOL = 1,
 
@@ -164,26 +163,26 @@ enum muonrt_row_scaling {
   MUONRT_ROW_SCALING_EQUILIBRATE = 2
 };
 
-/** Weight decay of a weight W; rate is the learning rate times all lr_factors. */
+/** How a weight W decays in a step; rate is the learning rate multiplied by all lr_factors. */
 typedef int32_t muonrt_weight_decay_kind_t;
 enum muonrt_weight_decay_kind {
-  /** W -= rate weight_decay W. */
+  /** W -= rate * weight_decay * W. */
   MUONRT_WEIGHT_DECAY_DECOUPLED = 0,
 
-  /** W -= weight_decay W. */
+  /** W -= weight_decay * W. */
   MUONRT_WEIGHT_DECAY_INDEPENDENT = 1,
 
-  /** W -= rate^2 weight_decay W. */
+  /** W -= rate^2 * weight_decay * W. */
   MUONRT_WEIGHT_DECAY_LR_SQUARED = 2,
 
-  /** Like MUONRT_WEIGHT_DECAY_DECOUPLED, but only for elements with update x weight >= 0. */
+  /** Like MUONRT_WEIGHT_DECAY_DECOUPLED, but only for elements with update * weight >= 0. */
   MUONRT_WEIGHT_DECAY_CAUTIOUS = 3
 };
 
 /**
- * The update of AdamW, with moments m and v and the parameter's update count t = 1, 2, ...
+ * The update of AdamW. m and v are the moments, and t = 1, 2, ... is the parameter's update count.
  *
- * Below, m' = m / (1 - beta1^t) and v' = v / (1 - beta2^t).
+ * The formulas below use m' = m / (1 - beta1^t) and v' = v / (1 - beta2^t).
  */
 typedef int32_t muonrt_adam_form_t;
 enum muonrt_adam_form {
@@ -204,15 +203,15 @@ enum muonrt_adam_form {
  * The settings of a group.
  *
  * Call muonrt_group_init_muon() or muonrt_group_init_adamw() before you set fields. All fields must
- * be equal on all ranks. Unless a field says otherwise, settings of Muon have no effect in a group
- * for AdamW and vice versa, but they must be in range.
+ * be equal on all ranks. Fields marked "Muon" have no effect in a group for AdamW, and fields
+ * marked "AdamW" have none in a group for Muon, but their values must still be in range.
  *
- * Unless a field says otherwise, 0 means zero and not "default", and numbers are at most 1e30. NaN
- * is rejected. Fields marked "Fixed" do not change after the optimizer is created;
- * muonrt_optimizer_set_group() changes the others between steps.
+ * Unless a field's comment says otherwise, 0 means zero and not "default", and numbers are at most
+ * 1e30. NaN is rejected. Fields marked "Fixed" cannot change after the optimizer is created, but
+ * muonrt_optimizer_set_group() can change the other fields between steps.
  *
  * @par Coefficients
- * muonrt_optimizer_create() accepts a list of coefficients, including a custom list, only if
+ * muonrt_optimizer_create() accepts a list of coefficients only if
  *   - singular values that are in (0, 1] before the first step never exceed 4 after a step;
  *   - all steps together map singular values of up to 1 + 2^-7 (in f32 1 + 2^-20) to positive
  *     values of at most max(1.5, 1.25 y), where y is the largest result for values in (0, 1].
@@ -226,11 +225,11 @@ typedef struct muonrt_group {
 
   /**
    * Name for messages and the printed plan, not empty and without control characters. Fixed.
-   * Default: NULL.
+   * Default: NULL, which means no name.
    */
   const char* name;
 
-  /** Factor by which the learning rate of the step is multiplied, >= 0. Default: 1. */
+  /** Factor by which the step's learning rate is multiplied, >= 0. Default: 1. */
   double lr_factor;
 
   /** Weight decay, >= 0; see `weight_decay_kind`. Default: 0.1 for Muon, 0.01 for AdamW. */
@@ -252,12 +251,12 @@ typedef struct muonrt_group {
   int32_t steps;
 
   /**
-   * Muon with Polar Express or CANS: smallest singular value for which the list is made,
+   * Muon with Polar Express or CANS: smallest singular value for which the list is optimized,
    * 1e-12 <= lower_bound < 1. Fixed. Default: 1e-3.
    */
   double lower_bound;
 
-  /** Muon with Polar Express: cushion of the list, 0 <= cushion < 1. Fixed. Default: 0.02. */
+  /** Muon: the cushion parameter of Polar Express, 0 <= cushion < 1. Fixed. Default: 0.02. */
   double cushion;
 
   /**
@@ -269,7 +268,7 @@ typedef struct muonrt_group {
   /** Muon: how `safety` is applied. Fixed. Default: MUONRT_SAFETY_AUTO. */
   muonrt_safety_mode_t safety_mode;
 
-  /** Muon: how the input is normalized. Fixed. Default: MUONRT_NORMALIZE_PRESCALED. */
+  /** Muon: how the input matrix is normalized. Fixed. Default: MUONRT_NORMALIZE_PRESCALED. */
   muonrt_normalize_t normalize;
 
   /**
@@ -287,7 +286,7 @@ typedef struct muonrt_group {
   /** Muon: factor by which the scale is multiplied, >= 0. Fixed. Default: 1. */
   double scale_factor;
 
-  /** AdamW: coefficients of the two moments, in the range of `momentum`. Default: 0.9 and 0.95. */
+  /** AdamW: decay of the two moments, in the same range as `momentum`. Default: 0.9 and 0.95. */
   double beta1, beta2;
 
   /** AdamW: the epsilon of `adam_form`; 0, or >= 1e-37. Default: 1e-8. */
@@ -297,37 +296,37 @@ typedef struct muonrt_group {
   double normalize_eps;
 
   /**
-   * Muon: the steps before which the Gram form restarts, counted from 0: ascending, 1 to steps - 1.
-   * Must be NULL with MUONRT_FORM_STANDARD. Fixed. Default: NULL, which lets muonrt search for
-   * restarts with which the error is at most as large as in the standard form in bf16.
+   * Muon: the steps before which the Gram form restarts: it applies the steps so far to the matrix
+   * and computes a new Gram matrix. Steps count from 0; restarts ascend from 1 to steps - 1. Must
+   * be NULL with MUONRT_FORM_STANDARD. Fixed. Default: NULL, which lets muonrt choose restarts with
+   * which the error is at most that of the standard form in bf16.
    */
   const int32_t* gram_restarts;
 
   /** Number of elements in `gram_restarts`, 0 to 31; 0 if it is NULL. Default: 0. */
   int32_t n_gram_restarts;
 
-  /** Muon: dtype of the iteration; 0: as in muonrt_tuning_options_t. Fixed. Default: 0. */
+  /** Muon: dtype of the iteration; 0 means that of muonrt_tuning_options_t. Fixed. Default: 0. */
   muonrt_dtype_t iteration_dtype;
 
   /** Muon: how rows are scaled before the iteration. Fixed. Default: MUONRT_ROW_SCALING_NONE. */
   muonrt_row_scaling_t row_scaling;
 
   /**
-   * Muon: period P, 1 to 10^9, equal in all groups with P > 1. Steps 0, P, 2P, ... orthogonalize
-   * whole matrices; other steps orthogonalize each block of a matrix separately. P > 1 is rejected
-   * if a parameter has a partial gradient or a `grad_layout`. Fixed. Default: 1, which means no
-   * blocks.
+   * Muon: P, 1 to 10^9, equal in all groups with P > 1. Steps 0, P, 2P, ... orthogonalize whole
+   * matrices. The other steps, called block steps, orthogonalize each block of a matrix separately.
+   * P > 1 is rejected if a parameter has a partial gradient or a `grad_layout`. Fixed. Default: 1.
    */
   int32_t block_period;
 
   /**
    * Muon: number of blocks along the rows and the columns of each matrix or part, 1 to 1024. A
-   * block has ceil(rows / block_rows) rows, so small matrices may have fewer blocks. Fixed.
+   * block has ceil(rows / block_rows) rows, so a small matrix may have fewer blocks. Fixed.
    * Default: 1.
    */
   int32_t block_rows, block_cols;
 
-  /** Muon: factor of updates, but not of weight decay, in block steps, >= 0. Default: 1. */
+  /** Muon: factor for updates in block steps, >= 0; not applied to weight decay. Default: 1. */
   double block_lr_factor;
 
   /** Kind of weight decay. Fixed. Default: MUONRT_WEIGHT_DECAY_DECOUPLED. */
@@ -337,22 +336,22 @@ typedef struct muonrt_group {
   muonrt_adam_form_t adam_form;
 
   /**
-   * AdamW: only every update_every-th committed step updates the group and applies weight decay to
-   * it, with the gradient of that step; 1 to 2^30, and 1 for Muon. Fixed. Default: 1. In the other
-   * steps the gradient may be NULL; if one is bound, it counts for clip_norm and must be finite.
+   * AdamW: every update_every-th committed step updates the group with its gradient and applies
+   * weight decay; 1 to 2^30, and 1 for Muon. Fixed. Default: 1. In other steps the gradient may be
+   * NULL. If it is not NULL, it must be finite, and clip_norm includes it.
    */
   int32_t update_every;
 
   /**
-   * Dtype of the momentum: MUONRT_DTYPE_F32, or, only for Muon, MUONRT_DTYPE_BF16 with stochastic
-   * rounding. Fixed. Default: MUONRT_DTYPE_F32.
+   * Dtype of the momentum: MUONRT_DTYPE_F32 or, for Muon only, MUONRT_DTYPE_BF16, which is rounded
+   * stochastically. Fixed. Default: MUONRT_DTYPE_F32.
    */
   muonrt_dtype_t momentum_dtype;
 
   /**
-   * Muon: axis of NorMuon. Must be MUONRT_NORMUON_OFF for AdamW, and if a group has
-   * block_period > 1. A matrix with a single row or column is not changed. Fixed. Default:
-   * MUONRT_NORMUON_OFF.
+   * Muon: axis of NorMuon. Must be MUONRT_NORMUON_OFF for AdamW, and for all groups if any group
+   * has block_period > 1. NorMuon does not change a matrix with a single row or column. Fixed.
+   * Default: MUONRT_NORMUON_OFF.
    */
   muonrt_normuon_axis_t normuon_axis;
 
@@ -362,7 +361,7 @@ typedef struct muonrt_group {
    */
   int32_t renormalize;
 
-  /** Muon: decay of NorMuon's second moments, in the range of `momentum`. Default: 0.95. */
+  /** Muon: decay of NorMuon's second moments, in the same range as `momentum`. Default: 0.95. */
   double normuon_beta2;
 } muonrt_group_t;
 

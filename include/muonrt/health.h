@@ -1,16 +1,18 @@
 /**
  * @file muonrt/health.h
- * Statistics of individual steps: how close to orthogonal the updates are, and whether replicas are
- * equal.
+ * Statistics of individual steps, which show how close to orthogonal the updates are, and whether
+ * replicas are equal.
  *
- * If `health_every` of muonrt_debug_options_t is k > 0, the step that would become the k-th, 2k-th,
- * 3k-th, ... committed step collects statistics, even if it is then skipped. Such a step reads
+ * If `health_every` of muonrt_debug_options_t is k > 0, muonrt collects statistics in every k-th
+ * committed step: in the steps that would become the committed steps number k, 2k, 3k and so on. It
+ * also collects statistics if such a step is then skipped. A step that collects statistics reads
  * weights, gradients and all replicated data once more, multiplies each matrix by some vectors, and
- * performs one more reduction over all ranks. Other steps have no additional cost. Results of
+ * performs one more reduction over all ranks. Other steps have no additional cost. The results of
  * training do not change.
  *
- * All statistics are equal on every rank. They do not depend on mesh, placement, number of ranks or
- * threads, except that `nonfinite` counts the elements of every partial gradient.
+ * All statistics are equal on every rank. They do not depend on the mesh, the placements, or the
+ * number of ranks or threads. The exception is `nonfinite`, because it counts the elements of every
+ * partial gradient.
  */
 #ifndef MUONRT_HEALTH_H
 #define MUONRT_HEALTH_H
@@ -24,36 +26,42 @@ extern "C" {
 /**
  * Summary of the last step that collected statistics.
  *
- * The `replica_` fields give the result of a comparison, by hash, of all replicas of parameters,
- * master weights, remainders and moments. They name the first parameter whose replicas differ. The
- * comparison cannot show which of the two ranks is wrong. It also does not detect a wrong update
- * that the owner of a matrix has sent to all replicas.
+ * muonrt compares hashes of all replicas of parameters, master weights, remainders and moments. The
+ * `replica_` fields describe the first parameter whose replicas differ. The comparison cannot show
+ * which of the two ranks, `replica_rank` or `replica_reference`, has the wrong data. It also does
+ * not detect a wrong update that the owner of a matrix has sent to all replicas.
  */
 typedef struct muonrt_health {
   /** Size of the struct in bytes; set by muonrt_health_init(). */
   uint32_t struct_size;
 
-  /** 1: the step was skipped, so statistics of weights are those from before the step. */
+  /** 1: the step was skipped, so the statistics of weights describe the weights before the step. */
   int32_t skipped;
 
-  /** Number of committed steps after that step; -1 if no step has collected statistics yet. */
+  /**
+   * Number of committed steps when the step that collected the statistics ended; -1 if no step has
+   * collected statistics yet.
+   */
   int64_t step;
 
-  /** Number of matrices in that step; each expert, part and block is a matrix. */
+  /** Number of matrices in the step. Each expert, part and block counts as one matrix. */
   int64_t matrices;
 
-  /** Lowest index of a parameter whose replicas differ; -1 if all are equal. */
+  /** Lowest index of a parameter whose replicas differ; -1 if all replicas are equal. */
   int64_t replica_param;
 
   /**
-   * Lowest rank whose data differs from the data of rank `replica_reference`; -1 if all are equal.
+   * Lowest rank whose data differs from the data of rank `replica_reference`; -1 if all replicas
+   * are equal.
    */
   int32_t replica_rank;
 
-  /** The rank that holds the first replica of `replica_rank`'s shard; -1 if all are equal. */
+  /** Rank that holds the first replica of `replica_rank`'s shard; -1 if all replicas are equal. */
   int32_t replica_reference;
 
-  /** What differs: MUONRT_STATE_PARAM, _MASTER, _REMAINDER, _MOMENTUM or _VARIANCE. */
+  /**
+   * Kind of the data that differs: MUONRT_STATE_PARAM, _MASTER, _REMAINDER, _MOMENTUM or _VARIANCE.
+   */
   muonrt_state_kind_t replica_kind;
 
   /** Reserved; 0. */
@@ -63,8 +71,8 @@ typedef struct muonrt_health {
 /**
  * Statistics of one matrix.
  *
- * A floating-point field that has no value is NaN; for example, `largest_q` if the standard form
- * was used, or `update_rms` if `updated` is 0.
+ * A floating-point field that has no value is NaN. For example, `largest_q` is NaN if the standard
+ * form was used, and `update_rms` is NaN if `updated` is 0.
  */
 typedef struct muonrt_matrix_health {
   /** Size of the struct in bytes; set by muonrt_matrix_health_init(). */
@@ -76,15 +84,18 @@ typedef struct muonrt_matrix_health {
   /** Index of the parameter, in the order of muonrt_optimizer_create(). */
   int64_t param;
 
-  /** Index of the matrix in its parameter, counted expert by expert and part by part. */
+  /**
+   * Index of the matrix in its parameter, counted expert by expert, and part by part in each
+   * expert.
+   */
   int64_t index;
 
-  /** Rows and columns of the matrix as it is stored. */
+  /** Numbers of rows and columns of the matrix as it is stored. */
   int64_t rows, cols;
 
   /**
-   * Root mean square of the update before it is multiplied by the step's learning rate and the
-   * group's lr_factor. It includes the scale and the lr_factors of the parameter and the part.
+   * Root mean square of the update. It includes the scale of the update and the lr_factors of the
+   * parameter and the part, but neither the step's learning rate nor the group's lr_factor.
    */
   double update_rms;
 
@@ -93,20 +104,20 @@ typedef struct muonrt_matrix_health {
 
   /**
    * Smallest and largest singular value of the orthogonalized matrix before NorMuon, estimated with
-   * 48 Lanczos steps. Up to rounding errors, the estimates lie between the true values.
+   * 48 Lanczos steps. Except for rounding errors, both estimates are between the true values.
    */
   double sigma_min, sigma_max;
 
   /**
    * The larger of 1 - sigma_min and sigma_max - 1. Typical values depend on the coefficients; for
-   * example, Keller Jordan's coefficients give 0.3. If the matrix to be orthogonalized has a
-   * singular value of 0, the deviation is 1.
+   * example, Keller Jordan's coefficients give about 0.3. If the input of the orthogonalization has
+   * a singular value of 0, the deviation is about 1, because every step maps 0 to 0.
    */
   double deviation;
 
   /**
-   * Largest absolute value in the matrix Q, by which the Gram form multiplies its input; NaN in the
-   * standard form.
+   * Largest absolute value in the matrix Q, by which the Gram form multiplies its input. NaN in the
+   * standard form, which does not compute Q.
    */
   double largest_q;
 
@@ -142,17 +153,17 @@ MUONRT_API void muonrt_matrix_health_init_sized(muonrt_matrix_health_t* matrix, 
   muonrt_matrix_health_init_sized((matrix), sizeof(muonrt_matrix_health_t))
 
 /**
- * Gets the statistics of the last step that collected them.
+ * Gets the statistics of the last step that collected statistics.
  *
  * To learn the number of matrices, call the function with capacity 0 first and read
  * `health->matrices`.
  *
  * Threads: one at a time per optimizer. Collective: no.
  *
- * @param[out] health     The summary. Call muonrt_health_init() on it first.
- * @param[out] matrices   Array of `capacity` elements, filled from the start in the order of
- *                        parameter and index. Initialize the first element with
- *                        muonrt_matrix_health_init(); its struct_size is the stride of the array.
+ * @param[out] health     The summary. Call muonrt_health_init() before you pass it.
+ * @param[out] matrices   Array of `capacity` elements, which is filled from the start in the order
+ *                        of `param` and `index`. Initialize the first element with
+ *                        muonrt_matrix_health_init(). Its struct_size is the size of every element.
  *                        May be NULL if `capacity` is 0.
  * @param[in]  capacity   Number of elements in `matrices`, >= 0.
  * @param[in]  optimizer  The optimizer.

@@ -1,7 +1,7 @@
 /**
  * @file muonrt/inspect.h
- * Functions that report what an optimizer plans and has done: its plan, its memory, the trace of a
- * step, counters and clipped heads.
+ * Functions that report what an optimizer plans and what it has done: the plan, memory use, the
+ * trace of a step, counters, and the attention heads that QK-clip has clipped.
  */
 #ifndef MUONRT_INSPECT_H
 #define MUONRT_INSPECT_H
@@ -16,18 +16,18 @@ extern "C" {
 typedef int32_t muonrt_format_t;
 enum muonrt_format { MUONRT_FORMAT_TEXT = 0, MUONRT_FORMAT_JSON = 1 };
 
-/** Counters of this rank since the creation of the optimizer. */
+/** Counters of this rank. Counting starts when the optimizer is created. */
 typedef struct muonrt_counters {
   /** Size of the struct in bytes; set by muonrt_counters_init(). */
   uint32_t struct_size;
 
-  /** Largest number of chunks that were in flight at the same time. */
+  /** Largest number of chunks (groups of matrices) that were in flight at the same time. */
   int32_t chunks_resident_peak;
 
   /** Number of allocations of device memory, including memory that host and device share. */
   int64_t allocations;
 
-  /** Total size of these allocations in bytes. */
+  /** Total size in bytes of the allocations that `allocations` counts. */
   int64_t allocated_bytes;
 
   /**
@@ -39,18 +39,18 @@ typedef struct muonrt_counters {
   /** Number of exchanges between ranks. */
   int64_t exchanges;
 
-  /** Bytes sent to other ranks. */
+  /** Number of bytes sent to other ranks. */
   int64_t bytes_sent;
 
   /** Number of matrices that this rank has orthogonalized. */
   int64_t orthogonalized;
 
-  /** Bytes of state and parameters that this rank wrote when it last saved a checkpoint. */
+  /** Number of bytes of state and parameters that this rank wrote to the last checkpoint. */
   int64_t saved_bytes;
 
   /**
-   * The part of `saved_bytes` that belongs to parameters. A parameter that is saved only as its
-   * master weights adds nothing.
+   * The part of `saved_bytes` that belongs to parameters. A parameter adds nothing if only its
+   * master weights are saved.
    */
   int64_t saved_param_bytes;
 
@@ -80,42 +80,43 @@ typedef struct muonrt_memory {
   /** Reserved; 0. */
   int32_t reserved;
 
-  /** Planned: buffers of the messages that are sent and received in a step. */
+  /** Planned size of the buffers for messages that a step sends and receives. */
   int64_t message_bytes;
 
   /**
-   * Planned: updates that owners have returned, and sums of partial gradients. A step keeps them
-   * until its vote.
+   * Planned size of the updates that owners have returned, and of sums of partial gradients. A step
+   * keeps both until its vote.
    */
   int64_t staged_bytes;
 
-  /** Planned: gathered matrices and iterates of Newton-Schulz. */
+  /** Planned size of gathered matrices and of Newton-Schulz iterates. */
   int64_t scratch_bytes;
 
   /**
-   * Planned: like `message_bytes`, but for block steps (see `block_period` of muonrt_group_t); 0 if
-   * no group has block steps.
+   * Like `message_bytes`, but for block steps (see `block_period` of muonrt_group_t). It is 0 if no
+   * group has block steps.
    */
   int64_t block_message_bytes;
 
-  /** Planned: like `staged_bytes`, but for block steps. */
+  /** Like `staged_bytes`, but for block steps. */
   int64_t block_staged_bytes;
 
-  /** Planned: like `scratch_bytes`, but for block steps. */
+  /** Like `scratch_bytes`, but for block steps. */
   int64_t block_scratch_bytes;
 
   /**
-   * Planned: results of the checks that values are finite and replicas are equal. On CUDA, part of
-   * this is pinned host memory.
+   * Planned size of the results of two checks: that values are finite, and that replicas are equal.
+   * On CUDA, a part of this memory is pinned host memory.
    */
   int64_t check_bytes;
 
-  /** Planned: momentum, moments, and master weights that muonrt owns. */
+  /** Planned size of the momentum, the moments, and the master weights that muonrt owns. */
   int64_t state_bytes;
 
   /**
-   * Allocated now: `allocated_bytes` of muonrt_counters_t. In addition to the planned bytes, it
-   * includes tables, padding, and the workspace of the device's GEMM library.
+   * Memory that is allocated now, equal to `allocated_bytes` of muonrt_counters_t. In addition to
+   * the planned memory, it includes tables, padding, and the workspace of the device's GEMM
+   * library.
    */
   int64_t allocated_bytes;
 
@@ -137,14 +138,15 @@ MUONRT_API void muonrt_memory_init_sized(muonrt_memory_t* memory, uint32_t size)
 #define muonrt_memory_init(memory) muonrt_memory_init_sized((memory), sizeof(muonrt_memory_t))
 
 /**
- * Gets the memory of this rank: the planned bytes that muonrt_optimizer_describe_plan() prints in
- * the row of this rank, and the bytes that are allocated now.
+ * Gets the planned and the allocated memory of this rank. The planned memory is that in this rank's
+ * row of the text that muonrt_optimizer_describe_plan() prints.
  *
- * The call computes the messages of all ranks, which takes time, so do not call it in every step.
+ * The call computes the messages of all ranks. Because this takes time, do not call it in every
+ * step.
  *
  * Threads: one at a time per optimizer. Collective: no.
  *
- * @param[out] memory     The memory. Call muonrt_memory_init() on it first.
+ * @param[out] memory     The memory. Call muonrt_memory_init() before you pass it.
  * @param[in]  optimizer  The optimizer.
  *
  * @return MUONRT_OK, or
@@ -179,17 +181,18 @@ MUONRT_API muonrt_status_t muonrt_optimizer_describe_plan(char* buffer, int64_t 
 /**
  * Prints the stages of the last step.
  *
- * MUONRT_FORMAT_TEXT lists the stages in their order. MUONRT_FORMAT_JSON is a Chrome trace with the
- * times of the stages, which you can open in Perfetto; it requires `trace` of
- * muonrt_debug_options_t.
+ * With MUONRT_FORMAT_TEXT, the text lists the stages in their order. With MUONRT_FORMAT_JSON, it is
+ * a Chrome trace with the times of the stages, which you can open in Perfetto. The times require
+ * `trace` of muonrt_debug_options_t.
  *
  * In the trace, `pid` is the rank, thread 0 is the compute stream, and thread 1 is the exchange
  * stream. `ts` is the time of the host's monotonic clock (std::chrono::steady_clock,
- * CLOCK_MONOTONIC) in microseconds, so you can join the events of several steps, and of all ranks
- * on one host, in one list. `args` has `step` (the number of committed steps) and `chunk`. For an
- * exchange it also has `bytes_sent` and `bytes_received` (to and from other ranks), and for a
- * matrix product the names of its `matrices`. On CUDA the call waits until the optimizer's work is
- * complete, because it compares the clocks of the GPU and the host.
+ * CLOCK_MONOTONIC) in microseconds, so you can merge the events of several steps, and of all ranks
+ * on one host, into one list. `args` has `step`, which is the number of committed steps, and
+ * `chunk`. For an exchange it also has `bytes_sent` and `bytes_received`, which do not count
+ * messages of a rank to itself. For a matrix product it also has `matrices`, the names of the
+ * matrices. On CUDA the call waits until the optimizer's work is complete, because it compares the
+ * clocks of the GPU and the host.
  *
  * Threads: one at a time per optimizer. Collective: no.
  *
@@ -201,9 +204,9 @@ MUONRT_API muonrt_status_t muonrt_optimizer_describe_plan(char* buffer, int64_t 
  * @param[in]  format     The format of the text.
  *
  * @return The statuses of muonrt_optimizer_describe_plan(), or
- *   - MUONRT_ERROR_INVALID_STATE: `format` is MUONRT_FORMAT_JSON, but `trace` is 0, so no times
- *     were recorded;
- *   - MUONRT_ERROR_DEVICE, on CUDA.
+ *   - MUONRT_ERROR_INVALID_STATE: `format` is MUONRT_FORMAT_JSON, but no times were recorded
+ *     because `trace` is 0;
+ *   - MUONRT_ERROR_DEVICE: the GPU reported an error.
  */
 MUONRT_API muonrt_status_t muonrt_optimizer_get_trace(char* buffer, int64_t capacity,
                                                       int64_t* needed,
@@ -215,7 +218,7 @@ MUONRT_API muonrt_status_t muonrt_optimizer_get_trace(char* buffer, int64_t capa
  *
  * Threads: one at a time per optimizer. Collective: no.
  *
- * @param[out] counters   The counters. Call muonrt_counters_init() on it first.
+ * @param[out] counters   The counters. Call muonrt_counters_init() before you pass the struct.
  * @param[in]  optimizer  The optimizer.
  *
  * @return MUONRT_OK, or MUONRT_ERROR_INVALID_ARGUMENT if a pointer is NULL or `counters` is not
@@ -225,17 +228,17 @@ MUONRT_API muonrt_status_t muonrt_optimizer_get_counters(muonrt_counters_t* coun
                                                          const muonrt_optimizer_t* optimizer);
 
 /**
- * Gets the attention layers whose logits a step reads, and their numbers of heads. These layers and
- * numbers determine the order and the size of `qk_logits` in muonrt_step_args_t.
+ * Gets the attention layers whose logits a step reads, and the number of heads of each layer. They
+ * determine the order and the size of `qk_logits` in muonrt_step_args_t.
  *
  * Threads: one at a time per optimizer. Collective: no.
  *
- * @param[out] layers     `capacity` elements; receives the layers that parameters name in their
- *                        `qk_clip`, ascending. May be NULL if `capacity` is 0.
+ * @param[out] layers     `capacity` elements; receives the layers that parameters name in
+ *                        `qk_clip`, in ascending order. May be NULL if `capacity` is 0.
  * @param[out] heads      `capacity` elements; receives the number of query heads of each layer. May
  *                        be NULL if `capacity` is 0.
  * @param[in]  capacity   Number of elements in `layers` and `heads`, >= 0.
- * @param[out] n_layers   Number of layers, even if it exceeds `capacity`.
+ * @param[out] n_layers   Number of layers; may be larger than `capacity`.
  * @param[in]  optimizer  The optimizer.
  *
  * @return MUONRT_OK, or
@@ -251,12 +254,12 @@ MUONRT_API muonrt_status_t muonrt_optimizer_get_qk_layers(int32_t* layers, int32
  *
  * Threads: one at a time per optimizer. Collective: no.
  *
- * @param[out] layers     `capacity` elements; receives the layers, ascending. May be NULL if
- *                        `capacity` is 0.
- * @param[out] heads      `capacity` elements; receives the query heads, ascending within a layer.
- *                        May be NULL if `capacity` is 0.
+ * @param[out] layers     `capacity` elements; receives the layer of each clipped head, in ascending
+ *                        order. May be NULL if `capacity` is 0.
+ * @param[out] heads      `capacity` elements; receives the index of each clipped query head, in
+ *                        ascending order within a layer. May be NULL if `capacity` is 0.
  * @param[in]  capacity   Number of elements in `layers` and `heads`, >= 0.
- * @param[out] n_heads    Number of clipped heads, even if it exceeds `capacity`.
+ * @param[out] n_heads    Number of clipped heads; may be larger than `capacity`.
  * @param[in]  optimizer  The optimizer.
  *
  * @return MUONRT_OK, or MUONRT_ERROR_INVALID_ARGUMENT if a required pointer is NULL or `capacity`
