@@ -90,10 +90,10 @@ MUONRT_API void muonrt_recovery_init_sized(muonrt_recovery_t* recovery, uint32_t
  * stays unusable. To continue, create another optimizer over the remaining ranks and call
  * muonrt_optimizer_copy_state(), or read the state yourself (muonrt/state.h).
  *
- * Call it after a step has returned MUONRT_ERROR_COMM, _TIMEOUT, _ABORTED or _UNDECIDED on some
- * ranks. After MUONRT_ERROR_COMM, _TIMEOUT and _ABORTED no rank has committed the failed step, but
- * a peer may still not know the result of the preceding step. Every survivor must call it,
- * including those on which no step has failed. You may call it again, with the same or with
+ * Call this function after a step has returned MUONRT_ERROR_COMM, _TIMEOUT, _ABORTED or _UNDECIDED
+ * on some ranks. After MUONRT_ERROR_COMM, _TIMEOUT and _ABORTED no rank has committed the failed
+ * step, but a peer may still not know the result of the preceding step. Every survivor must call
+ * it, including those on which no step has failed. You may call it again, with the same or with
  * different survivors. Until it has returned, do not unbind the gradients of the failed step, and
  * do not change gradients, parameters or state.
  *
@@ -112,9 +112,9 @@ MUONRT_API void muonrt_recovery_init_sized(muonrt_recovery_t* recovery, uint32_t
  *     policy is unknown.
  *
  * The following errors are returned on every survivor:
- *   - MUONRT_ERROR_TORN: the parameters of a rank are partly updated; or the others have committed
- *     the step, but a rank has not stored its updates, because of MUONRT_COMMIT_EAGER. Load a
- *     checkpoint.
+ *   - MUONRT_ERROR_TORN: the parameters of a rank are partly updated; or other survivors have
+ *     committed the step, but a rank has not stored its updates, because of MUONRT_COMMIT_EAGER.
+ *     Load a checkpoint.
  *   - MUONRT_ERROR_MISMATCH: the survivors are not ranks of the same optimizer, a rank occurs
  *     twice, the policies differ, or the numbers of committed steps differ in a way that one failed
  *     step cannot cause.
@@ -140,9 +140,8 @@ MUONRT_API muonrt_status_t muonrt_optimizer_recover(muonrt_optimizer_t* optimize
  * saving a checkpoint of `from`, including parameters, and loading it into `to`. The caller must
  * restore everything else, such as the data loader.
  *
- * If a rank passes `to`, it can receive its elements from any rank that passes `from`. Every
- * element must still exist on one of these ranks; if a rank that held it is lost, a replica on
- * another rank is enough.
+ * The ranks that pass `from` send the elements. Every element must exist on at least one of these
+ * ranks. If a rank that held an element is lost, a replica on another rank is enough.
  *
  * Both optimizers must have the same parameters with the same dtypes and kinds of state. For a
  * parameter, `to` may use the same buffer as `from` only if this rank holds the same elements in

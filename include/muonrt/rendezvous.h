@@ -44,8 +44,8 @@ typedef struct muonrt_tcp_options {
 
   /**
    * The only network interface to use on this machine, given by its name ("eth0") or one of its
-   * addresses. Of the addresses of the host in `address`, rank 0 listens at those that belong to
-   * the interface. If there are none, rank 0 listens at the interface's first address of the same
+   * addresses. Rank 0 listens at those addresses of the host in `address` that belong to the
+   * interface. If there are none, rank 0 listens at the interface's first address of the same
    * family. The other ranks connect from the interface. Default: NULL, which means that rank 0
    * listens at all addresses of the host in `address`, and the operating system selects the
    * interface from which the other ranks connect.
@@ -79,9 +79,10 @@ typedef struct muonrt_tcp_options {
   void* state;
 
   /**
-   * The range of ports at which this rank may listen for other ranks, 1 to 65535. On rank 0 it is
-   * used if the port of `address` is 0, and the last rank does not use it. Ranks of one machine
-   * need different ports. Default: 0 and 0, which means any free port.
+   * The range of ports at which this rank may listen for other ranks, 1 to 65535. Rank 0 uses this
+   * range only if the port of `address` is 0. The last rank does not use it, because no rank
+   * connects to it. Ranks of one machine need different ports. Default: 0 and 0, which means any
+   * free port.
    */
   int32_t first_port, last_port;
 
@@ -253,8 +254,8 @@ MUONRT_API void muonrt_folder_options_init_sized(muonrt_folder_options_t* option
  * Threads: any. Collective: over all ranks. Blocking, at most for `timeout_ms`.
  *
  * @par The file
- * - Rank 0 removes the file before the call returns, even after an error. If its process is killed
- *   before that, the file remains, and the next run needs a different `run_id`.
+ *   - Rank 0 removes the file before the call returns, even after an error. If the process of rank
+ * 0 is killed before that, the file remains, and the next run needs a different `run_id`.
  *   - Only the user of rank 0 can read the file, so run all ranks as the same user (or root).
  *   - Every process that can read the file can connect, unless you set `secret`. A process that can
  *     write to the folder can make the call fail, even if you set `secret`.
