@@ -255,7 +255,7 @@ MUONRT_API void muonrt_folder_options_init_sized(muonrt_folder_options_t* option
  *
  * @par The file
  *   - Rank 0 removes the file before the call returns, even after an error. If the process of rank
- * 0 is killed before that, the file remains, and the next run needs a different `run_id`.
+ *     0 is killed before that, the file remains, and the next run needs a different `run_id`.
  *   - Only the user of rank 0 can read the file, so run all ranks as the same user (or root).
  *   - Every process that can read the file can connect, unless you set `secret`. A process that can
  *     write to the folder can make the call fail, even if you set `secret`.
