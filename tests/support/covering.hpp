@@ -39,7 +39,7 @@ inline std::vector<std::vector<int>> pairwise(const std::vector<int>& levels, ui
       for (size_t i = 0; i < row.size(); ++i) {
         row[i] = static_cast<int>(random() % static_cast<uint64_t>(levels[i]));
       }
-      if (attempt % 2 == 0) {  // Half of the candidates contain a given pair that is still missing.
+      if (attempt % 2 == 0) {  // Every second candidate contains a pair that is still missing.
         const auto& [i, j, a, b] = *open.begin();
         row[i] = a;
         row[j] = b;

@@ -21,7 +21,7 @@ std::unique_ptr<muonrt::Device> make_host(int threads = 1, bool portable_gemm = 
 /// Creates a host device with the elementwise ops of numerics/reference_ops.hpp.
 std::unique_ptr<muonrt::Device> make_reference();
 /// Creates a CUDA device for this program.
-/// @param naive If true, the device does not use cuBLASLt.
+/// @param naive  If true, the device does not use cuBLASLt.
 std::unique_ptr<muonrt::Device> make_device(bool naive = false, int index = 0);
 /// Returns whether the environment variable MUONRT_TEST_NAIVE is set. Tests then do not use
 /// cuBLASLt, because loading it under compute-sanitizer takes longer than running a small case.

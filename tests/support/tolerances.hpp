@@ -27,7 +27,7 @@ constexpr double roundoff(DType dtype) {
 /// Returns the tolerance for one element of a product that sums `terms` terms. The terms are summed
 /// in f32 in any order. Each addition, alpha and beta cause one rounding each, and the result is
 /// rounded once to its dtype.
-/// @param magnitude |alpha| |A| |B| + |beta| |D| + |gamma| for this element.
+/// @param magnitude  |alpha| |A| |B| + |beta| |D| + |gamma| for this element.
 constexpr double product(int64_t terms, double magnitude, double result, DType storage) {
   return (static_cast<double>(terms) + 4) * 2 * roundoff(DType::kF32) * magnitude +
          roundoff(storage) * (result < 0 ? -result : result);

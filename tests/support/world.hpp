@@ -78,7 +78,7 @@ struct Case {
 };
 
 /// Returns a case with this mesh and without parameters.
-/// @param rank_array The ranks of the mesh; an empty list means 0, 1, 2, ...
+/// @param rank_array  The ranks of the mesh; an empty list means 0, 1, 2, ...
 Case on_mesh(std::vector<int64_t> mesh, std::vector<int32_t> rank_array = {});
 
 /// Returns `layout` after applying the parameter's view, which defines the matrices.
@@ -126,8 +126,8 @@ class Mirror {
 /// One rank with its shards and its optimizer. Gives access to its state between steps.
 class Rank {
  public:
-  /// @param mirror The memory of the optimizer's buffers. If it is null, the optimizer uses the
-  /// shards directly.
+  /// @param mirror  The memory of the optimizer's buffers. If it is null, the optimizer uses the
+  ///     shards directly.
   Rank(const Case& of, muonrt::Comm& comm, const MakeDevice& make_device = host_device,
        Mirror* mirror = nullptr);
 
