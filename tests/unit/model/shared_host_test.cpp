@@ -89,8 +89,8 @@ TEST_CASE("shared host: a rank copies its own message, and then those of ready r
   both[1].exchanges = {{{{0, 500}, {1, 3000}}, {{0, 2000}, {1, 3000}}, 0}};
   MachineProfile p = host();
   // Each rank copies its message to itself, in 2 us on rank 0 and in 6 us on rank 1. The messages
-  // between the ranks can be copied from 16 us on. Rank 0 needs 1.5 us and rank 1 needs 3 us for its
-  // copy. Both ranks then wait until the other rank has received their message.
+  // between the ranks can be copied from 16 us on. Rank 0 needs 1.5 us and rank 1 needs 3 us for
+  // its copy. Both ranks then wait until the other rank has received their message.
   for (const RankTimes& r : times(p, both)) CHECK(r.exchange == Approx(19 * kUs));
   // On one core, the copies of the messages from each rank to itself end after 4 and 8 us. The
   // copies between the ranks begin at 18 us and take 3 and 4.5 us.
