@@ -164,7 +164,7 @@ inline muonrt_step_args_t step_args() { return detail::filled(muonrt_step_args_i
 struct Health {
   /// The statistics of the step.
   muonrt_health_t summary;
-  /// One element for each matrix, ordered by parameter and, within a parameter, by index.
+  /// One element per matrix, ordered by parameter and, within a parameter, by index.
   std::vector<muonrt_matrix_health_t> matrices;
 };
 

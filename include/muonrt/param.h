@@ -159,8 +159,8 @@ typedef struct muonrt_qk_clip {
   muonrt_qk_kind_t kind;
 
   /**
-   * Number of the layer, 0 to 2^20, the same for all weights of a layer. -1 means the last part of
-   * the parameter's name that is a number, such as 3 in "layers.3.wq". With MUONRT_QK_FROM_NAME
+   * Number of the layer, 0 to 2^20, the same for all weights of a layer. -1 selects the last number
+   * among the parts of the parameter's name, such as 3 in "layers.3.wq". With MUONRT_QK_FROM_NAME
    * this field is not read. Default: 0.
    */
   int32_t layer;
@@ -228,7 +228,7 @@ typedef struct muonrt_param {
   /** Dtype of `data`: MUONRT_DTYPE_F32 or MUONRT_DTYPE_BF16. Default: MUONRT_DTYPE_F32. */
   muonrt_dtype_t dtype;
 
-  /** `ndim` sizes of the global tensor, >= 0; for Muon >= 1. */
+  /** Sizes of the `ndim` dimensions of the global tensor: >= 0, and for Muon >= 1. */
   const int64_t* shape;
 
   /** How the tensor is distributed. Default: NULL, which means replicated over all ranks. */

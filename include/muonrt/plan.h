@@ -37,10 +37,10 @@ typedef struct muonrt_plan_summary {
   /** Number of ranks. */
   int32_t world;
 
-  /** Number of all parameters, and number of Muon parameters. */
+  /** Number of all parameters, and of Muon parameters only. */
   int64_t params, muon_params;
 
-  /** Number of elements of all parameters, and of the Muon parameters. */
+  /** Number of elements of all parameters, and of Muon parameters only. */
   int64_t elements, muon_elements;
 
   /**
@@ -139,7 +139,7 @@ typedef struct muonrt_plan_rank {
   /** Gathered matrices and iterates of Newton-Schulz. */
   int64_t scratch_bytes;
 
-  /** Results of the consistency check. */
+  /** Results of the checks that values are finite and that replicas are equal. */
   int64_t check_bytes;
 
   /** The sum of all kinds. */

@@ -34,7 +34,7 @@ inline int free_port() {
 
 inline std::string at_port(int port) { return "127.0.0.1:" + std::to_string(port); }
 
-/// Connects to `port`, retrying for ten seconds. Returns -1 if no process listens at the port.
+/// Connects to `port`, retrying for ten seconds. Returns -1 if no process listens on the port.
 inline int connect_to(int port) {
   for (int i = 0; i < 1000; ++i) {
     const int fd = socket(AF_INET, SOCK_STREAM, 0);
