@@ -89,9 +89,9 @@ MUONRT_API muonrt_status_t muonrt_nccl_get_version(int32_t* version);
  * Creates a communicator that exchanges GPU memory through NCCL.
  *
  * Use it for optimizers on MUONRT_DEVICE_CUDA when each rank has its own GPU. Each exchange is one
- * group of NCCL sends and receives. To report errors, to compare settings between ranks, and for
- * data in host memory, muonrt uses duplicates of `host`, so `host` may be any communicator for host
- * memory: MPI, threads, TCP, a shared folder or callbacks.
+ * group of NCCL sends and receives. muonrt uses duplicates of `host` to report errors, to compare
+ * settings between ranks, and to exchange data in host memory. `host` may be any communicator for
+ * host memory: over MPI, threads, TCP, a shared folder or callbacks.
  *
  * @code
  * muonrt_nccl_options_t options;
@@ -197,8 +197,8 @@ MUONRT_API muonrt_status_t muonrt_comm_create_nccl(muonrt_comm_t** comm, muonrt_
  * It is slower than NCCL, and with several ranks the thread that calls muonrt_optimizer_step()
  * waits in each exchange.
  *
- * If `host` was created by muonrt_comm_create_thread() or muonrt_comm_create_self(), messages are
- * copied directly from GPU memory to GPU memory. If sender and receiver use different GPUs, the
+ * If `host` was created by muonrt_comm_create_thread() or muonrt_comm_create_self(), muonrt copies
+ * messages directly from GPU memory to GPU memory. If sender and receiver use different GPUs, the
  * CUDA driver makes the copy.
  *
  * Threads: one at a time per communicator. Collective: over the ranks of `host`. Blocking; the

@@ -50,15 +50,15 @@ typedef struct muonrt_orthogonalizer muonrt_orthogonalizer_t;
  * Threads: any. Collective: no.
  *
  * @param[out] orthogonalizer  The orthogonalizer.
- * @param[in]  options         Optimizer options. Only these have an effect: `device`,
- *                             `device_index`, `threads`, and, in `tuning` and `debug`,
- *                             `iteration_dtype`, `symmetric`, `allocator` and `portable_gemm`. NULL
- *                             means the defaults: the host, with one thread.
- * @param[in]  group           A Muon group. Only these fields have an effect: `coefficients`,
- *                             `steps`, `lower_bound`, `cushion`, `safety`, `safety_mode`,
- *                             `normalize`, `normalize_eps`, `custom`, `form`, `gram_restarts`,
- *                             `iteration_dtype`, `row_scaling` and `renormalize`. NULL means the
- *                             defaults.
+ * @param[in]  options         Optimizer options. Only the following have an effect: `device`,
+ *                             `device_index`, `threads`, `iteration_dtype`, `symmetric` and
+ *                             `allocator` of `tuning`, and `portable_gemm` of `debug`. NULL means
+ *                             the defaults: the host, with one thread.
+ * @param[in]  group           A Muon group. Only the following fields have an effect:
+ *                             `coefficients`, `steps`, `lower_bound`, `cushion`, `safety`,
+ *                             `safety_mode`, `normalize`, `normalize_eps`, `custom`, `form`,
+ *                             `gram_restarts`, `iteration_dtype`, `row_scaling` and `renormalize`.
+ *                             NULL means the defaults.
  *
  * @return MUONRT_OK, or
  *   - MUONRT_ERROR_INVALID_ARGUMENT: `orthogonalizer` is NULL, a setting is out of range, `group`
@@ -106,7 +106,8 @@ MUONRT_API void muonrt_orthogonalizer_destroy(muonrt_orthogonalizer_t* orthogona
  * @param[in]  orthogonalizer  The orthogonalizer.
  * @param[in]  x               The matrices. `row_scaling` and `renormalize` treat their rows as
  *                             outputs.
- * @param[in]  stream          CUDA: the cudaStream_t; NULL means the default stream. Host: NULL.
+ * @param[in]  stream          On CUDA, the cudaStream_t; NULL means the default stream. On the
+ * host, NULL.
  *
  * @return MUONRT_OK, MUONRT_SKIPPED, or
  *   - MUONRT_ERROR_INVALID_ARGUMENT: a tensor is invalid or on a different device, shapes differ,
@@ -140,7 +141,8 @@ MUONRT_API muonrt_status_t muonrt_orthogonalize(const muonrt_dltensor_t* out, in
  * @param[in]  d               The symmetric matrices D, m x m, with the dtype of `a`; only the
  *                             upper triangle is read. May be the same tensor as `a`. NULL if `beta`
  *                             is 0.
- * @param[in]  stream          CUDA: the cudaStream_t; NULL means the default stream. Host: NULL.
+ * @param[in]  stream          On CUDA, the cudaStream_t; NULL means the default stream. On the
+ * host, NULL.
  *
  * @return MUONRT_OK, or an error of muonrt_orthogonalize(). MUONRT_ERROR_INVALID_ARGUMENT is also
  * returned if the dtypes differ, a factor is not finite, or `d` is NULL and `beta` is not 0.

@@ -63,9 +63,9 @@ enum muonrt_view {
  * A part of each matrix of a parameter. Muon orthogonalizes the part as a separate matrix.
  *
  * A part is a set of rows and columns, for example the query rows of a fused QKV weight, one head,
- * or one half of gate_up. The scale of its update follows from the shape of the part; see
- * `scale_rule` of muonrt_group_t. The parts of a parameter must cover its matrix without overlap.
- * Rows are the outputs of the layer, even if the parameter is `transposed`.
+ * or one half of gate_up. The scale of its update depends on the shape of the part, not on the
+ * shape of the matrix; see `scale_rule` of muonrt_group_t. The parts of a parameter must cover its
+ * matrix without overlap. Rows are the outputs of the layer, even if the parameter is `transposed`.
  *
  * Call muonrt_part_init() before you set fields. All fields must be equal on all ranks.
  */
@@ -258,15 +258,15 @@ typedef struct muonrt_param {
   muonrt_master_kind_t master_kind;
 
   /**
-   * MUONRT_MASTER_CALLER: f32 master weights of the local shard, initialized by the caller. Other
-   * kinds require NULL. Default: NULL.
+   * With MUONRT_MASTER_CALLER, the f32 master weights of the local shard, which the caller has
+   * initialized. Other kinds require NULL. Default: NULL.
    */
   float* master;
 
   /**
-   * Muon: the rank that orthogonalizes the parameter. It must hold elements of every matrix of the
-   * parameter; for stacks see `owners`. Default: -1, which lets muonrt choose. For AdamW, and if
-   * `assign` of muonrt_distributed_config_t is set, -1 is required.
+   * For Muon, the rank that orthogonalizes the parameter. It must hold elements of every matrix of
+   * the parameter; for stacks see `owners`. Default: -1, which lets muonrt choose. For AdamW, and
+   * if `assign` of muonrt_distributed_config_t is set, -1 is required.
    */
   int32_t owner;
 
@@ -274,7 +274,7 @@ typedef struct muonrt_param {
   muonrt_view_t view;
 
   /**
-   * Muon: the `n_parts` parts of each matrix. Default: NULL, which means that the matrix is not
+   * For Muon, the `n_parts` parts of each matrix. Default: NULL, which means that the matrix is not
    * divided.
    */
   const muonrt_part_t* parts;
@@ -332,7 +332,7 @@ typedef struct muonrt_param {
   const int64_t *strides, *grad_strides;
 
   /**
-   * Muon: `n_owners` ranks, one for each matrix of the stack. Each element is the rank that
+   * For Muon, `n_owners` ranks, one for each matrix of the stack. Each element is the rank that
    * orthogonalizes the matrix, or -1, which lets muonrt choose. The rank must hold elements of the
    * matrix. If `owners` is set, `owner` must be -1. Default: NULL, which means that `owner`
    * applies.

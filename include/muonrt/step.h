@@ -34,11 +34,11 @@ typedef struct muonrt_step_args {
   int32_t reserved;
 
   /**
-   * Learning rate of all groups: finite, >= 0. Its product with all lr_factors must be
-   * representable in f32. A Muon group whose `scale_rule` is not MUONRT_SCALE_MATCH_RMS needs a
-   * different learning rate than AdamW. `lr` is therefore rejected if this group and an AdamW group
-   * have the same `lr_factor` and both have parameters; set `group_lrs` instead. Default: NaN,
-   * which is rejected.
+   * Learning rate of all groups: finite, >= 0. Its products with `lr_factor` of groups and
+   * parameters must be representable in f32. A Muon group whose `scale_rule` is not
+   * MUONRT_SCALE_MATCH_RMS needs a different learning rate than AdamW. `lr` is therefore rejected
+   * if this group and an AdamW group have the same `lr_factor` and both have parameters; set
+   * `group_lrs` instead. Default: NaN, which is rejected.
    */
   double lr;
 
@@ -92,7 +92,7 @@ typedef struct muonrt_step_args {
   int64_t n_qk_logits;
 
   /**
-   * CUDA: the cudaStream_t that writes the gradients. The step starts after all work that was
+   * On CUDA, the cudaStream_t that writes the gradients. The step starts after all work that was
    * enqueued on this stream before the call. On the host NULL is required. Default: NULL, which
    * means the default stream.
    */

@@ -113,7 +113,8 @@ typedef struct muonrt_tuning_options {
 
   /**
    * Dtype of the elements that ranks exchange: MUONRT_DTYPE_F32 or MUONRT_DTYPE_BF16. muonrt rounds
-   * to this dtype even if an element stays on its rank. Default: MUONRT_DTYPE_BF16.
+   * all elements to this dtype, including those that stay on their rank, so results do not depend
+   * on the number of ranks. Default: MUONRT_DTYPE_BF16.
    */
   muonrt_dtype_t transport_dtype;
 
@@ -144,9 +145,8 @@ typedef struct muonrt_tuning_options {
 
   /**
    * Maximum number of ranks to which the owner of a matrix sends its update directly, 0 to 2^30. If
-   * more ranks need the update, and forwarding reduces the number of peers, the owner sends the
-   * update to a few of these ranks, which forward it to the other replicas. Default: 0, which means
-   * 64.
+   * more ranks need the update, the owner sends it to a few of them, which forward it to the other
+   * replicas, provided that this reduces the number of peers. Default: 0, which means 64.
    */
   int32_t max_peers;
 

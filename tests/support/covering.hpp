@@ -12,7 +12,7 @@
 namespace covering {
 
 /// Builds the rows greedily from `seed`; the result is the same on every machine.
-/// @param levels  number of levels of each factor.
+/// @param levels  Number of levels of each factor.
 inline std::vector<std::vector<int>> pairwise(const std::vector<int>& levels, uint64_t seed) {
   std::mt19937_64 random(seed);
   std::set<std::tuple<size_t, size_t, int, int>> open;

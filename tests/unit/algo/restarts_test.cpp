@@ -226,8 +226,8 @@ TEST_CASE(
                            {CoefficientFamily::kClassical, 5},
                            {CoefficientFamily::kClassical, 10}}) {
     const NewtonSchulz f16 = made(list, DType::kF16), bf16 = made(list, DType::kBF16);
-    // With a restart before every step, the Gram form computes the same as the standard form in
-    // f16.
+    // With a restart before every step, the Gram form gives the same results as the standard form
+    // in f16.
     if (std::ssize(f16.gram_restarts) == list.steps - 1) continue;
     ++gram_forms;
     for (const auto& [rank, last] : {std::pair{1, 1.0}, {8, 1.0}, {32, 1e-3}}) {

@@ -211,8 +211,8 @@ TEST_CASE("host gemm: earlier products with the same scratch change no bit", "[u
     DType dtype;
     bool transpose_b, symmetric;
   };
-  // Each shape differs slightly from an earlier one, so that the test detects a cache key that
-  // omits a size.
+  // Each shape differs slightly from an earlier one, so the test detects a cache key that omits a
+  // size.
   const Shape shapes[] = {
       {140, 140, 140, 0, DType::kF32, false, false}, {140, 140, 140, 0, DType::kF32, true, false},
       {140, 140, 140, 0, DType::kF32, true, true},   {140, 140, 140, 8, DType::kF32, true, false},
