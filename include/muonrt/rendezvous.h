@@ -141,7 +141,7 @@ MUONRT_API void muonrt_tcp_options_init_sized(muonrt_tcp_options_t* options, uin
  * scanner's, is closed without an answer. Data is neither encrypted nor signed, so use a network
  * that you trust. muonrt reads no environment variable. If all addresses of rank 0 are loopback
  * addresses, the ranks listen only on loopback addresses. Otherwise they listen on all addresses of
- * their machine, or only at the addresses of `interface_name`.
+ * their machine, or only on the addresses of `interface_name`.
  *
  * @par End of rank 0
  * Rank 0 forwards errors to the other ranks, so destroy the communicator of rank 0 last, even after
@@ -195,8 +195,8 @@ typedef struct muonrt_folder_options {
   const char* path;
 
   /**
-   * Identifies the run, equal on all ranks and different from every other run: 1 to 64 characters
-   * of A-Z, a-z, 0-9, '.', '-' and '_', but not "." or "..".
+   * Identifies the run. It must be equal on all ranks and different for every run, and consists of
+   * 1 to 64 characters of A-Z, a-z, 0-9, '.', '-' and '_', but is not "." or "..".
    */
   const char* run_id;
 

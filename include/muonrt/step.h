@@ -66,7 +66,7 @@ typedef struct muonrt_step_args {
 
   /**
    * Points to one factor, by which every gradient is multiplied after it has been clipped to
-   * `clip_norm`. Use it, for example, for clipping that the caller computes. Default: NULL, which
+   * `clip_norm`. Use this factor, for example, to apply your own clipping. Default: NULL, which
    * means 1.
    */
   const float* grad_multiplier;
