@@ -179,10 +179,9 @@ class Rank {
   std::unique_ptr<muonrt::Optimizer> optimizer_;
 };
 
-/// Runs `work` on every rank of a thread group. If ranks fail, throws one of their exceptions: a
-/// failed check (rank_check.hpp) if there is one, and among several the exception of the lowest
-/// rank. If there are several ranks, `work` must not use Catch2 assertions, which work only in one
-/// thread.
+/// Runs `work` on every rank of a thread group. If ranks fail, throws the exception of the lowest
+/// one, but a failed check (rank_check.hpp) takes precedence over other exceptions. If there are
+/// several ranks, `work` must not use Catch2 assertions, which work only in one thread.
 void on_ranks(int world, const std::function<void(muonrt::Comm&)>& work,
               muonrt::ThreadFaults faults = {});
 

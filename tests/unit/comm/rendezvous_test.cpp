@@ -62,7 +62,8 @@ struct Visitor {
   }
 };
 
-/// Runs rank 0 of `size` ranks and `function` with its port. Returns the error of rank 0, if any.
+/// Runs rank 0 of `size` ranks, and calls `function` with the port of rank 0. Returns the error of
+/// rank 0, if any.
 std::optional<Error> while_rank_0_waits(int size, const std::function<void(int)>& function) {
   const int port = loopback::free_port();
   std::optional<Error> outcome;

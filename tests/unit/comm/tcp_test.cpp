@@ -1,5 +1,6 @@
-// Tests ranks over TCP: invalid frames, a blocked port, and many ranks. The tests in simulation
-// cover flow control, changed bits, lost connections and connections without a proof.
+// Tests ranks over TCP: invalid frames, a blocked port, and many ranks. The tests in
+// tests/simulation cover flow control, changed bits, lost connections and connections without a
+// proof.
 #include <sys/ioctl.h>
 
 #include <array>

@@ -68,7 +68,7 @@ TEST_CASE("strategies: from names, FSDP cuts the parts that TP and EP have left"
           const auto expected = rows_of_cuts(rows, {{inner, rank % inner}, {fsdp, rank / inner}});
           CHECK(rows_by_name({"fsdp", "tp"}, {fsdp, inner}, {rows, 4}, false, rank) == expected);
           CHECK(rows_by_name({"efsdp", "ep"}, {fsdp, inner}, {rows, 4, 4}, true, rank) == expected);
-          // If TP is to the left of FSDP, it is the outer cut.
+          // If TP is to the left of FSDP, TP is the outer cut.
           CHECK(rows_by_name({"tp", "dp.shard"}, {inner, fsdp}, {rows, 4}, false, rank) ==
                 rows_of_cuts(rows, {{inner, rank / fsdp}, {fsdp, rank % fsdp}}));
         }
