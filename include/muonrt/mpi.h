@@ -6,7 +6,7 @@
  * checks the type of the handle. The function of this header is meant for language bindings and for
  * programs that cannot include <mpi.h>.
  *
- * The function is in the library muonrt_mpi, which links MPI; the library muonrt does not link it.
+ * The function is in the library muonrt_mpi, which links to MPI. The library muonrt does not.
  * muonrt never calls MPI_Init, MPI_Finalize or MPI_Abort.
  */
 #ifndef MUONRT_MPI_H
@@ -23,8 +23,8 @@ extern "C" {
  * Creates a communicator over the ranks of an MPI communicator that is passed by address.
  *
  * muonrt duplicates the MPI communicator and sets the error handler of the duplicate to
- * MPI_ERRORS_RETURN. After the call muonrt does not use the original communicator any more, and it
- * never changes the error handler of the original.
+ * MPI_ERRORS_RETURN. After the call muonrt no longer uses the original communicator. It never
+ * changes the error handler of the original.
  *
  * Threads: any that may call MPI, see below. Collective: over the ranks of the MPI communicator.
  * Blocking, at most for `timeout_ms`.
@@ -32,21 +32,21 @@ extern "C" {
  * @par Threads
  *   - If MPI provides MPI_THREAD_MULTIPLE, the optimizer calls MPI from a muonrt thread.
  *   - Otherwise muonrt calls MPI only on threads that are inside a muonrt function. Call muonrt
- *     only from threads that may call MPI (with MPI_THREAD_FUNNELED: the main thread), and not
- *     while another thread is inside MPI. If another thread calls muonrt_comm_abort(), the peers
- *     receive the error when this rank makes its next call.
+ *     only from threads that may call MPI, and only while no other thread is inside MPI. With
+ *     MPI_THREAD_FUNNELED, only the main thread may call MPI. If another thread calls
+ *     muonrt_comm_abort(), the peers receive the error when this rank next calls a muonrt function.
  *
  * @par Lifetime
  * Destroy the communicator, and the optimizers that were created over it, before MPI_Finalize.
- * muonrt does not free a duplicate after MPI_Finalize, nor after an error, because freeing it is
- * collective.
+ * muonrt does not free a duplicate after MPI_Finalize. After an error it does not free the
+ * duplicate either, because MPI_Comm_free is collective.
  *
  * @par Error handlers of MPI
  *   - If an error occurs while MPI duplicates the communicator, MPI calls the error handler of the
  *     original, which ends the job by default.
  *   - If a peer sends a longer message than this rank expects, the operation returns
- *     MUONRT_ERROR_MISMATCH under Open MPI. MPICH reports this error to the error handler of
- *     MPI_COMM_WORLD instead, which ends the job by default.
+ *     MUONRT_ERROR_MISMATCH with Open MPI. MPICH calls the error handler of MPI_COMM_WORLD instead,
+ *     which ends the job by default.
  *
  * @par After an error
  * After a timeout, or if only some ranks return an error, MPI may still be duplicating the

@@ -24,7 +24,7 @@ extern "C" {
  * check(muonrt_comm_create_mpi(&comm, MPI_COMM_WORLD, 60000));
  * @endcode
  *
- * The function calls muonrt_comm_create_mpi_address(), whose comment describes the details.
+ * The function calls muonrt_comm_create_mpi_address(); see there for the details.
  *
  * Threads: any that may call MPI. Collective: over the ranks of `mpi_comm`. Blocking.
  *

@@ -85,7 +85,7 @@ class Comm {
                                     static_cast<int64_t>(values.size())));
     return sums;
   }
-  /// Ends all operations on all ranks; any thread may call it. See muonrt_comm_abort().
+  /// Ends all operations on all ranks. Any thread may call this function; see muonrt_comm_abort().
   void abort(muonrt_status_t status, const std::string& message) {
     check(muonrt_comm_abort(get(), status, message.c_str()));
   }
@@ -164,7 +164,7 @@ inline muonrt_step_args_t step_args() { return detail::filled(muonrt_step_args_i
 struct Health {
   /// The statistics of the step.
   muonrt_health_t summary;
-  /// One element for each matrix, by parameter and index.
+  /// One element per matrix, ordered by parameter and, within a parameter, by index.
   std::vector<muonrt_matrix_health_t> matrices;
 };
 
@@ -197,8 +197,8 @@ class Optimizer {
   void set_data(int64_t index, void* data) { check(muonrt_optimizer_set_data(get(), index, data)); }
   /// Sets all master weights to the values of the parameters; see muonrt_optimizer_reset_masters().
   void reset_masters() { check(muonrt_optimizer_reset_masters(get(), nullptr, 0)); }
-  /// Sets the master weights of the parameters with the indices `params`; has no effect if the list
-  /// is empty.
+  /// Resets the master weights of the parameters with the indices `params`. An empty list has no
+  /// effect.
   void reset_masters(const std::vector<int64_t>& params) {
     if (params.empty()) return;
     check(
@@ -209,8 +209,8 @@ class Optimizer {
     check(muonrt_optimizer_set_group(get(), index, &group));
   }
 
-  /// Runs one step with default arguments, except the two given; see muonrt_optimizer_step().
-  /// Collective.
+  /// Runs one step with these arguments and the defaults of all others; see
+  /// muonrt_optimizer_step(). Collective.
   /// @param lr               The learning rate.
   /// @param inactive_params  Indices of the parameters that do not take part in this step.
   /// @return The report; `skipped` is 1 if the step was skipped.

@@ -89,9 +89,9 @@ MUONRT_API muonrt_status_t muonrt_nccl_get_version(int32_t* version);
  * Creates a communicator that exchanges GPU memory through NCCL.
  *
  * Use it for optimizers on MUONRT_DEVICE_CUDA when each rank has its own GPU. Each exchange is one
- * group of NCCL sends and receives. To report errors, to compare settings between ranks, and for
- * data in host memory, muonrt uses duplicates of `host`, so `host` may be any communicator for host
- * memory: MPI, threads, TCP, a shared folder or callbacks.
+ * group of NCCL sends and receives. muonrt uses duplicates of `host` to report errors, to compare
+ * settings between ranks, and to exchange data in host memory. `host` may be any communicator for
+ * host memory: over MPI, threads, TCP, a shared folder or callbacks.
  *
  * @code
  * muonrt_nccl_options_t options;
@@ -105,8 +105,8 @@ MUONRT_API muonrt_status_t muonrt_nccl_get_version(int32_t* version);
  * timeout of `host` limits every wait, except inside a blocking split (see below).
  *
  * @par Order of NCCL operations
- * NCCL requires that all ranks issue its operations, and all GPUs run them, in the same order.
- * While a step runs:
+ * NCCL requires that all ranks issue NCCL operations, and that all GPUs run them, in the same
+ * order. While a step runs:
  *   - Do not use another NCCL communicator on the same GPU from another thread.
  *   - If collectives of another communicator are still running on a stream, make the step's stream
  *     wait for them with an event. With NCCL 2.26 or later you can set NCCL_LAUNCH_ORDER_IMPLICIT=1
@@ -126,9 +126,9 @@ MUONRT_API muonrt_status_t muonrt_nccl_get_version(int32_t* version);
  *   - With borrow = 0, muonrt splits `nccl_comm` in this call, and once more for each optimizer
  *     that you create over `*comm`. Keep `nccl_comm` alive until you have created the last of these
  *     optimizers.
- *   - The split of a blocking `nccl_comm`, which is the default of NCCL and PyTorch, has no
- *     timeout. If the split fails on one rank, that rank returns its error after at most 10
- *     seconds. The other ranks stay inside NCCL until the program aborts `nccl_comm`.
+ *   - By default, NCCL and PyTorch create blocking communicators. The split of a blocking
+ *     `nccl_comm` has no timeout. If the split fails on one rank, that rank returns its error after
+ *     at most 10 seconds. The other ranks stay inside NCCL until the program aborts `nccl_comm`.
  *   - Leave NCCL_COMM_BLOCKING unset, because the value 1 makes every NCCL communicator blocking,
  *     including those that muonrt creates.
  *   - Do not pass a communicator that shares resources with its splits (splitShare = 1, or
@@ -138,8 +138,8 @@ MUONRT_API muonrt_status_t muonrt_nccl_get_version(int32_t* version);
  *
  * @par Borrowing an ncclComm_t
  * With borrow = 1, muonrt uses `nccl_comm` itself:
- *   - Keep it alive until the last communicator and optimizer that borrow it are destroyed.
- *   - The first error in any of these communicators and optimizers ends all of them.
+ *   - Keep it alive until all communicators and optimizers that borrow it have been destroyed.
+ *   - The first error in one of these communicators and optimizers makes all of them unusable.
  *   - Use `nccl_comm` for other work only while none of these communicators and optimizers has an
  *     operation in flight.
  *   - Create `nccl_comm` with ncclConfig_t::maxCTAs equal to max_ctas and
@@ -149,14 +149,15 @@ MUONRT_API muonrt_status_t muonrt_nccl_get_version(int32_t* version);
  *     that a product needs.
  *
  * @par Errors and timeouts
- * After an error or a timeout, a helper thread calls ncclCommAbort() once. That call waits for all
- * work that NCCL has enqueued, so it blocks while a stream that the step waits for is stuck.
+ * After an error or a timeout, a helper thread calls ncclCommAbort() once. ncclCommAbort() waits
+ * for all work that NCCL has enqueued, so it blocks as long as a stream that the step waits for
+ * makes no progress.
  *   - Every muonrt call, including muonrt_comm_abort() and the destroy functions, waits at most
  *     three seconds for ncclCommAbort(). muonrt_optimizer_destroy() also waits for the optimizer's
  *     own streams, without a limit.
  *   - After these three seconds the helper thread continues in the background until the stream
- *     makes progress. It keeps the ncclComm_t and the memory that the enqueued work uses. Do not
- *     unload muonrt or NCCL before the helper thread has finished.
+ *     makes progress. Until then, the ncclComm_t and the memory that the enqueued work uses remain
+ *     allocated. Do not unload muonrt or NCCL before the helper thread has finished.
  *   - After an error a borrowed `nccl_comm` belongs to the helper thread. Do not use, abort or
  *     destroy it.
  *
@@ -169,8 +170,8 @@ MUONRT_API muonrt_status_t muonrt_nccl_get_version(int32_t* version);
  * @param[in]  host     A communicator for host memory; muonrt uses duplicates of it.
  * @param[in]  options  The options of this rank; NULL for the defaults.
  *
- * @return MUONRT_OK, or an error. Every rank returns an error if one does; the message names the
- * ranks concerned.
+ * @return MUONRT_OK, or an error. If one rank fails, every rank returns an error, with a message
+ * that names the ranks concerned.
  *   - MUONRT_ERROR_NOT_SUPPORTED: a rank has no CUDA device, or no NCCL 2.19 or later.
  *   - MUONRT_ERROR_MISMATCH: the ranks have different versions of NCCL or muonrt, or different
  *     values of max_ctas or borrow, or only some of them pass an `nccl_comm`.
@@ -196,8 +197,8 @@ MUONRT_API muonrt_status_t muonrt_comm_create_nccl(muonrt_comm_t** comm, muonrt_
  * It is slower than NCCL, and with several ranks the thread that calls muonrt_optimizer_step()
  * waits in each exchange.
  *
- * If `host` was created by muonrt_comm_create_thread() or muonrt_comm_create_self(), messages are
- * copied directly from GPU memory to GPU memory. If sender and receiver use different GPUs, the
+ * If `host` was created by muonrt_comm_create_thread() or muonrt_comm_create_self(), muonrt copies
+ * messages directly from GPU memory to GPU memory. If sender and receiver use different GPUs, the
  * CUDA driver makes the copy.
  *
  * Threads: one at a time per communicator. Collective: over the ranks of `host`. Blocking; the
@@ -209,8 +210,8 @@ MUONRT_API muonrt_status_t muonrt_comm_create_nccl(muonrt_comm_t** comm, muonrt_
  *                           duplicates.
  * @param[in]  device_index  CUDA device index of this rank's GPU.
  *
- * @return MUONRT_OK, or an error. Every rank returns an error if one does; the message names the
- * rank that failed.
+ * @return MUONRT_OK, or an error. If one rank fails, every rank returns an error, with a message
+ * that names the rank that failed.
  *   - MUONRT_ERROR_NOT_SUPPORTED: a rank has no CUDA device.
  *   - MUONRT_ERROR_INVALID_ARGUMENT: `comm` is NULL.
  *   - MUONRT_ERROR_DEVICE: a rank has no GPU `device_index`, or CUDA has reported an error.

@@ -1,6 +1,6 @@
 /**
  * @file muonrt/optimizer.h
- * Muon and AdamW over sharded parameters; one step updates all of them.
+ * An optimizer that updates sharded parameters with Muon and AdamW.
  *
  * This header includes four others that belong to it:
  *   - muonrt/group.h and muonrt/param.h: the settings and the parameters of an optimizer;
@@ -52,8 +52,8 @@ enum muonrt_state_kind {
   MUONRT_STATE_REMAINDER = 3,
 
   /**
-   * The second moments of NorMuon, one for each neuron (a row or a column) of all matrices of the
-   * parameter, expert by expert and part by part. A matrix or part with only one neuron has none.
+   * The second moments of NorMuon: one value per neuron, that is, per row or per column. They are
+   * ordered by expert, then by part. Matrices and parts with only one neuron have none.
    */
   MUONRT_STATE_NORMUON = 4
 };
@@ -79,15 +79,14 @@ typedef struct muonrt_optimizer_options {
 
   /**
    * Number of compute threads of this rank on the host, 1 to 256. Results do not depend on it.
-   * Default: 0. The ranks that share the calling thread's affinity mask then divide its processors,
-   * within the cgroup's CPU quota; muonrt_counters_t reports the number in use.
+   * Default: 0, which divides the processors of an affinity mask among the ranks with this mask,
+   * within the cgroup's CPU quota. muonrt_counters_t reports the number in use.
    */
   int32_t threads;
 
   /**
-   * Timeout of every wait for another rank in a step, 1 to 31622400000 ms (366 days). While
-   * muonrt_optimizer_create() compares settings and plans, the communicator's timeout applies.
-   * Default: 600000.
+   * Timeout in ms of every wait for another rank in a step, 1 to 31622400000 (366 days). In
+   * muonrt_optimizer_create(), the timeout of the communicator applies instead. Default: 600000.
    */
   int64_t timeout_ms;
 
@@ -130,9 +129,9 @@ MUONRT_API void muonrt_optimizer_options_init_sized(muonrt_optimizer_options_t* 
  * Creates an optimizer.
  *
  * Plans the exchanges, compares the settings of all ranks, and allocates all memory. State starts
- * at zero, and master weights that muonrt owns are copied from the parameters. On CUDA a warm-up
- * follows, which takes about as long as a step; it sends nothing, reads no gradient and writes no
- * parameter.
+ * at zero, and master weights that muonrt owns are copied from the parameters. On CUDA the call
+ * then runs a warm-up, which takes about as long as a step. The warm-up sends no messages, reads no
+ * gradients and writes no parameters.
  *
  * Threads: one at a time per communicator. Collective: over the ranks of `comm`. Blocking.
  *
@@ -168,7 +167,7 @@ MUONRT_API void muonrt_optimizer_options_init_sized(muonrt_optimizer_options_t* 
  *   - MUONRT_ERROR_OUT_OF_MEMORY, _DEVICE, _COMM, _TIMEOUT, _ABORTED.
  *
  * A NULL `comm` is reported only on the rank that passes it. After MUONRT_ERROR_COMM, _TIMEOUT and
- * _ABORTED, `comm` itself may have failed: create a new one. After other errors, call again.
+ * _ABORTED, `comm` itself may have failed, so create another. After other errors you can retry.
  */
 MUONRT_API muonrt_status_t muonrt_optimizer_create(muonrt_optimizer_t** optimizer,
                                                    muonrt_comm_t* comm,
@@ -188,7 +187,7 @@ MUONRT_API muonrt_status_t muonrt_optimizer_create(muonrt_optimizer_t** optimize
 MUONRT_API void muonrt_optimizer_destroy(muonrt_optimizer_t* optimizer);
 
 /**
- * Binds the gradient buffer of a parameter for the steps to come.
+ * Binds the gradient buffer of a parameter for all following steps.
  *
  * Unlike in muonrt_optimizer_create(), gradient buffers may overlap each other.
  *
@@ -196,7 +195,7 @@ MUONRT_API void muonrt_optimizer_destroy(muonrt_optimizer_t* optimizer);
  *
  * @param[in] optimizer  The optimizer.
  * @param[in] param      Index of the parameter, in the order of muonrt_optimizer_create().
- * @param[in] grad       The local gradient, as `grad` of muonrt_param_t. NULL means that the
+ * @param[in] grad       The local gradient; see `grad` of muonrt_param_t. NULL means that the
  *                       parameter has no gradient until another buffer is bound.
  *
  * @return MUONRT_OK, or MUONRT_ERROR_INVALID_ARGUMENT if `param` is out of range, or if `grad` is
@@ -224,7 +223,7 @@ MUONRT_API muonrt_status_t muonrt_optimizer_set_grads(muonrt_optimizer_t* optimi
 /**
  * Binds the buffer of a parameter's local shard.
  *
- * The new buffer must hold the same values as the old one; if it holds other values, call
+ * If the values in the new buffer differ from those in the old buffer, call
  * muonrt_optimizer_reset_masters() afterwards. The next step checks that the values are finite and
  * agree with the master weights.
  *
@@ -232,7 +231,7 @@ MUONRT_API muonrt_status_t muonrt_optimizer_set_grads(muonrt_optimizer_t* optimi
  *
  * @param[in] optimizer  The optimizer.
  * @param[in] param      Index of the parameter, in the order of muonrt_optimizer_create().
- * @param[in] data       The local shard, as `data` of muonrt_param_t.
+ * @param[in] data       The local shard; see `data` of muonrt_param_t.
  *
  * @return MUONRT_OK, or MUONRT_ERROR_INVALID_ARGUMENT if `param` is out of range, or if `data` is
  * misaligned, is not accessible to the device, is NULL although this rank holds elements, or
@@ -247,12 +246,12 @@ MUONRT_API muonrt_status_t muonrt_optimizer_set_data(muonrt_optimizer_t* optimiz
  * Call it after you have written parameters, for example from a checkpoint. Master weights that
  * muonrt owns become copies of the parameters, and remainders become 0. Moments and update counts
  * do not change. If master weights belong to the caller (MUONRT_MASTER_CALLER), write them
- * yourself, because this call does not change them. You may list parameters without master weights.
+ * yourself, because this call does not change them. `params` may include parameters without them.
  *
  * Threads: one at a time per optimizer, between steps. Collective: no, but every rank must list the
  * same parameters before the same step. If the lists differ, the next step returns
- * MUONRT_ERROR_MISMATCH, unless `replica_check` is MUONRT_REPLICA_CHECK_OFF. Blocking; the rules on
- * streams of muonrt_optimizer_create() apply.
+ * MUONRT_ERROR_MISMATCH, unless `replica_check` is MUONRT_REPLICA_CHECK_OFF. Blocking. The rules on
+ * streams are those of muonrt_optimizer_create().
  *
  * @param[in] optimizer  The optimizer.
  * @param[in] params     Indices of `n` parameters; NULL for all parameters.
@@ -268,9 +267,9 @@ MUONRT_API muonrt_status_t muonrt_optimizer_reset_masters(muonrt_optimizer_t* op
                                                           const int64_t* params, int64_t n);
 
 /**
- * Changes the settings of a group for the steps to come.
+ * Changes the settings of a group for all following steps.
  *
- * The call does not read `custom`, `gram_restarts` and `n_gram_restarts`; these lists never change.
+ * The call ignores `custom`, `gram_restarts` and `n_gram_restarts`, because these lists are fixed.
  *
  * Threads: one at a time per optimizer, between steps. Collective: no, but every rank must make the
  * same change before the same step. If the settings differ, the next step returns
@@ -299,8 +298,8 @@ MUONRT_API muonrt_status_t muonrt_optimizer_set_group(muonrt_optimizer_t* optimi
  * @param[in]  args       The arguments of the step.
  *
  * @return MUONRT_OK, MUONRT_SKIPPED or an error. Every rank returns MUONRT_SKIPPED if a gradient,
- * factor or logit is not finite, an update overflows, or `found_inf` is set. Nothing has then
- * changed, the step does not count, and muonrt_get_last_error() returns the reason.
+ * factor or logit is not finite, an update overflows, or `found_inf` is set. A skipped step changes
+ * nothing and is not counted; muonrt_get_last_error() returns the reason.
  *
  * After one of the following errors, which every rank returns, nothing has changed and the
  * optimizer remains usable:
@@ -314,8 +313,8 @@ MUONRT_API muonrt_status_t muonrt_optimizer_set_group(muonrt_optimizer_t* optimi
  *
  * After one of the following errors the optimizer is unusable:
  *   - MUONRT_ERROR_COMM, _TIMEOUT, _ABORTED, _DEVICE: no rank has committed the step.
- *   - MUONRT_ERROR_UNDECIDED: this rank has voted and does not know the result. It has not
- * committed the step, but other ranks may have.
+ *   - MUONRT_ERROR_UNDECIDED: this rank has voted but does not know the result. It has not
+ *     committed the step, but other ranks may have.
  *   - MUONRT_ERROR_TORN: parameters may be partly updated; load a checkpoint. With
  *     MUONRT_COMMIT_EAGER, a non-finite update also causes this error.
  *   - MUONRT_ERROR_NOT_SUPPORTED: `stream` of `args`, or a stream that it waits for, is being
@@ -323,23 +322,24 @@ MUONRT_API muonrt_status_t muonrt_optimizer_set_group(muonrt_optimizer_t* optimi
  *   - MUONRT_ERROR_INVALID_STATE: an earlier error has made the optimizer unusable. Only this rank
  *     returns it, without waiting for the others.
  *
- * Until one step is committed, every step checks that weights and state are finite. Steps check
- * this again after muonrt_optimizer_set_step(), muonrt_optimizer_set_update_count() and
- * muonrt_optimizer_load(), and for parameters that muonrt_optimizer_set_data() and
- * muonrt_optimizer_reset_masters() change. Every step compares active parameters with their f32
- * master weights, bit by bit. After the calls above, and before the first step, a bf16 parameter
- * may also be its master weight rounded in the other direction.
+ * Until the first step is committed, every step checks that weights and state are finite. The check
+ * is repeated after muonrt_optimizer_set_step(), muonrt_optimizer_set_update_count() and
+ * muonrt_optimizer_load(). After muonrt_optimizer_set_data() and muonrt_optimizer_reset_masters()
+ * it is repeated for the parameters concerned. Every step also checks that active parameters are
+ * bitwise equal to their rounded f32 master weights. While the first check is due, a bf16 parameter
+ * may also be the master weight rounded in the other direction.
  *
- * After a fault, ranks may return different statuses for the same step: before the vote one may
- * return MUONRT_ERROR_COMM, another _TIMEOUT or _UNDECIDED; during the vote one may return
- * MUONRT_OK, the others _UNDECIDED. muonrt_optimizer_recover() brings them to the same state.
+ * After a fault, ranks may return different statuses for the same step. If the fault occurs before
+ * the vote, one rank may return MUONRT_ERROR_COMM, and another _TIMEOUT or _UNDECIDED. If it occurs
+ * during the vote, one rank may return MUONRT_OK and the others _UNDECIDED.
+ * muonrt_optimizer_recover() brings the surviving ranks to the same state.
  *
  * If the work on `stream` of `args` does not finish within `timeout_ms`, the step returns
  * MUONRT_ERROR_TIMEOUT, and the optimizer is unusable even if this work ends later. Enqueued work
  * may still run, so keep all buffers until muonrt_optimizer_destroy() has returned.
  *
  * Finite gradients can still make weights overflow if the learning rate or the decay is too large.
- * Such a step is committed. Later steps return MUONRT_ERROR_INVALID_ARGUMENT, with a message that
+ * That step is committed, but later steps return MUONRT_ERROR_INVALID_ARGUMENT, with a message that
  * names the parameter, until all weights and state are finite again.
  */
 MUONRT_API muonrt_status_t muonrt_optimizer_step(muonrt_step_report_t* report,

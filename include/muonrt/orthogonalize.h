@@ -9,23 +9,23 @@
  *
  * @par Tensors
  * A tensor has 2 to MUONRT_MAX_DIMS dimensions. The last two are the rows and columns of a matrix;
- * the others, if any, form a batch. A batch gives the same results as its matrices one by one.
- * Sizes may be 0. Strides are not negative, and within a matrix the rows or the columns are
- * contiguous, so that transposed matrices and slices need no copy. Elements are f32, bf16 or f16,
- * in memory of the orthogonalizer's device.
+ * the others, if any, form a batch. A batch gives the same results as one call per matrix. Sizes
+ * may be 0. Strides must not be negative, and the rows or the columns of each matrix must be
+ * contiguous, so transposed matrices and slices need no copy. Elements are f32, bf16 or f16 in
+ * memory of the orthogonalizer's device.
  *
  * An output may be the same tensor as an input. Otherwise it must not share elements with an input.
  *
  * @par CUDA
- * Functions enqueue their work on the caller's stream and return; the host does not wait. The first
+ * Functions enqueue their work on the caller's stream and return without waiting for it. The first
  * call with certain shapes, strides and dtypes allocates memory and may wait for the device. Later
  * calls with the same shapes, strides and dtypes do neither, even if the tensors are at different
  * addresses, and may be captured into a CUDA graph. All calls with the same orthogonalizer use the
  * same workspace, so make them on one stream, or order the streams with events. Do not launch a
- * graph with captured calls after the orthogonalizer has been destroyed. Smaller workspaces of
- * earlier calls remain allocated, so begin with the largest matrices.
+ * graph with captured calls after the orthogonalizer has been destroyed. If a later call needs a
+ * larger workspace, the smaller one remains allocated, so begin with the largest matrices.
  *
- * On the host, functions return when the results have been written.
+ * On the host, functions return after they have written the results.
  *
  * Every function returns MUONRT_ERROR_INVALID_ARGUMENT if the orthogonalizer is NULL or was
  * destroyed, and MUONRT_ERROR_INVALID_STATE in a child process that was forked after the
@@ -50,15 +50,15 @@ typedef struct muonrt_orthogonalizer muonrt_orthogonalizer_t;
  * Threads: any. Collective: no.
  *
  * @param[out] orthogonalizer  The orthogonalizer.
- * @param[in]  options         Optimizer options. Only these have an effect: `device`,
- *                             `device_index`, `threads`, and, in `tuning` and `debug`,
- *                             `iteration_dtype`, `symmetric`, `allocator` and `portable_gemm`. NULL
- *                             means the defaults: the host, with one thread.
- * @param[in]  group           A Muon group. Only these fields have an effect: `coefficients`,
- *                             `steps`, `lower_bound`, `cushion`, `safety`, `safety_mode`,
- *                             `normalize`, `normalize_eps`, `custom`, `form`, `gram_restarts`,
- *                             `iteration_dtype`, `row_scaling` and `renormalize`. NULL means the
- *                             defaults.
+ * @param[in]  options         Optimizer options. Only the following have an effect: `device`,
+ *                             `device_index`, `threads`, `iteration_dtype`, `symmetric` and
+ *                             `allocator` of `tuning`, and `portable_gemm` of `debug`. NULL means
+ *                             the defaults: the host, with one thread.
+ * @param[in]  group           A Muon group. Only the following fields have an effect:
+ *                             `coefficients`, `steps`, `lower_bound`, `cushion`, `safety`,
+ *                             `safety_mode`, `normalize`, `normalize_eps`, `custom`, `form`,
+ *                             `gram_restarts`, `iteration_dtype`, `row_scaling` and `renormalize`.
+ *                             NULL means the defaults.
  *
  * @return MUONRT_OK, or
  *   - MUONRT_ERROR_INVALID_ARGUMENT: `orthogonalizer` is NULL, a setting is out of range, `group`
@@ -85,11 +85,11 @@ MUONRT_API void muonrt_orthogonalizer_destroy(muonrt_orthogonalizer_t* orthogona
  * Orthogonalizes each matrix of a batch with Newton-Schulz.
  *
  * For a matrix with the singular values s_i, the result has the same singular vectors and the
- * singular values p(s_i / norm). The polynomial p, which the coefficients define, takes them close
- * to 1. Unlike an update with `scale_rule`, the result is not scaled according to its shape. The
- * result for a matrix of zeros is zero. The results are those that a step would compute from the
- * direction `x` if `transport_dtype` were the dtype of `x`, and are rounded once to the dtype of
- * `out`. An f16 tensor gives the same results as an f32 tensor with the same values.
+ * singular values p(s_i / norm). The coefficients define the polynomial p, which maps singular
+ * values close to 1. The result is not scaled by `scale_rule`. The result for a matrix of zeros is
+ * zero. A step that orthogonalizes `x`, with `transport_dtype` equal to the dtype of `x`, computes
+ * the same result. The result is rounded once to the dtype of `out`. An f16 tensor gives the same
+ * results as an f32 tensor with the same values.
  *
  * If an element of `x` is not finite:
  *   - on the host, the call returns MUONRT_SKIPPED and leaves `out` unchanged.
@@ -98,14 +98,16 @@ MUONRT_API void muonrt_orthogonalizer_destroy(muonrt_orthogonalizer_t* orthogona
  *
  * Threads: one at a time per orthogonalizer. Collective: no.
  *
- * @param[out] out             The results: a tensor with the shape of `x`, of any dtype and
- * strides.
- * @param[out] nonfinite       Address in the device's memory, at which the call writes 1 if an
- *                             element of `x` is not finite, otherwise 0. On CUDA, work on the
- *                             stream writes it. May be NULL.
+ * @param[out] out             The results: a tensor with the shape of `x` and any dtype and
+ *                             strides.
+ * @param[out] nonfinite       Address in the device's memory, to which the call writes 1 if an
+ *                             element of `x` is not finite, otherwise 0. On CUDA, a kernel on
+ *                             `stream` writes the value. May be NULL.
  * @param[in]  orthogonalizer  The orthogonalizer.
- * @param[in]  x               The matrices. For `row_scaling` and `renormalize`, rows are outputs.
- * @param[in]  stream          CUDA: the cudaStream_t; NULL means the default stream. Host: NULL.
+ * @param[in]  x               The matrices. `row_scaling` and `renormalize` treat their rows as
+ *                             outputs.
+ * @param[in]  stream          On CUDA, the cudaStream_t; NULL means the default stream. On the
+ * host, NULL.
  *
  * @return MUONRT_OK, MUONRT_SKIPPED, or
  *   - MUONRT_ERROR_INVALID_ARGUMENT: a tensor is invalid or on a different device, shapes differ,
@@ -139,7 +141,8 @@ MUONRT_API muonrt_status_t muonrt_orthogonalize(const muonrt_dltensor_t* out, in
  * @param[in]  d               The symmetric matrices D, m x m, with the dtype of `a`; only the
  *                             upper triangle is read. May be the same tensor as `a`. NULL if `beta`
  *                             is 0.
- * @param[in]  stream          CUDA: the cudaStream_t; NULL means the default stream. Host: NULL.
+ * @param[in]  stream          On CUDA, the cudaStream_t; NULL means the default stream. On the
+ * host, NULL.
  *
  * @return MUONRT_OK, or an error of muonrt_orthogonalize(). MUONRT_ERROR_INVALID_ARGUMENT is also
  * returned if the dtypes differ, a factor is not finite, or `d` is NULL and `beta` is not 0.

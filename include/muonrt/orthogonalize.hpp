@@ -12,7 +12,7 @@
 namespace muonrt {
 inline namespace v0 {
 
-/// Newton-Schulz outside of an optimizer; see muonrt/orthogonalize.h. Movable; the destructor calls
+/// Newton-Schulz without an optimizer; see muonrt/orthogonalize.h. Movable; the destructor calls
 /// muonrt_orthogonalizer_destroy().
 class Orthogonalizer {
  public:

@@ -63,9 +63,9 @@ enum muonrt_view {
  * A part of each matrix of a parameter. Muon orthogonalizes the part as a separate matrix.
  *
  * A part is a set of rows and columns, for example the query rows of a fused QKV weight, one head,
- * or one half of gate_up. The scale of its update follows from the shape of the part; see
- * `scale_rule` of muonrt_group_t. The parts of a parameter must cover its matrix without overlap.
- * Rows are the outputs of the layer, even if the parameter is `transposed`.
+ * or one half of gate_up. The scale of its update depends on the shape of the part, not on the
+ * shape of the matrix; see `scale_rule` of muonrt_group_t. The parts of a parameter must cover its
+ * matrix without overlap. Rows are the outputs of the layer, even if the parameter is `transposed`.
  *
  * Call muonrt_part_init() before you set fields. All fields must be equal on all ranks.
  */
@@ -115,14 +115,14 @@ typedef struct muonrt_part {
 /**
  * Settings of QK-clip for one weight of an attention layer.
  *
- * QK-clip keeps attention logits small: if the logits of a head are too large, a step scales down
- * the rows of its query and key weights.
+ * QK-clip keeps attention logits small: if a logit of a head is too large, the step scales down the
+ * rows of the query and key weights of this head.
  *
- * Each query head h has a factor gamma(h). It is threshold / logit if the head's largest logit
- * exceeds `threshold`, and 1 otherwise. A key head uses the smallest gamma of the query heads that
- * share it. The step multiplies the rows of the updated weight by powers of gamma, before it rounds
- * the weight. The following list gives the rows of each kind and their factors, with e =
- * `exponent`:
+ * Each query head h has a factor gamma(h). If the head's largest logit exceeds `threshold`,
+ * gamma(h) is `threshold` divided by this logit; otherwise it is 1. A key head uses the smallest
+ * gamma of the query heads that share it. The step multiplies the rows of the updated weight by
+ * powers of gamma, before it rounds the weight. The following list gives the rows of each kind and
+ * their factors, with e = `exponent`:
  *   - MUONRT_QK_QUERY: heads x head_dim rows; gamma(h)^e.
  *   - MUONRT_QK_KEY: kv_heads x head_dim rows; gamma^(1 - e) of the key head.
  *   - MUONRT_QK_MLA_QUERY: heads x (nope + rope) rows; gamma^e of the key head for `nope` rows,
@@ -159,8 +159,8 @@ typedef struct muonrt_qk_clip {
   muonrt_qk_kind_t kind;
 
   /**
-   * Number of the layer, 0 to 2^20, the same for all weights of a layer. -1 means the last part of
-   * the parameter's name that is a number, such as 3 in "layers.3.wq". With MUONRT_QK_FROM_NAME
+   * Number of the layer, 0 to 2^20, the same for all weights of a layer. -1 selects the last number
+   * among the parts of the parameter's name, such as 3 in "layers.3.wq". With MUONRT_QK_FROM_NAME
    * this field is not read. Default: 0.
    */
   int32_t layer;
@@ -186,7 +186,10 @@ typedef struct muonrt_qk_clip {
   /** Number of elements in `select`; 0 if it is NULL. Default: 0. */
   int32_t n_select;
 
-  /** Indices of the query heads that may be clipped, each once. Default: NULL, which means all. */
+  /**
+   * Indices of the query heads that may be clipped, all different. Default: NULL, meaning all
+   * heads.
+   */
   const int32_t* select;
 
   /** Limit of a logit, > 0 and < 1e30. Default: 100. */
@@ -205,8 +208,9 @@ typedef struct muonrt_qk_clip {
  * buffers, `local_shape`, `strides` and `grad_strides`.
  *
  * Buffers are row-major, contiguous, aligned to the size of an element, and in memory that the
- * optimizer's device can access. They must not overlap when the optimizer is created. They belong
- * to the caller and must stay valid until the optimizer is destroyed or another buffer is bound.
+ * optimizer's device can access. They must not overlap when the optimizer is created. The buffers
+ * belong to the caller and must stay valid until the optimizer is destroyed or another buffer is
+ * bound.
  */
 typedef struct muonrt_param {
   /** Size of the struct in bytes; set by muonrt_param_init(). */
@@ -224,7 +228,7 @@ typedef struct muonrt_param {
   /** Dtype of `data`: MUONRT_DTYPE_F32 or MUONRT_DTYPE_BF16. Default: MUONRT_DTYPE_F32. */
   muonrt_dtype_t dtype;
 
-  /** `ndim` sizes of the global tensor, >= 0; for Muon >= 1. */
+  /** Sizes of the `ndim` dimensions of the global tensor: >= 0, and for Muon >= 1. */
   const int64_t* shape;
 
   /** How the tensor is distributed. Default: NULL, which means replicated over all ranks. */
@@ -240,29 +244,29 @@ typedef struct muonrt_param {
   void* data;
 
   /**
-   * This rank's shard of the gradient, distributed as `grad_layout` says, or as `layout` if
-   * `grad_layout` is NULL. The caller must have reduced it over all replicas, except over mesh
-   * dimensions that are partial (MUONRT_PLACEMENT_PARTIAL). Default: NULL, which means that you
-   * bind a gradient later; see muonrt_optimizer_set_grad().
+   * This rank's shard of the gradient, distributed according to `grad_layout`, or according to
+   * `layout` if `grad_layout` is NULL. The caller must have reduced it over all replicas, except
+   * over mesh dimensions that are partial (MUONRT_PLACEMENT_PARTIAL). Default: NULL, which means
+   * that you bind a gradient later; see muonrt_optimizer_set_grad().
    */
   const void* grad;
 
   /** Dtype of `grad`: MUONRT_DTYPE_F32 or MUONRT_DTYPE_BF16. Default: 0, which means `dtype`. */
   muonrt_dtype_t grad_dtype;
 
-  /** How bits that `dtype` cannot represent are stored. Default: MUONRT_MASTER_AUTO. */
+  /** How muonrt stores the bits that `dtype` cannot represent. Default: MUONRT_MASTER_AUTO. */
   muonrt_master_kind_t master_kind;
 
   /**
-   * MUONRT_MASTER_CALLER: f32 master weights of the local shard, initialized by the caller. Other
-   * kinds require NULL. Default: NULL.
+   * With MUONRT_MASTER_CALLER, the f32 master weights of the local shard, which the caller has
+   * initialized. Other kinds require NULL. Default: NULL.
    */
   float* master;
 
   /**
-   * Muon: the rank that orthogonalizes the parameter. It must hold a part of every matrix of the
-   * parameter; for stacks see `owners`. Default: -1, which lets muonrt choose. For AdamW, and if
-   * `assign` of muonrt_distributed_config_t is set, -1 is required.
+   * For Muon, the rank that orthogonalizes the parameter. It must hold elements of every matrix of
+   * the parameter; for stacks see `owners`. Default: -1, which lets muonrt choose. For AdamW, and
+   * if `assign` of muonrt_distributed_config_t is set, -1 is required.
    */
   int32_t owner;
 
@@ -270,7 +274,7 @@ typedef struct muonrt_param {
   muonrt_view_t view;
 
   /**
-   * Muon: the `n_parts` parts of each matrix. Default: NULL, which means that the matrix is not
+   * For Muon, the `n_parts` parts of each matrix. Default: NULL, which means that the matrix is not
    * divided.
    */
   const muonrt_part_t* parts;
@@ -328,9 +332,10 @@ typedef struct muonrt_param {
   const int64_t *strides, *grad_strides;
 
   /**
-   * Muon: `n_owners` ranks, one for each matrix of the stack. Each element is -1, which lets muonrt
-   * choose, or the rank that orthogonalizes the matrix, which must hold a part of it. If `owners`
-   * is set, `owner` must be -1. Default: NULL, which means that `owner` applies.
+   * For Muon, `n_owners` ranks, one for each matrix of the stack. Each element is the rank that
+   * orthogonalizes the matrix, or -1, which lets muonrt choose. The rank must hold elements of the
+   * matrix. If `owners` is set, `owner` must be -1. Default: NULL, which means that `owner`
+   * applies.
    */
   const int32_t* owners;
 

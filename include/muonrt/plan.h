@@ -1,10 +1,10 @@
 /**
  * @file muonrt/plan.h
- * What a step will do and need on every rank, planned in one process: without the other ranks,
- * without a GPU and without memory for the parameters.
+ * Plans the steps of an optimizer in one process, for all ranks. Planning needs no other ranks, no
+ * GPU and no memory for the parameters.
  *
  * Describe the options, groups and parameters as for muonrt_optimizer_create(), but without
- * buffers. All ranks of such an optimizer would make the same plan.
+ * buffers. It is the same plan that all ranks of the optimizer would make.
  *
  * @code
  * muonrt_plan_t* plan = NULL;
@@ -29,7 +29,7 @@ extern "C" {
 /** A plan without an optimizer. It holds no device memory. */
 typedef struct muonrt_plan muonrt_plan_t;
 
-/** A plan in numbers. With a block period, the numbers describe a full step. */
+/** Summary of a plan. If `block_period` is set, the numbers describe a full step. */
 typedef struct muonrt_plan_summary {
   /** Size of the struct in bytes; set by muonrt_plan_summary_init(). */
   uint32_t struct_size;
@@ -37,10 +37,10 @@ typedef struct muonrt_plan_summary {
   /** Number of ranks. */
   int32_t world;
 
-  /** Number of all parameters, and number of Muon parameters. */
+  /** Number of all parameters, and of Muon parameters only. */
   int64_t params, muon_params;
 
-  /** Number of elements of all parameters, and of the Muon parameters. */
+  /** Number of elements of all parameters, and of Muon parameters only. */
   int64_t elements, muon_elements;
 
   /**
@@ -56,7 +56,7 @@ typedef struct muonrt_plan_summary {
   double flops;
 
   /**
-   * Cost of the busiest rank's matrix products, and a lower bound of this cost for any choice of
+   * Cost of the busiest rank's matrix products, and a lower bound of this cost over all choices of
    * owners. The cost of a product is 2^20 for its launch, plus the larger of two numbers: its FLOP
    * count, and 256 times the number of elements that it reads or writes.
    */
@@ -93,10 +93,11 @@ MUONRT_API void muonrt_plan_summary_init_sized(muonrt_plan_summary_t* summary, u
   muonrt_plan_summary_init_sized((summary), sizeof(muonrt_plan_summary_t))
 
 /**
- * One rank in a plan. The kinds of memory do not overlap.
+ * The work and the memory of one rank. Sizes are in bytes, and no memory is counted twice.
  *
- * With a block period, `message_bytes`, `staged_bytes` and `scratch_bytes` are the sums of full
- * steps and block steps, because an optimizer allocates both; the other fields describe full steps.
+ * If `block_period` is set, an optimizer allocates memory for full steps and for block steps.
+ * `message_bytes`, `staged_bytes` and `scratch_bytes` are then the sums of both, and the other
+ * fields describe full steps.
  */
 typedef struct muonrt_plan_rank {
   /** Size of the struct in bytes; set by muonrt_plan_rank_init(). */
@@ -138,7 +139,7 @@ typedef struct muonrt_plan_rank {
   /** Gathered matrices and iterates of Newton-Schulz. */
   int64_t scratch_bytes;
 
-  /** Results of the consistency check. */
+  /** Results of the checks that values are finite and that replicas are equal. */
   int64_t check_bytes;
 
   /** The sum of all kinds. */
@@ -159,10 +160,11 @@ MUONRT_API void muonrt_plan_rank_init_sized(muonrt_plan_rank_t* rank, uint32_t s
 #define muonrt_plan_rank_init(rank) muonrt_plan_rank_init_sized((rank), sizeof(muonrt_plan_rank_t))
 
 /**
- * The time of a full step on a machine, as a model of the device and of the network predicts it.
+ * The time of a full step on a machine, predicted by a model of the device and the network.
  *
- * The parts belong to one rank: `products_seconds`, `local_seconds`, `exposed_seconds` and
- * `launch_seconds` add up to the time at which this rank has finished.
+ * All fields from `products_seconds` to `messages` belong to the rank `rank`: `products_seconds`,
+ * `local_seconds`, `exposed_seconds` and `launch_seconds` add up to the time at which this rank has
+ * finished.
  */
 typedef struct muonrt_plan_time {
   /** Size of the struct in bytes; set by muonrt_plan_time_init(). */
@@ -229,8 +231,8 @@ MUONRT_API void muonrt_plan_time_init_sized(muonrt_plan_time_t* time, uint32_t s
  *
  * The arguments after `world` have the same meaning as in muonrt_optimizer_create(). `data`,
  * `grad`, `master`, `local_shape`, `strides` and `grad_strides` of the parameters are not read, and
- * neither is `allocator`. MUONRT_DEVICE_CUDA selects the defaults and the memory of a GPU; a GPU is
- * not needed. If `distributed` has `assign`, it is called here.
+ * neither is `allocator`. With MUONRT_DEVICE_CUDA the plan assumes the defaults and the memory of a
+ * GPU, but no GPU is needed. If `assign` of `distributed` is set, this function calls it.
  *
  * Threads: any. Collective: no.
  *
@@ -256,7 +258,7 @@ MUONRT_API muonrt_status_t muonrt_plan_create(muonrt_plan_t** plan, int32_t worl
                                               const muonrt_param_t* params, int64_t n_params);
 
 /**
- * Creates a plan from an existing optimizer. The plan does not depend on the optimizer afterwards.
+ * Creates a plan from an existing optimizer, which may be destroyed afterwards.
  *
  * Threads: one at a time per optimizer. Collective: no.
  *
@@ -352,8 +354,8 @@ MUONRT_API muonrt_status_t muonrt_plan_get_time(muonrt_plan_time_t* time, const 
  * @param[out] needed    Length of the whole text without the terminating zero; may be NULL.
  * @param[in]  plan      The plan.
  * @param[in]  format    The format of the text.
- * @param[in]  max_rows  MUONRT_FORMAT_TEXT: maximum number of rows of each table, >= 0; 0: all.
- *                       MUONRT_FORMAT_JSON has all rows.
+ * @param[in]  max_rows  Maximum number of rows of each table in MUONRT_FORMAT_TEXT, >= 0; 0 means
+ *                       no limit. MUONRT_FORMAT_JSON always contains all rows.
  *
  * @return MUONRT_OK, or
  *   - MUONRT_ERROR_INVALID_ARGUMENT: `format` is unknown, `capacity` or `max_rows` is below 0, or

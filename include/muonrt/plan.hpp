@@ -21,7 +21,7 @@ class Plan {
   /// Plans an optimizer; see muonrt_plan_create().
   /// @param world     The number of ranks.
   /// @param settings  The options, for example from options().
-  /// @param groups    The groups, in the order of the indices in `params`.
+  /// @param groups    The groups. `group` of each parameter is an index in this list.
   /// @param params    The parameters, without buffers.
   Plan(int32_t world, const muonrt_optimizer_options_t& settings,
        const std::vector<muonrt_group_t>& groups, const std::vector<muonrt_param_t>& params) {

@@ -78,7 +78,7 @@ MUONRT_API void muonrt_recovery_init_sized(muonrt_recovery_t* recovery, uint32_t
   muonrt_recovery_init_sized((recovery), sizeof(muonrt_recovery_t))
 
 /**
- * Settles a failed step among the surviving ranks.
+ * Brings the surviving ranks to the same state after a failed step.
  *
  * The ranks vote on whether to commit a step. If a rank exits during this vote, some ranks may have
  * committed the step while others do not know the result. If a survivor has committed the step,
@@ -90,12 +90,12 @@ MUONRT_API void muonrt_recovery_init_sized(muonrt_recovery_t* recovery, uint32_t
  * stays unusable. To continue, create another optimizer over the remaining ranks and call
  * muonrt_optimizer_copy_state(), or read the state yourself (muonrt/state.h).
  *
- * Call it after a step has returned MUONRT_ERROR_COMM, _TIMEOUT, _ABORTED or _UNDECIDED on some
- * ranks. After MUONRT_ERROR_COMM, _TIMEOUT and _ABORTED no rank has committed the failed step, but
- * a peer may still not know the result of the preceding step. Every survivor must call it,
- * including those on which no step has failed. You may call it again, with the same or with
- * different survivors. Until it has returned, do not unbind the gradients of the failed step, and
- * do not change gradients, parameters or state.
+ * Call this function after a step has returned MUONRT_ERROR_COMM, _TIMEOUT, _ABORTED or _UNDECIDED
+ * on some ranks. After MUONRT_ERROR_COMM, _TIMEOUT and _ABORTED no rank has committed the failed
+ * step, but a peer may still not know the result of the preceding step. Every survivor must call
+ * the function, including those on which no step has failed. You may call it again, with the same
+ * or with different survivors. Until the function has returned, do not unbind the gradients of the
+ * failed step, and do not change gradients, parameters or state.
  *
  * Threads: one at a time per optimizer. Collective: over `survivors`. Blocking; the timeout of
  * `survivors` limits every wait.
@@ -112,12 +112,12 @@ MUONRT_API void muonrt_recovery_init_sized(muonrt_recovery_t* recovery, uint32_t
  *     policy is unknown.
  *
  * The following errors are returned on every survivor:
- *   - MUONRT_ERROR_TORN: the parameters of a rank are partly updated; or the others have committed
- *     the step, but a rank has not stored its updates, because of MUONRT_COMMIT_EAGER. Load a
- *     checkpoint.
+ *   - MUONRT_ERROR_TORN: the parameters of a rank are partly updated; or other survivors have
+ *     committed the step, but a rank has not stored its updates, because of MUONRT_COMMIT_EAGER.
+ *     Load a checkpoint.
  *   - MUONRT_ERROR_MISMATCH: the survivors are not ranks of the same optimizer, a rank occurs
- *     twice, the policies differ, or the numbers of committed steps differ in a way that one failed
- *     step cannot cause.
+ *     twice, the policies differ, or the numbers of committed steps differ by more than one failed
+ *     step can explain.
  *   - MUONRT_ERROR_UNDECIDED: there are too few survivors for the policy, and nothing has changed.
  *     Call the function again with more ranks.
  *   - MUONRT_ERROR_OUT_OF_MEMORY: nothing has changed. Call the function again.
@@ -133,20 +133,19 @@ MUONRT_API muonrt_status_t muonrt_optimizer_recover(muonrt_optimizer_t* optimize
  * Copies the parameters and the whole state of one optimizer to another optimizer. The other
  * optimizer may have different ranks, a different mesh and different layouts.
  *
- * Use it after muonrt_optimizer_recover(): create the optimizer `to` over the surviving ranks and
- * any new ranks, then call this function. It copies the parameters to the buffers of `to`. It also
- * copies momentum and moments, master weights, remainders, the number of committed steps, the
- * update counts, and the seed and keys of stochastic rounding. The result is bitwise identical to
- * saving a checkpoint of `from`, including parameters, and loading it into `to`. The caller must
+ * Use this function after muonrt_optimizer_recover(): create the optimizer `to` over the surviving
+ * ranks and any new ranks, then call it. The function copies the parameters to the buffers of `to`.
+ * It also copies momentum and moments, master weights, remainders, the number of committed steps,
+ * the update counts, and the seed and keys of stochastic rounding. The result is bitwise identical
+ * to saving a checkpoint of `from`, including parameters, and loading it into `to`. The caller must
  * restore everything else, such as the data loader.
  *
- * If a rank passes `to`, it can receive its elements from any rank that passes `from`. Every
- * element must still exist on one of these ranks; if a rank that held it is lost, a replica on
- * another rank is enough.
+ * The ranks that pass `from` send the elements. Every element must exist on at least one of these
+ * ranks. If a rank that held an element is lost, a replica on another rank is enough.
  *
- * Both optimizers must have the same parameters with the same dtypes and kinds of state. For a
- * parameter, `to` may use the same buffer as `from` only if this rank holds the same elements in
- * both. Otherwise the buffers must not overlap.
+ * Both optimizers must have the same parameters with the same dtypes and kinds of state. If a rank
+ * holds the same elements of a parameter in both optimizers, both may use the same buffer for it.
+ * In all other cases buffers must not overlap.
  *
  * In addition to the state itself, a rank needs memory for the list of all shards of `from`, and
  * for a buffer of elements. The size of this buffer is about 64 MiB, or 256 KiB times the number of

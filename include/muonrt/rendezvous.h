@@ -2,11 +2,11 @@
  * @file muonrt/rendezvous.h
  * Communicators for ranks that find each other without MPI: at an address, or in a shared folder.
  *
- * Both functions of this header create communicators over TCP, for data in host memory. The ranks
+ * Both functions in this header create communicators over TCP, for data in host memory. The ranks
  * prove to each other that they have the same secret, but their data is neither encrypted nor
  * signed, so use a network that you trust. All ranks connect to rank 0. Two other ranks connect
- * directly when they exchange data for the first time, so every rank except the last one listens at
- * a port, to which firewalls must allow connections; see `first_port`.
+ * directly when they exchange data for the first time, so every rank except the last one listens on
+ * a port. Firewalls must allow connections to these ports; see `first_port`.
  */
 #ifndef MUONRT_RENDEZVOUS_H
 #define MUONRT_RENDEZVOUS_H
@@ -38,16 +38,16 @@ typedef struct muonrt_tcp_options {
 
   /**
    * Address of rank 0: "host:port", or "[address]:port" for IPv6. On rank 0 the port may be 0 if
-   * `listening` is set; rank 0 then listens at a free port.
+   * `listening` is set; rank 0 then listens on a free port.
    */
   const char* address;
 
   /**
    * The only network interface to use on this machine, given by its name ("eth0") or one of its
-   * addresses. Of the addresses of the host in `address`, rank 0 listens at those that belong to
-   * the interface. If there are none, rank 0 listens at the interface's first address of the same
+   * addresses. Rank 0 listens on those addresses of the host in `address` that belong to the
+   * interface. If there are none, rank 0 listens on the interface's first address of the same
    * family. The other ranks connect from the interface. Default: NULL, which means that rank 0
-   * listens at all addresses of the host in `address`, and the operating system selects the
+   * listens on all addresses of the host in `address`, and the operating system selects the
    * interface from which the other ranks connect.
    */
   const char* interface_name;
@@ -79,9 +79,10 @@ typedef struct muonrt_tcp_options {
   void* state;
 
   /**
-   * The range of ports at which this rank may listen for other ranks, 1 to 65535. On rank 0 it is
-   * used if the port of `address` is 0, and the last rank does not use it. Ranks of one machine
-   * need different ports. Default: 0 and 0, which means any free port.
+   * The range of ports on which this rank may listen for other ranks, 1 to 65535. Rank 0 uses this
+   * range only if the port of `address` is 0. The last rank does not use it, because no rank
+   * connects to it. Ranks of one machine need different ports. Default: 0 and 0, which means any
+   * free port.
    */
   int32_t first_port, last_port;
 
@@ -111,10 +112,10 @@ MUONRT_API void muonrt_tcp_options_init_sized(muonrt_tcp_options_t* options, uin
 /**
  * Creates a communicator over TCP whose ranks find each other at an address.
  *
- * Rank 0 listens at `address`, and the other ranks connect to it. They retry until rank 0 listens
+ * Rank 0 listens on `address`, and the other ranks connect to it. They retry until rank 0 listens
  * and the name of rank 0 can be resolved. Rank 0 must be able to resolve its own name without
  * retrying. When two ranks exchange data for the first time, the higher rank connects to the lower
- * one, at the address at which rank 0 sees it.
+ * one, at the address from which the lower rank has connected to rank 0.
  *
  * @code
  * muonrt_tcp_options_t options;
@@ -139,13 +140,13 @@ MUONRT_API void muonrt_tcp_options_init_sized(muonrt_tcp_options_t* options, uin
  * it. The connecting rank sends its proof first, and a connection without a proof, such as a port
  * scanner's, is closed without an answer. Data is neither encrypted nor signed, so use a network
  * that you trust. muonrt reads no environment variable. If all addresses of rank 0 are loopback
- * addresses, the ranks listen only at loopback addresses. Otherwise they listen at all addresses of
- * their machine, or only at the addresses of `interface_name`.
+ * addresses, the ranks listen only on loopback addresses. Otherwise they listen on all addresses of
+ * their machine, or only on the addresses of `interface_name`.
  *
  * @par End of rank 0
- * Rank 0 forwards errors to the other ranks. Destroy its communicator last, even if an error has
- * occurred; otherwise, after an error, the other ranks may wait until their timeouts. Destroy it
- * before the process of rank 0 exits: if the process exits first, all operations of the other ranks
+ * Rank 0 forwards errors to the other ranks, so destroy the communicator of rank 0 last, even after
+ * an error. Otherwise the other ranks may wait until their timeouts after an error. Also destroy it
+ * before the process of rank 0 exits. If the process exits first, all operations of the other ranks
  * return MUONRT_ERROR_COMM.
  *
  * @param[out] comm     The new communicator; NULL on error. Destroy it with muonrt_comm_destroy().
@@ -156,7 +157,7 @@ MUONRT_API void muonrt_tcp_options_init_sized(muonrt_tcp_options_t* options, uin
  *     reported only on this rank;
  *   - MUONRT_ERROR_CALLBACK: `listening` returned an error;
  *   - MUONRT_ERROR_COMM: rank 0 has closed several connections of this rank without an answer, as
- *     it does if the secrets differ; rank 0 cannot resolve or listen at the address; no port of the
+ *     it does if the secrets differ; rank 0 cannot resolve or listen on the address; no port of the
  *     range is free; another program answers at the address; or the process is not allowed to open
  *     a file for each rank (raise `ulimit -n`);
  *   - MUONRT_ERROR_ABORTED: `interrupted` returned a value other than 0, on this rank or on rank 0;
@@ -194,8 +195,8 @@ typedef struct muonrt_folder_options {
   const char* path;
 
   /**
-   * Identifies the run, equal on all ranks and different from every other run: 1 to 64 characters
-   * of A-Z, a-z, 0-9, '.', '-' and '_', but not "." or "..".
+   * Identifies the run. It must be equal on all ranks and different for every run, and consists of
+   * 1 to 64 characters of A-Z, a-z, 0-9, '.', '-' and '_', but is not "." or "..".
    */
   const char* run_id;
 
@@ -215,8 +216,8 @@ typedef struct muonrt_folder_options {
   int64_t secret_bytes;
 
   /**
-   * The range of ports; see muonrt_tcp_options_t. Rank 0 listens for all other ranks at a port of
-   * the range, at each address of its machine. Default: 0 and 0, which means any free port.
+   * The range of ports; see muonrt_tcp_options_t. Rank 0 listens for all other ranks on a port of
+   * the range, on each address of its machine. Default: 0 and 0, which means any free port.
    */
   int32_t first_port, last_port;
 
@@ -253,8 +254,8 @@ MUONRT_API void muonrt_folder_options_init_sized(muonrt_folder_options_t* option
  * Threads: any. Collective: over all ranks. Blocking, at most for `timeout_ms`.
  *
  * @par The file
- * - Rank 0 removes the file before the call returns, even after an error. If its process is killed
- *   before that, the file remains, and the next run needs a different `run_id`.
+ *   - Rank 0 removes the file before the call returns, even after an error. If the process of rank
+ *     0 is killed before that, the file remains, and the next run needs a different `run_id`.
  *   - Only the user of rank 0 can read the file, so run all ranks as the same user (or root).
  *   - Every process that can read the file can connect, unless you set `secret`. A process that can
  *     write to the folder can make the call fail, even if you set `secret`.

@@ -15,8 +15,8 @@ extern "C" {
 #endif
 
 /**
- * Keys that you give to muonrt_routing_resolve() in addition to its own rules. Call
- * muonrt_routing_init() before you set fields.
+ * Keys with which you extend the rules of muonrt_routing_resolve(). Call muonrt_routing_init()
+ * before you set fields.
  *
  * A key matches a parameter if the parameter's normalized name contains the words of the key, one
  * directly after the other. For example, "side_net" matches "layers.0.sideNet2.weight", but not
@@ -166,9 +166,9 @@ MUONRT_API muonrt_status_t muonrt_name_normalize(char* buffer, int64_t capacity,
  *   - "c_attn", "qkv_proj", "qkv", "Wqkv": MUONRT_QK_QKV_BLOCKS, as in GPT-2, Phi-3, timm and MPT;
  *   - others: MUONRT_QK_NONE.
  *
- * A few models store the rows of a fused weight in the other of these two orders, for example
- * ChatGLM's "query_key_value" and gpt-fast's "wqkv". For these models, set `kind` of
- * muonrt_qk_clip_t yourself.
+ * A few models use one of these names for a fused weight whose rows have the order of the other
+ * kind, for example "query_key_value" in ChatGLM and "wqkv" in gpt-fast. For these models, set
+ * `kind` of muonrt_qk_clip_t yourself.
  *
  * Example: "layers.3.attention.wq.weight" is MUONRT_QK_QUERY of layer 3.
  *

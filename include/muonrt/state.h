@@ -31,8 +31,8 @@ extern "C" {
  * A block of state on this rank, with its position in the whole tensor.
  *
  * Normally every rank holds the state of its shard of the parameter. In two cases an owner holds
- * the state instead. For Muon, the owner is the rank that orthogonalizes the matrix; for AdamW, the
- * rank to which a slice of the tensor is assigned. The two cases are:
+ * the state instead. For Muon, the owner is the rank that orthogonalizes the matrix. For AdamW, it
+ * is the rank to which a slice of the tensor is assigned. The two cases are:
  *   - momentum and variance of a parameter whose gradient is partial or has its own layout
  *     (`grad_layout` of muonrt_param_t);
  *   - the second moments of NorMuon.

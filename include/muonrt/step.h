@@ -22,8 +22,9 @@ extern "C" {
  * returns MUONRT_ERROR_MISMATCH.
  *
  * The fields of type `const float*` point to f32 values, aligned to 4 bytes, in memory that the
- * optimizer's device can access. The work of the step reads them, so they must not change until
- * muonrt_optimizer_step() has returned; see muonrt/step_async.h for a step that does not wait.
+ * optimizer's device can access. The step reads these values while it runs, so do not change them
+ * until muonrt_optimizer_step() has returned. For muonrt_optimizer_step_async(), see
+ * muonrt/step_async.h.
  */
 typedef struct muonrt_step_args {
   /** Size of the struct in bytes; set by muonrt_step_args_init(). */
@@ -33,11 +34,11 @@ typedef struct muonrt_step_args {
   int32_t reserved;
 
   /**
-   * Learning rate of all groups: finite, >= 0. Its product with all lr_factors must be
-   * representable in f32. `lr` is rejected if an AdamW group has the same `lr_factor` as a Muon
-   * group whose `scale_rule` is not MUONRT_SCALE_MATCH_RMS, unless one of the two groups has no
-   * parameters. Such groups need different learning rates, so set `group_lrs` instead. Default:
-   * NaN, which is rejected.
+   * Learning rate of all groups: finite, >= 0. Its products with `lr_factor` of groups and
+   * parameters must be representable in f32. A Muon group whose `scale_rule` is not
+   * MUONRT_SCALE_MATCH_RMS needs a different learning rate than AdamW. `lr` is therefore rejected
+   * if this group and an AdamW group have the same `lr_factor` and both have parameters; set
+   * `group_lrs` instead. Default: NaN, which is rejected.
    */
   double lr;
 
@@ -58,20 +59,21 @@ typedef struct muonrt_step_args {
   int64_t n_inactive_params;
 
   /**
-   * One value by which every gradient is multiplied, in addition to `grad_scale_inv`. Default:
-   * NULL, which means 1.
+   * Points to one factor, by which every gradient is multiplied in addition to `grad_scale_inv`.
+   * Default: NULL, which means 1.
    */
   const float* device_grad_scale_inv;
 
   /**
-   * Factor by which every gradient is multiplied after it has been clipped to `clip_norm`, for
-   * example the factor of the caller's own clipping. Default: NULL, which means 1.
+   * Points to one factor, by which every gradient is multiplied after it has been clipped to
+   * `clip_norm`. Use this factor, for example, to apply your own clipping. Default: NULL, which
+   * means 1.
    */
   const float* grad_multiplier;
 
   /**
-   * One value. If it differs from 0 on at least one rank, all ranks skip the step. Default: NULL,
-   * which means 0.
+   * Points to one value. If the value differs from 0 on at least one rank, all ranks skip the step.
+   * Default: NULL, which means 0.
    */
   const float* found_inf;
 
@@ -90,19 +92,19 @@ typedef struct muonrt_step_args {
   int64_t n_qk_logits;
 
   /**
-   * CUDA: the cudaStream_t that writes the gradients. The step starts after all work that is
-   * enqueued on this stream at the time of the call. On the host NULL is required. Default: NULL,
-   * which means the default stream.
+   * On CUDA, the cudaStream_t that writes the gradients. The step starts after all work that was
+   * enqueued on this stream before the call. On the host NULL is required. Default: NULL, which
+   * means the default stream.
    */
   void* stream;
 
   /**
-   * One learning rate for each group, in the order of the groups and in the range of `lr`. If this
-   * field is set, `lr` is not read. Default: NULL, which means `lr` for every group.
+   * One learning rate for each group, in the order of the groups and with the same range as `lr`.
+   * If this field is set, `lr` is not read. Default: NULL, which means `lr` for every group.
    */
   const double* group_lrs;
 
-  /** Number of elements in `group_lrs`: the number of groups, or 0 if it is NULL. Default: 0. */
+  /** Number of elements in `group_lrs`: the number of groups, or 0 without a list. Default: 0. */
   int32_t n_group_lrs;
 
   /** Reserved; 0. */
@@ -173,12 +175,12 @@ typedef struct muonrt_step_report {
   /** Total time of all exchanges. */
   double exchange_seconds;
 
-  /** `seconds` minus `local_seconds` and `gemm_seconds`, at least 0. */
+  /** `seconds` minus `local_seconds` and `gemm_seconds`, but not less than 0. */
   double exposed_seconds;
 
   /**
-   * Norm of all gradients after `grad_scale_inv` and `device_grad_scale_inv`, before clipping. 0 if
-   * `clip_norm` is 0 or the step was skipped.
+   * Global norm of the gradients, multiplied by `grad_scale_inv` and `device_grad_scale_inv`,
+   * before clipping. 0 if `clip_norm` is 0 or the step was skipped.
    */
   double grad_norm;
 
@@ -192,7 +194,7 @@ typedef struct muonrt_step_report {
   double enqueue_seconds;
 
   /**
-   * 1: the step was skipped because the direction to be orthogonalized overflows `transport_dtype`,
+   * 1: the step was skipped because the matrix to be orthogonalized overflows `transport_dtype`,
    * although the gradient and the momentum of `nonfinite_param` are finite. Scale the gradients
    * down, or set `transport_dtype` of muonrt_tuning_options_t to MUONRT_DTYPE_F32.
    */

@@ -100,7 +100,7 @@ extern "C" {
  *
  * @param[in] optimizer  The optimizer.
  * @param[in] args       The arguments of the step. You may free the struct after the call, but the
- *                       memory to which it points must remain unchanged for longer; see the top of
+ *                       values to which it points must remain unchanged for longer; see the top of
  *                       this file.
  *
  * @return MUONRT_OK if the step is now in flight. muonrt_optimizer_wait() then reports invalid

@@ -60,10 +60,10 @@ MUONRT_API void muonrt_mesh_storage_init_sized(muonrt_mesh_storage_t* storage, u
 /**
  * Makes a layout over all ranks from a layout over this rank's submesh.
  *
- * Use it if a tensor is distributed over a submesh that differs between ranks. Examples are the
- * weight of a norm that is distributed only over the "dp" dimension of the mesh "dp, tp", and
- * experts that are distributed only over "ep" of "efsdp, ep". The tensor must be distributed in the
- * same way on every submesh.
+ * Use this function if a tensor is distributed over a submesh that differs between ranks. Examples
+ * are the weight of a norm that is distributed only over the "dp" dimension of the mesh "dp, tp",
+ * and experts that are distributed only over "ep" of "efsdp, ep". The tensor must be distributed in
+ * the same way on every submesh.
  *
  * The new mesh has the dimensions of the submesh and, after these, a dimension named "submeshes",
  * over which the tensor is replicated. The result is equal on all ranks. If all ranks have the same

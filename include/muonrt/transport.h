@@ -1,7 +1,7 @@
 /**
  * @file muonrt/transport.h
- * The functions of a transport: the caller's own implementation of messages between ranks, for data
- * in host memory.
+ * A transport: functions with which the caller implements messages between ranks, for data in host
+ * memory.
  */
 #ifndef MUONRT_TRANSPORT_H
 #define MUONRT_TRANSPORT_H
@@ -74,15 +74,16 @@ typedef struct muonrt_receive {
  * returned.
  *
  * @par Errors
- * A function reports an error by returning any value other than MUONRT_OK. muonrt treats
- * MUONRT_SKIPPED, and any value that is not a muonrt status, as MUONRT_ERROR_COMM. Before a
- * function returns an error, it writes a text that names the ranks concerned to `message`. The text
- * ends with a zero and has at most `message_capacity` (> 0) bytes in total; muonrt sets it to ""
- * before the call. After an error the communicator calls only `abort`, `get_published_error` and
- * `destroy`; communicators that share its `state` (see `duplicate`) may still call all functions.
+ * A function reports an error by returning a value other than MUONRT_OK. muonrt treats
+ * MUONRT_SKIPPED and values that are not muonrt statuses as MUONRT_ERROR_COMM. Before a function
+ * returns an error, it writes a text that names the ranks concerned to `message`. The text is
+ * zero-terminated and has at most `message_capacity` (> 0) bytes, including the zero; muonrt sets
+ * it to "" before the call. After an error the communicator calls only `abort`,
+ * `get_published_error` and `destroy`; communicators that share its `state` (see `duplicate`) may
+ * still call all functions.
  *
- * The functions must not throw. If a function ends its thread (pthread_exit, cancellation), the
- * communicator ends with MUONRT_ERROR_ABORTED, and the thread ends.
+ * The functions must not throw. If a function ends the calling thread (pthread_exit, cancellation),
+ * muonrt lets the thread end, and the communicator fails with MUONRT_ERROR_ABORTED.
  */
 typedef struct muonrt_transport {
   /** Size of the struct in bytes; set by muonrt_transport_init(). */
@@ -144,8 +145,8 @@ typedef struct muonrt_transport {
   /**
    * Creates an independent transport over the same ranks. muonrt provides `*duplicate`, a struct of
    * `duplicate->struct_size` bytes, in which `rank` and `size` have the values of this transport,
-   * and all other fields have their defaults. The function sets the other fields. muonrt then uses
-   * both transports from different threads at the same time and destroys them in any order.
+   * and all other fields have their defaults. The function sets the other fields. muonrt may then
+   * use both transports from different threads at the same time, and destroy them in any order.
    * Default: NULL, which means that all duplicates share `state`. muonrt then makes one call at a
    * time for all of them, and every rank must use the communicators that share `state` in the same
    * order.

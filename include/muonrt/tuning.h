@@ -19,7 +19,7 @@ extern "C" {
 /** When a step writes parameters and state. */
 typedef int32_t muonrt_commit_t;
 enum muonrt_commit {
-  /** After every update has been computed and all ranks have voted to commit. */
+  /** At the end, after all updates have been computed and all ranks have voted to commit. */
   MUONRT_COMMIT_ATOMIC = 0,
 
   /**
@@ -113,16 +113,17 @@ typedef struct muonrt_tuning_options {
 
   /**
    * Dtype of the elements that ranks exchange: MUONRT_DTYPE_F32 or MUONRT_DTYPE_BF16. muonrt rounds
-   * to this dtype even if an element stays on its rank. Default: MUONRT_DTYPE_BF16.
+   * all elements to this dtype, including those that stay on their rank, so results do not depend
+   * on the number of ranks. Default: MUONRT_DTYPE_BF16.
    */
   muonrt_dtype_t transport_dtype;
 
   /**
-   * Dtype of the Newton-Schulz iterates: MUONRT_DTYPE_F32, _BF16 or _F16. Default: 0. On the host
-   * the Gram form then uses F32, and the standard form BF16 if `portable_gemm` is 0 and the
-   * processor has instructions for products in bf16 (AVX512_BF16 or AMX), otherwise F32;
-   * muonrt_get_build_info() states which. On CUDA the standard form then uses BF16 and the Gram
-   * form F16.
+   * Dtype of the Newton-Schulz iterates: MUONRT_DTYPE_F32, _BF16 or _F16. Default: 0. On CUDA, 0
+   * selects BF16 for the standard form and F16 for the Gram form. On the host, 0 selects F32 for
+   * the Gram form. For the standard form it selects BF16 if the processor has instructions for bf16
+   * products (AVX512_BF16 or AMX) and `portable_gemm` is 0, otherwise F32; muonrt_get_build_info()
+   * reports the choice.
    */
   muonrt_dtype_t iteration_dtype;
 
@@ -137,16 +138,15 @@ typedef struct muonrt_tuning_options {
 
   /**
    * Number of chunks (groups of matrices) that may be in flight at the same time, 1 to 64. If
-   * `distributed` is set, its `prefetch_count` replaces this field. A single rank always uses 1,
-   * because it exchanges nothing. Default: 3.
+   * `distributed` is set, its `prefetch_count` replaces this field. An optimizer with one rank
+   * always uses 1, because it exchanges nothing. Default: 3.
    */
   int32_t window;
 
   /**
    * Maximum number of ranks to which the owner of a matrix sends its update directly, 0 to 2^30. If
-   * more ranks need the update, and forwarding reduces the number of peers, the owner sends the
-   * update to a few of these ranks, which forward it to the other replicas. Default: 0, which means
-   * 64.
+   * more ranks need the update, the owner sends it to a few of them, which forward it to the other
+   * replicas, provided that this reduces the number of peers. Default: 0, which means 64.
    */
   int32_t max_peers;
 
@@ -154,9 +154,9 @@ typedef struct muonrt_tuning_options {
    * 1: the ranks do not exchange data of the parameters in `inactive_params`. Before each step they
    * compare which parameters are active, which costs a small allgather, so set this option if large
    * parameters are inactive in many steps. If a message contains active and inactive parameters,
-   * the range from the first to the last active parameter is still sent. Updates that ranks forward
-   * (`max_peers`) are sent in full. Results do not change. Default: 0, which exchanges zeros for
-   * inactive parameters.
+   * everything from the first to the last active parameter is still sent. Updates that ranks
+   * forward (`max_peers`) are also sent in full. Results do not change. Default: 0, which exchanges
+   * zeros for inactive parameters.
    */
   int32_t omit_inactive;
 

@@ -12,9 +12,9 @@ namespace {
 
 constexpr DType kDTypes[] = {DType::kF32, DType::kBF16};
 
-/// Selects the op that commits. kHalves calls the op for the momentum and then the op for the
-/// update. kUpdate uses views without momentum, and kMomentum views without weights. kAdamW commits
-/// every second parameter as a whole, and the others block by block.
+/// Selects the op that commits. kHalves calls the op for the momentum, then the op for the update.
+/// kUpdate uses views without momentum, and kMomentum uses views without weights. kAdamW commits
+/// every second parameter as a whole, and the other parameters block by block.
 enum class Verb { kMuon, kHalves, kUpdate, kMomentum, kAdamW, kValues };
 constexpr Verb kVerbs[] = {Verb::kMuon,     Verb::kHalves, Verb::kUpdate,
                            Verb::kMomentum, Verb::kAdamW,  Verb::kValues};
@@ -83,7 +83,7 @@ TEST_CASE("commit: weights of all forms and state have the bits of the formulas"
     for (const Verb verb : kVerbs) {
       const Fixture fixture = fixture_for(verb, forms, 4);
       for (const DType wire : kDTypes) {
-        if (verb == Verb::kAdamW && wire != DType::kF32) continue;  // AdamW has no message
+        if (verb == Verb::kAdamW && wire != DType::kF32) continue;  // AdamW ignores `wire`
         CAPTURE(forms, static_cast<int>(verb), name_of(wire));
         const Run run = [&](Machine& machine) {
           return committed(machine, fixture, verb, wire, consent());
@@ -172,7 +172,8 @@ TEST_CASE("commit: AdamW's moments and weights agree with float64, with eps outs
 }
 
 TEST_CASE("commit: momentum and AdamW's weights equal the values in messages", "[ops]") {
-  // Without Nesterov momentum, the direction in f32 is equal to the new momentum.
+  // Without Nesterov momentum, the direction in f32 equals the new momentum, so the message
+  // contains it.
   Fixture fixture = make_small_fixture(6);
   for (MuonScalars& s : fixture.groups) s.nesterov = 0;
   for (const Verb verb : {Verb::kMomentum, Verb::kAdamW}) {
@@ -195,7 +196,7 @@ TEST_CASE("commit: momentum and AdamW's weights equal the values in messages", "
 }
 
 TEST_CASE("commit: AdamW updates every element of a long list once", "[ops]") {
-  // With these numbers, a step adds 1 to every weight.
+  // The scalars below are chosen so that a step adds 1 to every weight.
   constexpr int64_t kCount = 700, kLongest = 9000;
   const auto numel = [](int64_t i) { return i % 100 == 3 ? kLongest : i % 5; };
   int64_t total = 0;

@@ -21,8 +21,8 @@ struct Written {
   bool finite;  // whether the stored value is finite
 };
 
-/// Returns values around the largest finite value of each stored form. Rounding to the nearest bf16
-/// gives infinity from the middle between the largest bf16 value and 2^128 on. Stochastic rounding
+/// Returns values around the largest finite value of each stored form. Rounding to nearest gives
+/// infinity from the midpoint of the largest bf16 value and 2^128 upward, but stochastic rounding
 /// does not.
 std::vector<Written> ends() {
   const float largest = std::numeric_limits<float>::max();
@@ -56,7 +56,7 @@ int64_t noted(Machine& machine, Verb verb, const Written& w, int64_t n, int64_t 
   std::vector<float> grad = zeros, values = zeros;
   AdamScalars adam;
   MuonScalars muon;
-  if (is_adamw(verb)) {  // the update is 1 in size, with the opposite sign of the gradient
+  if (is_adamw(verb)) {  // the update has magnitude 1 and the opposite sign of the gradient
     adam.beta1 = adam.beta2 = adam.eps = 0.0f;
     adam.rate = std::fabs(w.value);
     grad[static_cast<size_t>(at)] = std::signbit(w.value) ? 1.0f : -1.0f;
@@ -112,8 +112,8 @@ TEST_CASE("commit: every commit op notes a weight that is not finite as stored",
         CAPTURE(subject.name, static_cast<int>(verb), static_cast<int>(w.form), name_of(w.dtype),
                 w.value);
         Machine machine(subject.make());
-        // The sizes let the op use vectors of 8 and single elements; `at` is the first, a middle or
-        // the last element.
+        // With these sizes the op processes vectors of 8 elements and single elements. `at` is the
+        // first element, one in the middle, or the last one.
         for (const auto& [n, at] : {std::pair<int64_t, int64_t>{1, 0},
                                     {1040, 0},
                                     {1040, 517},

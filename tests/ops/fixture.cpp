@@ -6,8 +6,8 @@ using namespace muonrt;
 
 namespace {
 
-/// Cuts a parameter into blocks at the given rows and columns. In the message, there is a gap
-/// before each block.
+/// Cuts a parameter into blocks at the given rows and columns. In the message, a gap of `gap`
+/// elements precedes each block.
 void add_blocks(Fixture& fixture, int32_t param, const std::vector<int64_t>& rows,
                 const std::vector<int64_t>& cols, int64_t gap) {
   const int64_t ld = fixture.params[static_cast<size_t>(param)].cols;
@@ -172,7 +172,7 @@ OnMachine::OnMachine(Machine& machine_in, const Fixture& fixture_in)
     view.momentum_dtype = param.momentum_dtype;
     view.seed = 0x123456789abcdef0;
     view.step = (uint64_t{1} << 40) + 17;
-    // The key may have any value. It need not be an index in this fixture.
+    // The key can have any value; it is not an index.
     view.key = 0xfffffff0u + static_cast<uint32_t>(p);
     if (view.form == WeightForm::kRemainder)
       view.remainder = reinterpret_cast<uint16_t*>(

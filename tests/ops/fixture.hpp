@@ -4,8 +4,8 @@
 
 #include "ops/subjects.hpp"
 
-// Test data for ops: parameters of all dtypes and alignments, cut into blocks. The data are the
-// same on every machine.
+// Test data for ops: parameters of all dtypes and alignments, cut into blocks. Every machine gets
+// the same data.
 namespace ops_test {
 
 struct FixtureParam {
@@ -36,8 +36,8 @@ struct Fixture {
   }
 };
 
-/// Returns parameters that are not cut, or cut into bands of rows, bands of columns, or blocks.
-/// They cover all four pairs of dtypes, with and without master weights, aligned and unaligned.
+/// Returns parameters that are whole, or cut into bands of rows, bands of columns, or blocks. They
+/// cover all four pairs of dtypes, with and without master weights, aligned and unaligned.
 /// Parameter 4 is inactive and has no gradient.
 Fixture make_fixture(uint64_t seed);
 /// Returns the fixture of make_fixture() with additional parameters: all forms of bf16 weights,
@@ -60,13 +60,13 @@ inline muonrt::Vote consent() {
   return sum;
 }
 
-/// A fixture whose buffers are on a machine.
+/// A fixture whose buffers are in the memory of a machine.
 struct OnMachine {
   OnMachine(Machine& machine, const Fixture& fixture);
   /// Returns the bytes of every buffer that a commit may write, parameter by parameter.
   std::vector<Bytes> state();
-  /// Removes the momentum from the views, as on a rank whose momentum an owner stores.
-  /// leave_out_weights() removes the weights, as on that owner.
+  /// Removes the momentum from the views, as on a rank whose momentum is stored by an owner.
+  /// leave_out_weights() removes the weights, as on an owner that holds no weights.
   void leave_out_momentum();
   void leave_out_weights();
 

@@ -16,7 +16,7 @@ namespace {
 
 constexpr double kFivePercent = 0.05;
 
-/// Matrices in a backend's memory, with NaN in the padding.
+/// Matrices in a backend's memory. Their padding is NaN.
 struct Stored {
   std::shared_ptr<void> memory;
   MatrixBatch batch;
@@ -89,7 +89,7 @@ TEST_CASE("tally: the sum of squares is exact for every dtype and magnitude", "[
       CHECK(std::bit_cast<float>(static_cast<uint32_t>(tallies[0].largest)) == 64.0f);
       CHECK(std::bit_cast<float>(static_cast<uint32_t>(tallies[1].largest)) == 0x1p-11f);
       CHECK(tallies[0].nonfinite == 0);
-      // The op adds to the previous value of a tally.
+      // The op adds to the previous value of a tally, so the second call doubles it.
       b.ops->tally(*b.stream, x.batch, nullptr, tallies);
       b.wait();
       CHECK(sum_of_squares(tallies[0].limbs) == 2 * sums[0]);
@@ -99,8 +99,8 @@ TEST_CASE("tally: the sum of squares is exact for every dtype and magnitude", "[
 
 TEST_CASE("tally: the smallest and the largest floats of all exponents are summed exactly",
           "[ops][health]") {
-  // Tests 2^e and its adjacent values one by one, because float64 can hold the square of one such
-  // value but not their sum.
+  // Tests 2^e and its adjacent values one by one, because float64 can represent the square of each
+  // value, but not the sum of the squares.
   for (int e = -149; e < 128; ++e) {
     const auto power = std::ldexp(1.0f, e);
     for (const float x : {power, -std::nextafter(power, HUGE_VALF)}) {

@@ -18,7 +18,7 @@ namespace {
 constexpr float kLeastNormal = std::numeric_limits<float>::min();  // 2^-126, in f32 and in bf16
 constexpr int64_t kFingerprint = 5;
 
-/// A matrix of two blocks. It is part of a wider tensor, so its rows are not contiguous there.
+/// A matrix of two blocks. It is part of a wider tensor, in which its rows are not contiguous.
 class Param {
  public:
   static constexpr int64_t kRows = 3, kCols = 37, kApart = 5, kN = kRows * kCols;
@@ -69,7 +69,7 @@ class Param {
       static_cast<bf16*>(t_->view.momentum)[i] = to_bf16(x);
   }
 
-  /// Returns the direction that a step would send, in f32.
+  /// Returns the direction that a step would send to the owner, in f32.
   const float* direction() {
     backend_.ops->pack_direction(*backend_.stream, blocks_, tables(),
                                  {.data = message_, .dtype = DType::kF32}, &t_->findings);
@@ -119,7 +119,7 @@ class Param {
   std::vector<ShardBlock> blocks_;
 };
 
-/// Calls check(param, dtype) for all kinds of momentum in both dtypes.
+/// Calls check(param, dtype) for every kind of momentum in f32 and in bf16.
 template <class Check>
 void for_each_kind(backends::Backend& backend, const Check& check) {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
@@ -244,9 +244,9 @@ void moments_come_to_rest(backends::Backend& backend) {
   }
 }
 
-/// Checks that the stored value is the f32 value, rounded with random bits. The bits depend on the
-/// seed, the step, the parameter's key and the index in the tensor. They differ from the bits with
-/// which weights are rounded.
+/// Checks that the stored value is the f32 value, rounded with random bits. These bits depend on
+/// the seed, the step, the parameter's key and the index in the tensor. They differ from the random
+/// bits for weights.
 void momentum_is_rounded_by_place(backends::Backend& backend) {
   for_each_kind(backend, [&](Param& param, DType dtype) {
     if (dtype == DType::kF32) return;
@@ -276,11 +276,11 @@ void momentum_is_rounded_by_place(backends::Backend& backend) {
   });
 }
 
-/// Checks the mean of a momentum that starts at 1, the limit for gradients of 1, and then receives
+/// Checks the mean of a momentum that starts at 1 (its limit with gradients of 1) and then receives
 /// gradients of -1. The exact value after k steps is 2 mu^k - 1. Each rounding error is less than
-/// 2^-8 (the distance between adjacent bf16 values just below 1). Its mean is zero, its variance is
-/// at most a quarter of 2^-16, and each later step multiplies it by mu. The mean over n elements
-/// therefore has a standard deviation below 2^-9 / sqrt((1 - mu^2) n).
+/// 2^-8 (the distance between adjacent bf16 values just below 1). The error has mean zero and a
+/// variance of at most a quarter of 2^-16, and each later step multiplies it by mu. The mean over n
+/// elements therefore has a standard deviation below 2^-9 / sqrt((1 - mu^2) n).
 void turning_momentum_has_no_bias(backends::Backend& backend) {
   for (const float mu : {0.99f, 0.998f}) {
     INFO(backend.name << ", momentum " << mu);

@@ -22,7 +22,7 @@ double at(const Bytes& bytes, const MatrixBatch& m, int64_t matrix, int64_t row,
 
 /// The operands of a product on a machine, with the leading dimension that its backend prefers. If
 /// the result is symmetric, the product is A A^T and D is symmetric. Memory that the op must not
-/// read is NaN: the padding, A and B if alpha is 0, and D if beta is 0.
+/// read is filled with NaN: the padding, A and B if alpha is 0, and D if beta is 0.
 struct Operands {
   Operands(Machine& machine, const Case& c, DType dtype, DType result) : machine_(machine), c_(c) {
     p.a = make(c.m, c.k, dtype, 1, in_a, c.alpha != 0.0f);
@@ -72,8 +72,8 @@ struct Operands {
   }
 
   /// Returns the number of wrong elements. An element is wrong if its error exceeds the rounding
-  /// error of the sum and of one final rounding (if alpha is 0, only of the final rounding). An
-  /// element in the padding is wrong if it has changed, and an element of a symmetric result is
+  /// error of the sum plus one final rounding, or only of the final rounding if alpha is 0. An
+  /// element of the padding is wrong if it has changed. An element of a symmetric result is also
   /// wrong if it differs from its mirror image.
   int64_t wrong(const Bytes& got) const {
     int64_t count = 0;
@@ -214,7 +214,7 @@ TEST_CASE("multiply: the bits of a matrix do not depend on the batch or the numb
 
 TEST_CASE("multiply: after reserve a product allocates nothing", "[ops]") {
   for (const Subject& subject : product_subjects()) {
-    if (!is_host(subject)) continue;  // optimizer_test counts the allocations of CUDA
+    if (!is_host(subject)) continue;  // optimizer_test counts allocations on CUDA
     INFO(subject.name);
     Machine machine(subject.make());
     std::vector<Case> sizes;

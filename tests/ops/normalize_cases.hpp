@@ -41,7 +41,7 @@ inline Results normalized(Machine& machine, const Case& c, DType from, DType to,
   return {machine.get(out, c.elements() * size_of(to)), bytes_of(machine, findings)};
 }
 
-/// Returns half of the smallest positive value of a dtype.
+/// Returns half the smallest positive value of a dtype.
 inline double smallest_half(DType dtype) {
   return dtype == DType::kF32 ? 0x1p-150 : dtype == DType::kBF16 ? 0x1p-134 : 0x1p-25;
 }
@@ -77,9 +77,8 @@ inline int64_t wrong_elements(const Case& c, DType from, DType to, const Bytes& 
   return wrong;
 }
 
-/// Checks for every pair of dtypes that the results of all backends for the input `make(dtype)` are
-/// right and bitwise identical to those of the host. Returns the number of zero matrices that were
-/// found.
+/// Normalizes `make(dtype)` for every pair of dtypes. Checks that the results of the host are
+/// correct, and that the results of all backends are bitwise identical to them.
 template <class Make>
 void check(const Case& c, const Make& make) {
   const Normalization ways[] = {{1.02f}, {1.0f, 1e-7f}, {1.0f, 0.0f, 1e-7f}};

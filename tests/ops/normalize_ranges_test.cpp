@@ -7,7 +7,7 @@
 #include "ops/normalize_cases.hpp"
 
 // Tests `normalize` with values whose squares are scaled before they are added, and with values
-// close to the bounds of that range.
+// close to the bounds at which scaling starts.
 
 using namespace muonrt;
 using namespace ops_test;
@@ -20,8 +20,8 @@ float below(DType dtype, float x) {
   return std::bit_cast<float>(std::bit_cast<uint32_t>(x) - (dtype == DType::kF32 ? 1u : 0x10000u));
 }
 
-/// Fills `bytes` with magnitudes from `least` to `largest` (both occur) and some zeros. The order
-/// of the values depends on the seed.
+/// Fills `bytes` with magnitudes from `least` to `largest`, including these two, and some zeros.
+/// The order of the values depends on the seed.
 void fill(Bytes& bytes, DType dtype, int64_t first, int64_t n, float least, float largest) {
   int low = 0, high = 0;
   const float least_digits = std::frexp(least, &low), largest_digits = std::frexp(largest, &high);
@@ -40,8 +40,8 @@ void fill(Bytes& bytes, DType dtype, int64_t first, int64_t n, float least, floa
   set_value(bytes, dtype, first + n - 1, -least);
 }
 
-/// Returns ranges of magnitudes on both sides of each bound of sums_unscaled(). Some of them are
-/// far from the bound.
+/// Returns ranges of magnitudes on both sides of each bound of sums_unscaled(). Some ranges are far
+/// from the bound.
 std::vector<std::pair<float, float>> ranges(DType dtype) {
   const auto under = [&](float x) { return below(dtype, x); };
   return {{0x1p-63f, 1.5f},           {under(0x1p-63f), 1.5f},
@@ -123,9 +123,9 @@ TEST_CASE("normalize: a thread block that sums scaled squares computes several b
 }
 
 TEST_CASE("normalize: the roundings of subnormal scaled squares are kept", "[ops]") {
-  // The sum is one chain of additions, smallest square first. Each square is half of the last digit
-  // of the next one, so every later rounding depends on the last digits of the first square.
-  // Scaling would make that square subnormal, and these digits would be lost.
+  // The sum is one chain of additions, smallest square first. Each square equals half a unit in the
+  // last place of the next one, so every later rounding depends on the last digits of the first
+  // square. Scaling would make the first square subnormal, and its last digits would be lost.
   float first = 0.0f, squared = 0.0f, next = 0.0f;
   for (uint32_t bits = 0x3f800000u; first == 0.0f; ++bits) {
     const float x = std::bit_cast<float>(bits);

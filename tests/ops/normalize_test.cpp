@@ -20,8 +20,7 @@ float pairwise(const std::vector<float>& x, size_t first, size_t count) {
   return pairwise(x, first, half) + pairwise(x, first + half, count - half);
 }
 
-/// Repeatedly adds the upper half to the lower half until one value is left, and returns this
-/// value.
+/// Adds the upper half to the lower half until one value is left, and returns this value.
 float halved(const float* x, int count) {
   std::vector<float> left(x, x + count);
   for (int half = count / 2; half > 0; half /= 2)
@@ -63,7 +62,7 @@ float norm_by_tree(const std::vector<float>& x, int64_t rows, int64_t cols) {
 TEST_CASE("normalize: divides by the norm, rounded once, with the same bits on every backend",
           "[ops][tsan]") {
   // The cases have bands of one row and of many rows, and a batch. One round of the sum covers
-  // several rows, one row, or part of a row. Some bands and rows are longer than a round.
+  // several rows, one row, or part of a row. Some bands and rows need more than one round.
   for (const Case& c :
        {Case{1, 1}, Case{1, 37}, Case{7, 7, 3, 9}, Case{64, 1024}, Case{65, 1025}, Case{129, 33, 2},
         Case{200, 1031, 1, 5}, Case{300, 3000}, Case{700, 40}, Case{64, 64, 1, 0, 1e-40f},
@@ -153,7 +152,7 @@ TEST_CASE("normalize: zero matrices are zero afterwards and counted, also of a l
   CHECK(found.nonfinite == 0);
   CHECK(wrong_elements(c, DType::kF32, DType::kBF16, content, expected[0], {1.02f}) == 0);
   check_everywhere(expected, run);
-  // A matrix without elements is not counted.
+  // A matrix without elements does not count as a zero matrix.
   check_everywhere({bytes_of(std::vector<Findings>(1))}, [](Machine& machine) {
     auto* findings = machine.put_one(Findings{});
     const MatrixBatch empty{nullptr, DType::kF32, 0, 5, 5, 1, 0};

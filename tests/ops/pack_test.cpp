@@ -4,8 +4,8 @@
 
 #include "ops/fixture.hpp"
 
-// Tests the ops that pack directions, partial gradients or AdamW's values into messages, and the op
-// that adds partial gradients.
+// Tests the ops that pack directions, partial gradients or values of AdamW into messages, and the
+// op that adds partial gradients.
 
 using namespace muonrt;
 using namespace ops_test;
@@ -136,7 +136,7 @@ TEST_CASE("pack: a value that is not finite is noted with its parameter, whereve
       Machine reference(make_reference());
       const auto expected = noted(reference, param);
       for (int64_t i = 0; i < 35; ++i) {
-        const bool read = param == 2 || i % 7 != 0;  // no block contains column 0 of parameter 1
+        const bool read = param == 2 || i % 7 != 0;  // column 0 of parameter 1 is in no block
         CHECK(expected[static_cast<size_t>(i)].nonfinite == read);
         CHECK(expected[static_cast<size_t>(i)].first_param ==
               (read ? static_cast<int64_t>(param) : -1));

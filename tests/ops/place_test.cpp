@@ -42,8 +42,8 @@ Placing placing(const std::vector<Shape>& shapes) {
   return out;
 }
 
-/// Returns wide, tall and square shapes with mostly unaligned addresses. Here and below, each
-/// initializer lists rows, cols, pad, cut_row, cut_col and gap.
+/// Returns wide, tall and square shapes, most of them with unaligned addresses. Here and in
+/// tiled_shapes(), each initializer lists rows, cols, pad, cut_row, cut_col and gap.
 std::vector<Shape> odd_shapes() {
   return {{70, 200, 0, 23, 200, 0},  {200, 70, 8, 66, 35, 1},   {64, 64, 0, 21, 64, 2},
           {131, 257, 7, 43, 128, 3}, {257, 131, 1, 85, 131, 0}, {1, 37, 0, 0, 18, 1},
@@ -51,8 +51,8 @@ std::vector<Shape> odd_shapes() {
           {2, 20000, 0, 0, 10000, 1}};
 }
 
-/// Returns tall shapes that consist of whole tiles, shapes whose sizes are multiples of 8, and then
-/// shapes in which one address is slightly unaligned.
+/// Returns tall shapes that consist of whole tiles, shapes whose sizes are multiples of 8, and
+/// shapes in which one address is not aligned.
 std::vector<Shape> tiled_shapes() {
   return {{192, 128, 0, 64, 64, 8}, {136, 72, 8, 128, 64, 8}, {144, 24, 0, 16, 8, 16},
           {104, 96, 64, 40, 56, 0}, {130, 64, 6, 64, 64, 0},  {128, 64, 4, 64, 64, 4},
@@ -83,11 +83,11 @@ Content contents(const Placing& p, DType stored, DType transport) {
   return out;
 }
 
-/// The direction and the dtypes of a pack or unpack.
+/// Selects pack or unpack, and the dtypes.
 struct Move {
   DType stored, transport;
   bool unpack;         // true: unpack; false: pack
-  int64_t offset = 0;  // offset in memory, in elements
+  int64_t offset = 0;  // offset of the message, in elements
 };
 
 /// Returns the Findings, the message with its gaps, and every matrix with its padding.
@@ -127,8 +127,8 @@ int64_t different_values(const Bytes& a, const Bytes& b, DType dtype) {
   return count;
 }
 
-/// Checks that all backends write the same bytes, and that their values are those of the reference.
-/// Returns 1 if a non-finite value was reported, otherwise 0.
+/// Checks that all backends write the same bytes, and that the values equal those of the reference
+/// implementation. Returns 1 if a non-finite value was reported, otherwise 0.
 int64_t noted_everywhere(const Placing& p, const Content& content, const Move& move) {
   CAPTURE(name_of(move.stored), name_of(move.transport), move.unpack, move.offset);
   const Run run = [&](Machine& machine) { return placed(machine, p, content, move); };
@@ -139,7 +139,7 @@ int64_t noted_everywhere(const Placing& p, const Content& content, const Move& m
     CHECK(different_values(expected[i], values[i], move.stored) == 0);
   check_everywhere(expected, run);
   const auto found = value_of<Findings>(expected[0]);
-  CHECK(found.first_param == -1);  // only ranks that hold the parameter know its index
+  CHECK(found.first_param == -1);  // the op receives matrices, not parameters
   return found.nonfinite;
 }
 
@@ -158,8 +158,8 @@ void set_bits(Bytes& bytes, DType dtype, int64_t i, uint32_t bits) {
   std::memcpy(bytes.data() + static_cast<size_t>(i) * size, &bits, size);
 }
 
-/// Returns the bits of values in `from` that become infinite or NaN in `to`, including those
-/// closest to the limit.
+/// Returns the bits of values in `from` that become infinite or NaN in `to`, including the finite
+/// values closest to the limit.
 std::vector<uint32_t> not_finite_in(DType from, DType to) {
   if (from == DType::kBF16 && to == DType::kF16) return {0x4780, 0xff80, 0x7f81, 0xffff};
   if (from == DType::kF32 && to == DType::kF16)
@@ -218,7 +218,8 @@ TEST_CASE("pack matrices: a value that is not finite is noted at every position 
     };
     CHECK(noted_everywhere(tall, large, move) == 0);
     CHECK(noted_everywhere(wide, large, move) == 0);
-    // The value occurs once in each row and each column, including the first and the last ones.
+    // The non-finite value is tested once in each row and each column, including the first and the
+    // last ones.
     for (int64_t i = 0; i < kSide; i += kSanitized ? 9 : 1)
       CHECK(noted_everywhere(tall, poisoned(i, kSide + (i * 5) % kSide), move) == 1);
     for (int64_t i = 0; i < kSide; i += kSanitized ? 21 : 3)

@@ -33,7 +33,8 @@ NormuonState put_state(Machine& machine, uint64_t seed, int64_t neurons) {
   return state;
 }
 
-/// Returns the matrices and, for each of them, its factors, its staged and its committed moments.
+/// Returns the matrices, and for each matrix its factors, its staged moments and its committed
+/// moments.
 Results normed(Machine& machine, const NormedCase& c) {
   const int64_t count = std::ssize(c.kinds), stride = c.rows * c.ld;
   auto* data = machine.put(values(5, c.dtype, count * stride));
@@ -242,7 +243,7 @@ TEST_CASE("qk-clip: row factors, and a logit that is not finite is noted", "[ops
       const bool well = bad == -HUGE_VALF;
       const Run run = [&](Machine& machine) {
         Results out = factors(machine, kind, bad);
-        if (!well) out.pop_back();  // the step is rejected, so its factors are undefined
+        if (!well) out.pop_back();  // the step is skipped, so its factors are undefined
         return out;
       };
       const Results expected = of_host(run);

@@ -36,9 +36,9 @@ struct Stored {
   Bytes bytes;
 };
 
-/// Returns the number of wrong elements. Each element must be the original one times the factor 1 /
-/// (safety * sqrt(row sum of the Gram matrix)) of its row, and in the Gram matrix also of its
-/// column.
+/// Returns the number of wrong elements. Each row has the factor 1 / (safety * sqrt(row sum of the
+/// Gram matrix)). Each element must be multiplied by the factor of its row and, in the Gram matrix,
+/// also by the factor of its column.
 int64_t wrong_elements(const Stored& gram, const Stored& x, const Stored& new_gram,
                        const Stored& new_x) {
   int64_t wrong = 0;

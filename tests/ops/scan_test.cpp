@@ -4,7 +4,7 @@
 
 #include "ops/subjects.hpp"
 
-// Tests scans of gradients that are in no message, the comparison of weights with their master
+// Tests the scan of gradients that are not sent, the comparison of weights with their master
 // weights, copies and fills.
 
 using namespace muonrt;
@@ -56,7 +56,8 @@ TEST_CASE("scan: finds values that are not finite in a list of many parameters o
     };
     CHECK(poisoned({}).nonfinite == 0);
     CHECK(poisoned({{350, 20349}}).nonfinite == 0);
-    // In the list, parameters 592 and 584 are the first ones of the second and third group of 256.
+    // Parameter 592 is the first element of the second group of 256 in the list, and parameter 584
+    // is the first element of the third group.
     for (const auto& [param, element] : {std::pair<int64_t, int64_t>(0, 0),
                                          {100, 20099},
                                          {550, 8192},
@@ -146,8 +147,8 @@ TEST_CASE("check_masters: a weight must be its master weight rounded to nearest,
     INFO(subject.name);
     Machine machine(subject.make());
     const auto check = [&](const Case& c, DType dtype, int64_t at, int64_t numel) {
-      // Every parameter has the pair at one element. Only parameters 1 and 3 are active and have
-      // master weights, and parameter 3 comes first in the list.
+      // Every parameter has this pair of weight and master weight at one element. Only parameters 1
+      // and 3 are active and have master weights, and parameter 3 comes first in the list.
       Bytes weights(static_cast<size_t>(numel * size_of(dtype)));
       std::vector<uint32_t> masters(static_cast<size_t>(numel));
       const uint32_t bits = dtype == DType::kF32 ? c.weight : c.weight >> 16;

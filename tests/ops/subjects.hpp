@@ -16,10 +16,10 @@ struct Subject {
   std::function<std::unique_ptr<muonrt::Device>()> make;
 };
 
-/// Returns all available backends: the host with one thread and with three, and CUDA if there is a
-/// GPU.
+/// Returns all available backends: the host with one thread, the host with three threads, and CUDA
+/// if there is a GPU.
 std::vector<Subject> subjects();
-/// Returns the backends of subjects() with every implementation of products.
+/// Returns the backends of subjects(), each with all of its implementations of products.
 std::vector<Subject> product_subjects();
 
 using Results = std::vector<Bytes>;
@@ -28,8 +28,8 @@ using Run = std::function<Results(Machine&)>;
 /// Returns the results of the reference implementation. For elementwise ops, all backends must
 /// match them bit for bit.
 Results of_reference(const Run& run);
-/// Returns the results of the host. For sums, but not for matrix products, all backends must match
-/// them bit for bit.
+/// Returns the results of the host. All backends must match them bit for bit for sums, but not for
+/// matrix products.
 Results of_host(const Run& run);
 /// Checks that the results of every backend equal `expected` byte for byte.
 void check_everywhere(const Results& expected, const Run& run);

@@ -7,10 +7,10 @@
 
 #include "support/world.hpp"
 
-/// Ranks that run the same script step by step, and continue after a step has failed.
+/// Helpers for ranks that run the same script and continue after a step has failed.
 namespace world {
 
-/// The result of a step on one rank.
+/// How a step ended on one rank.
 struct Ended {
   muonrt::Status status = muonrt::Status::kOk;
   std::string message;    // error message; empty if there is no error

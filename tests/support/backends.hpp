@@ -13,13 +13,13 @@ namespace backends {
 /// The ops of one backend, and a stream for them.
 struct Backend {
   std::string name;
-  bool slow = false;  // uses portable loops, so keep the matrices small
+  bool slow = false;  // uses portable loops, so tests keep the matrices small
   muonrt::Ops* ops = nullptr;
   muonrt::Stream* stream = nullptr;
   /// Waits until all enqueued work has ended, and throws its first error.
   std::function<void()> wait;
   std::shared_ptr<void> keeper;
-  /// Memory that the ops and the test can access, aligned to 256 bytes.
+  /// Allocates memory that both the ops and the test can access, aligned to 256 bytes.
   std::function<std::shared_ptr<void>(int64_t bytes)> memory;
 };
 

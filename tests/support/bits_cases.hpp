@@ -14,7 +14,8 @@ using muonrt::Placement;
 using muonrt::PlacementKind;
 using muonrt::Role;
 
-/// Matrices of many shapes (1 x N, N x 1, primes, wide, tall, smaller than the mesh), and vectors.
+/// Returns matrices of many shapes (1 x N, N x 1, primes, wide, tall, smaller than the mesh) and
+/// vectors.
 inline std::vector<world::Param> params(bool half) {
   std::vector<world::Param> out;
   const auto add = [&](const char* name, std::vector<int64_t> shape, Role role) {
@@ -22,8 +23,7 @@ inline std::vector<world::Param> params(bool half) {
     p.name = name;
     p.shape = std::move(shape);
     p.role = role;
-    // Distributes the three pairs of dtypes evenly over the parameters, so that one case exchanges
-    // all of them.
+    // There are three pairs of weight and gradient dtypes. Each case uses all three of them.
     if (half && out.size() % 3 != 0) p.grad_dtype = muonrt::DType::kBF16;
     if (half && out.size() % 3 == 2) p.dtype = muonrt::DType::kBF16;
     out.push_back(std::move(p));
@@ -69,8 +69,8 @@ inline std::vector<MeshCase> meshes() {
 
 constexpr int kSchemes = 6;
 
-/// Returns the placements of parameter `index` on a mesh of `dims` dimensions, for a placement
-/// scheme.
+/// Returns the placements of parameter `index` on a mesh of `dims` dimensions. `scheme` is a case
+/// of the switch below.
 inline std::vector<Placement> placements(int scheme, size_t index, size_t dims,
                                          const std::vector<int64_t>& shape,
                                          const std::vector<int64_t>& mesh) {
@@ -108,12 +108,12 @@ inline std::vector<Placement> placements(int scheme, size_t index, size_t dims,
 struct Factors {
   size_t mesh = 0;
   int scheme = 0, window = 3, chunk = 0, commit = 0, threads = 1;
-  int variant = 0;  // number of a way to orthogonalize
+  int variant = 0;  // the argument of set_variant()
 };
 
 constexpr int kVariants = 7, kScaledLines = 6;
 
-/// Selects one of several ways to orthogonalize.
+/// Selects the coefficients, the form and the options of Newton-Schulz.
 inline void set_variant(muonrt::GroupSettings& g, int variant) {
   using Family = muonrt::CoefficientFamily;
   const auto take = [&](Family family, muonrt::FormChoice form, muonrt::DType dtype) {
@@ -162,7 +162,8 @@ inline world::Case make(const Factors& f, bool half, int steps) {
   c.rank_array = m.ranks;
   c.params = params(half);
   for (size_t i = 0; i < c.params.size(); ++i) {
-    // The matrix stores its rows as columns. NorMuon scales the rows to the same norm.
+    // The matrix is stored transposed, and NorMuon must scale its rows, which are stored as
+    // columns.
     if (f.variant == kScaledLines && c.params[i].name == "tall") c.params[i].transposed = true;
     c.params[i].placements = placements(f.scheme, i, m.mesh.size(), c.params[i].shape, m.mesh);
   }

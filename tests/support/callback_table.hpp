@@ -11,8 +11,8 @@ namespace callback_table {
 
 using namespace muonrt;
 
-/// The state of a caller-supplied transport, whose functions forward to `inner`, one of muonrt's
-/// transports.
+/// The state of a caller-supplied transport. Its functions forward to `inner`, which is a transport
+/// of muonrt.
 struct State {
   std::unique_ptr<Transport> inner;
   std::atomic<int>* destroyed;
@@ -102,7 +102,7 @@ inline muonrt_status_t duplicate(void* state, muonrt_transport_t* out, int64_t t
   });
 }
 
-/// Returns a table with all functions.
+/// Returns a transport in which all functions are set and forward to `inner`.
 inline muonrt_transport_t table_over(std::unique_ptr<Transport> inner,
                                      std::atomic<int>& destroyed) {
   muonrt_transport_t table;

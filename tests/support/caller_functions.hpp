@@ -12,8 +12,9 @@
 
 namespace world {
 
-/// The caller-supplied functions assign, gather and redistribute, for ranks that are threads. The
-/// ranks publish the addresses of their buffers, and each rank copies element by element.
+/// Implements the caller-supplied functions assign, gather and redistribute for ranks that are
+/// threads. Each rank publishes the addresses of its buffers, and the ranks copy element by
+/// element.
 class Board {
  public:
   explicit Board(const Case& of) : case_(of), meet_(of.world) {
@@ -25,14 +26,13 @@ class Board {
       owners_.push_back({static_cast<int32_t>((static_cast<int>(p) * 5 + 2) % of.world)});
   }
 
-  /// Replaces the owners of a parameter: pass one rank for all of its matrices, or one for each
-  /// matrix.
+  /// Sets the owners of a parameter: one rank for all of its matrices, or one rank for each matrix.
   void own(int64_t param, std::vector<int32_t> owners) {
     owners_[static_cast<size_t>(param)] = std::move(owners);
   }
 
-  /// Sets these functions in the settings of a rank. If own() was not called, all ranks are owners
-  /// in turn, including ranks that hold no element.
+  /// Sets these functions in the settings of a rank. Parameters for which own() was not called get
+  /// the ranks as owners in turn, including ranks that hold no elements.
   void serve(muonrt::OptimizerSettings& settings, int rank) {
     settings.exchange_callbacks = {&mine_[static_cast<size_t>(rank)], &gather, &redistribute};
     settings.assign_owner = [this](int64_t param, const auto&, const auto&, int32_t* owner) {
@@ -41,15 +41,15 @@ class Board {
     };
   }
 
-  /// Makes one call of a rank return `code`. `call` counts gathers and redistributions together,
-  /// from 0.
+  /// Makes call number `call` of a rank return `code`. Calls of gather and redistribute are counted
+  /// together, from 0.
   void fail(int rank, int64_t call, int code) {
     fail_rank_ = rank;
     fail_call_ = call;
     fail_code_ = code;
   }
 
-  int64_t calls() const { return calls_; }  // of all ranks
+  int64_t calls() const { return calls_; }  // number of calls on all ranks
 
   struct Call {
     bool gathers;
@@ -110,7 +110,7 @@ class Board {
         });
       }
     } else if (full) {
-      return 99;  // the pointer must be null
+      return 99;  // on ranks that are not the owner, `full` must be null
     }
     b.meet_.arrive_and_wait();
     return b.count(mine, {true, param, owner});

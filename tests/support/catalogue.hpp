@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-/// The list of matrix shapes for all tests that iterate over shapes.
+/// Matrix shapes for all tests that iterate over shapes.
 namespace catalogue {
 
 struct Shape {

@@ -1,5 +1,5 @@
 #pragma once
-// Replaces <catch2/catch.hpp> for Catch2 version 3: defines the names of version 2 that the tests
+// Replaces <catch2/catch.hpp> if Catch2 has version 3. Defines the version 2 names that the tests
 // use.
 #include <catch2/catch_all.hpp>
 #include <cstdint>

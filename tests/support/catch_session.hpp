@@ -1,8 +1,8 @@
 #pragma once
 #include <catch2/catch.hpp>
 
-/// Runs the tests that the program's arguments select. If the arguments select no test, the program
-/// fails, as it would with Catch2 version 3.
+/// Parses the program's arguments. With Catch2 version 2, also makes the program fail if the
+/// arguments select no test, which is the default of version 3.
 /// @return 0, or the exit status for the program.
 inline int take_arguments(Catch::Session& session, int argc, char** argv) {
   const int refused = session.applyCommandLine(argc, argv);

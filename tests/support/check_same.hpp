@@ -6,8 +6,8 @@
 
 namespace world {
 
-/// Checks that the parameters and state of the case are bitwise identical to `expected`, and that
-/// every step orthogonalized every planned matrix.
+/// Checks that the parameters and state after the run are bitwise identical to `expected`, and that
+/// every step orthogonalized all planned matrices.
 inline void check_same(const Case& c, const Outcome& outcome, const Tensors& expected) {
   for (size_t i = 0; i < c.params.size(); ++i) {
     INFO(c.params[i].name);

@@ -12,7 +12,7 @@
 #include "state/publisher.hpp"
 #include "support/resumed.hpp"
 
-/// Small checkpoints, and the files in their folders.
+/// Helpers for small checkpoints and the files in their folders.
 namespace resumed {
 
 /// Returns a small case: two ranks, and one parameter of each kind.

@@ -12,7 +12,7 @@
 namespace covering {
 
 /// Builds the rows greedily from `seed`; the result is the same on every machine.
-/// @param levels  number of levels of each factor.
+/// @param levels  Number of levels of each factor.
 inline std::vector<std::vector<int>> pairwise(const std::vector<int>& levels, uint64_t seed) {
   std::mt19937_64 random(seed);
   std::set<std::tuple<size_t, size_t, int, int>> open;
@@ -39,7 +39,7 @@ inline std::vector<std::vector<int>> pairwise(const std::vector<int>& levels, ui
       for (size_t i = 0; i < row.size(); ++i) {
         row[i] = static_cast<int>(random() % static_cast<uint64_t>(levels[i]));
       }
-      if (attempt % 2 == 0) {  // Half of the candidates begin with a pair that is still missing.
+      if (attempt % 2 == 0) {  // Every second candidate contains a pair that is still missing.
         const auto& [i, j, a, b] = *open.begin();
         row[i] = a;
         row[j] = b;

@@ -7,7 +7,7 @@
 
 namespace test_support {
 
-/// A new, empty folder. The destructor removes it with its contents.
+/// A new, empty folder. The destructor removes the folder with its contents.
 class Folder {
  public:
   Folder() {

@@ -10,7 +10,7 @@
 
 #include "support/folder.hpp"
 
-// For tests of the rendezvous: free ports, unauthenticated connections, folders.
+// Free ports and unauthenticated connections, for tests of the rendezvous.
 namespace loopback {
 
 inline sockaddr_in address(int port) {
@@ -34,7 +34,7 @@ inline int free_port() {
 
 inline std::string at_port(int port) { return "127.0.0.1:" + std::to_string(port); }
 
-/// Connects to `port`, retrying for ten seconds. Returns -1 if no process listens.
+/// Connects to `port`, retrying for ten seconds. Returns -1 if no process listens on the port.
 inline int connect_to(int port) {
   for (int i = 0; i < 1000; ++i) {
     const int fd = socket(AF_INET, SOCK_STREAM, 0);

@@ -10,8 +10,7 @@
 #include "support/numerics/noise.hpp"
 #include "support/numerics/reference_ops.hpp"
 
-// Runs ops on any device, in memory of that device, so that tests can compare the results of two
-// devices byte for byte.
+// Runs ops on any device, so that tests can compare the results of two devices byte for byte.
 namespace machines {
 
 using test_support::bits_at;
@@ -22,12 +21,13 @@ std::unique_ptr<muonrt::Device> make_host(int threads = 1, bool portable_gemm = 
 /// Creates a host device with the elementwise ops of numerics/reference_ops.hpp.
 std::unique_ptr<muonrt::Device> make_reference();
 /// Creates a CUDA device for this program.
-/// @param naive  do not use cuBLASLt.
+/// @param naive  If true, the device does not use cuBLASLt.
 std::unique_ptr<muonrt::Device> make_device(bool naive = false, int index = 0);
-/// Returns whether the environment variable MUONRT_TEST_NAIVE is set. Under compute-sanitizer,
-/// loading cuBLASLt takes longer than running a small case.
+/// Returns whether the environment variable MUONRT_TEST_NAIVE is set. Tests then do not use
+/// cuBLASLt, because loading it under compute-sanitizer takes longer than running a small case.
 bool without_vendor();
-/// Returns whether MUONRT_TEST_LEAVE_OUT names this kernel.
+/// Returns whether the environment variable MUONRT_TEST_LEAVE_OUT names this kernel, which the
+/// tests then do not use.
 bool is_left_out(const char* kernel);
 
 /// A device with one stream, and memory that is freed together with the device.
@@ -46,8 +46,8 @@ class Machine {
     if (const auto error = device->error()) throw muonrt::Error(*error);
   }
 
-  /// Allocates device memory that begins `offset` bytes after a multiple of 256, and copies the
-  /// values to it.
+  /// Allocates device memory at an address that is `offset` bytes above a multiple of 256, and
+  /// copies the values to it.
   template <class T>
   T* put(const std::vector<T>& values, int64_t offset = 0) {
     const auto bytes = static_cast<int64_t>(values.size() * sizeof(T));

@@ -5,9 +5,8 @@
 
 namespace muonrt {
 
-/// Returns the memory of a rank, which is a sum over the rank's chunks, elements and matrices, plus
-/// the buffers that the pipeline allocates. measure_traffic() computes the same numbers for all
-/// ranks in one pass.
+/// Computes the memory of one rank by summing over its chunks, elements and matrices and adding the
+/// buffers of the pipeline. measure_traffic() computes the same numbers for all ranks in one pass.
 inline MemoryPlan memory_of(const Plan& plan, int rank) {
   const std::vector<ParamSpec>& params = plan.problem().params;
   RankBuffers buffers(plan.problem().options);

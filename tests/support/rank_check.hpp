@@ -3,8 +3,9 @@
 #include <stdexcept>
 #include <string>
 
-/// Checks for ranks that are threads; Catch2's assertions work in one thread only. A failed check
-/// throws test_support::FailedCheck, and `world::on_ranks` rethrows it in the test's thread.
+/// Checks for ranks that are threads. They replace Catch2's assertions, which work in one thread
+/// only. A failed check throws test_support::FailedCheck, and `world::on_ranks` rethrows it in the
+/// test's thread.
 namespace test_support {
 
 struct FailedCheck : std::runtime_error {
@@ -19,7 +20,7 @@ struct FailedCheck : std::runtime_error {
   do {                                                            \
     if (!(__VA_ARGS__)) RANK_FAIL(#__VA_ARGS__ " does not hold"); \
   } while (false)
-/// @param statement  must throw an exception of class `type`.
+/// Checks that `statement` throws an exception of class `type`.
 #define RANK_CHECK_THROWS_AS(statement, type)                    \
   do {                                                           \
     const bool thrown = [&] {                                    \

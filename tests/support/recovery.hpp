@@ -10,21 +10,21 @@
 namespace recovery {
 
 struct Ended {
-  world::Ended step;                   // the failed step, before recover
-  std::optional<muonrt::Error> error;  // the error of recover
+  world::Ended step;                   // the failed step, before recover()
+  std::optional<muonrt::Error> error;  // the error that recover() throws
   muonrt::Recovery settled;
   std::vector<std::pair<int32_t, int32_t>> clipped;  // hashes after the last committed step
 };
 
 struct Result {
   std::vector<Ended> ranks;
-  world::Tensors tensors;  // of all ranks, after recover
+  world::Tensors tensors;  // of all ranks, after recover()
 };
 
 /// Runs `c`. In the last step, the rank `speaker` receives all votes, commits, and aborts the
-/// communicator. The ranks in `cut_off` never receive its vote. Then all ranks connect again in a
-/// different order.
-/// @param reductions  number of reductions in a step, the last of which is the vote.
+/// communicator. The ranks in `cut_off` do not receive the vote of `speaker`. Then all ranks
+/// connect again, in a different order, and recover.
+/// @param reductions  Number of reductions in a step. The last one is the vote.
 inline Result run(const world::Case& c, int speaker, const std::vector<int>& cut_off,
                   int64_t reductions = 1,
                   const world::MakeDevice& make_device = world::host_device) {

@@ -6,7 +6,7 @@
 #include "support/attempts.hpp"
 #include "support/folder.hpp"
 
-/// Runs that are saved, and resumed with a different number of ranks or a different mesh.
+/// Helpers for runs that are saved, then resumed with a different number of ranks or another mesh.
 namespace resumed {
 
 using namespace muonrt;
@@ -16,7 +16,8 @@ inline void run_steps(world::Rank& rank, int64_t first, int64_t end) {
   for (int64_t step = first; step < end; ++step) rank.step(step, report);
 }
 
-/// Runs steps 0 to steps - 1 of `c` and saves a checkpoint. Returns the parameters at that time.
+/// Runs steps 0 to steps - 1 of `c` and saves a checkpoint. Returns the parameters after these
+/// steps.
 inline world::Tensors save(const world::Case& c, int64_t steps, const std::string& folder,
                            const SaveSettings& how = {.with_params = true}) {
   return world::tensors_after(c, [&](world::Rank& rank, Comm&) {
@@ -26,7 +27,7 @@ inline world::Tensors save(const world::Case& c, int64_t steps, const std::strin
   });
 }
 
-/// Copies these parameters to the shards of a rank.
+/// Copies the parameters `from` to the shards of a rank.
 inline void give(world::Rank& rank, const world::Case& c, int number, const world::Tensors& from) {
   for (size_t p = 0; p < c.params.size(); ++p) {
     const auto size = static_cast<size_t>(size_of(c.params[p].dtype));
@@ -38,8 +39,8 @@ inline void give(world::Rank& rank, const world::Case& c, int number, const worl
   }
 }
 
-/// Loads the checkpoint in another world, and runs the steps from `first` to end - 1.
-/// @param given  the values of the parameters before the load.
+/// Loads the checkpoint on the ranks of `c`, and runs the steps from `first` to end - 1.
+/// @param given  The values of the parameters before the load, or null.
 inline world::Outcome load(const world::Case& c, int64_t first, int64_t end,
                            const std::string& folder, const LoadSettings& how = {},
                            const world::Tensors* given = nullptr) {
@@ -52,8 +53,8 @@ inline world::Outcome load(const world::Case& c, int64_t first, int64_t end,
   return out;
 }
 
-/// Returns the result of `c` after `c.steps` steps. The first `k` steps run in the world of `c`,
-/// and the others in the world `elsewhere`.
+/// Returns the result of `c` after `c.steps` steps. The first `k` steps run on the ranks and mesh
+/// of `c`, and the remaining steps on those of `elsewhere`.
 inline world::Outcome moved(const world::Case& c, const world::Case& elsewhere, int64_t k) {
   const test_support::Folder folder;
   save(c, k, folder.path() + "/state");

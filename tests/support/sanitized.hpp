@@ -1,6 +1,6 @@
 #pragma once
 
-/// Whether the program runs under a sanitizer, which slows it down several times.
+/// True in builds with a sanitizer, in which programs are several times slower.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 constexpr bool kSanitized = true;
 #else

@@ -12,8 +12,9 @@
 // Ranks that are threads of the test.
 namespace transport_test {
 
-/// Runs `body(rank)` on `size` threads. Returns the error of each rank; other exceptions become the
-/// status INTERNAL. `body` must not use Catch2 assertions, which work only in one thread.
+/// Runs `body(rank)` on `size` threads. Returns the error of each rank. An exception that is not an
+/// Error is returned as an Error with the status INTERNAL. `body` must not use Catch2 assertions,
+/// which work only in one thread.
 inline std::vector<std::optional<muonrt::Error>> on_ranks(int size,
                                                           const std::function<void(int)>& body) {
   std::vector<std::optional<muonrt::Error>> errors(static_cast<size_t>(size));
@@ -34,8 +35,8 @@ inline std::vector<std::optional<muonrt::Error>> on_ranks(int size,
   return errors;
 }
 
-/// Like on_ranks, but with a thread group. `body` receives the transport of its rank; the timeout
-/// of the transport is `timeout_ms`.
+/// Like on_ranks, but `body` receives the transport of its rank in `group`, with the timeout
+/// `timeout_ms`.
 inline std::vector<std::optional<muonrt::Error>> on_group(
     muonrt::ThreadGroup& group, int64_t timeout_ms,
     const std::function<void(muonrt::Transport&)>& body) {
@@ -51,7 +52,7 @@ inline std::optional<muonrt::Error> error_of(const std::function<void()>& body) 
   return on_ranks(1, [&](int) { body(); })[0];
 }
 
-/// Returns whether this is an error with the status, and its message contains the text.
+/// Returns whether `error` has this status and its message contains `text`.
 inline bool is_error(const std::optional<muonrt::Error>& error, muonrt::Status status,
                      const std::string& text) {
   return error && error->status() == status && error->message().find(text) != std::string::npos;

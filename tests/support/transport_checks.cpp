@@ -158,7 +158,8 @@ std::string check_reductions(Transport& transport, int64_t n, uint64_t seed) {
     return scramble(seed + 17 * static_cast<uint64_t>(r), static_cast<uint64_t>(i));
   };
   // i % 6 selects the case: numbers, a NaN on one rank, zeros, infinities, NaN everywhere,
-  // subnormal numbers. The expected value is written out, not computed by the code under test.
+  // subnormal numbers. The expected values are constants, so that the test does not compute them
+  // with the code under test.
   const auto value = [&](int r, int64_t i) -> float {
     const bool chosen = r == static_cast<int>(i % size);
     switch (i % 6) {

@@ -7,11 +7,11 @@
 #include "comm/transport.hpp"
 
 // Exchanges in which each byte is a function of (seed, sender, receiver, exchange, index), so that
-// every rank knows what it must receive. These functions contain no assertions, because ranks may
-// be threads.
+// every rank can compute what it must receive. These functions contain no Catch2 assertions,
+// because the ranks may be threads.
 namespace transport_test {
 
-/// Returns pseudorandom bits that depend on both numbers.
+/// Returns pseudorandom bits that depend on `seed` and `x`.
 uint64_t scramble(uint64_t seed, uint64_t x);
 
 /// A pattern of messages: the number of bytes that `from` sends to `to` in a world of `size` ranks,
@@ -21,8 +21,8 @@ struct Pattern {
   int64_t (*bytes)(int from, int to, int size);
 };
 
-/// Returns the patterns: dense, sparse, empty, one-sided, messages to the rank itself, triangular,
-/// and odd sizes.
+/// Returns all patterns, among them dense, sparse, empty, one-sided and triangular ones, messages
+/// to the sender itself, and odd sizes.
 const std::vector<Pattern>& patterns();
 
 /// Runs one exchange with `pattern`. Returns the problems on this rank, or "" if every byte is
@@ -34,8 +34,8 @@ std::string check_exchange(muonrt::Transport& transport, const Pattern& pattern,
 /// Like check_exchange, but for an allgather of `bytes` from each rank.
 std::string check_allgather(muonrt::Transport& transport, int64_t bytes, uint64_t seed);
 
-/// Like check_exchange, but for both reductions, with n values. The values include NaN, infinities,
-/// both zeros, and integers whose sum wraps around.
+/// Like check_exchange, but for the maximum and the sum of `n` values. The values include NaN,
+/// infinities, both zeros, and integers whose sum wraps around.
 std::string check_reductions(muonrt::Transport& transport, int64_t n, uint64_t seed);
 
 /// Like check_exchange, but for `count` exchanges between random pairs of ranks. The seed

@@ -49,8 +49,8 @@ std::string collectives(Transport& t) {
   return problems;
 }
 
-/// Checks that a duplicate is a separate channel. If the transport permits threads, the duplicate
-/// and its parent are used at the same time.
+/// Checks that messages of a duplicate and of its parent do not mix. If the transport permits
+/// several threads, uses both at the same time.
 std::string duplicates(Transport& parent) {
   const auto first = parent.duplicate();
   const auto second = first->duplicate();
@@ -120,8 +120,8 @@ std::string abort_by_a_rank(Transport& t) {
          unlike(error_of_waiting_for(t, 0), Status::kDevice, {error ? error->message() : ""});
 }
 
-/// The last rank does not enter the collective in which the other ranks wait, and another thread of
-/// this rank aborts the transport.
+/// The last rank does not call the collective in which the other ranks wait. A second thread of
+/// rank 0 aborts the transport.
 std::string abort_by_another_thread(Transport& t) {
   if (t.rank() == t.size() - 1) return "";
   std::thread foreign;
@@ -164,8 +164,8 @@ std::string parent_that_ends(Transport& parent) {
   return problems + check_allgather(*duplicate, 4, 1);
 }
 
-/// Rank 0 waits with a short timeout for a message that is never sent. The others have a longer
-/// timeout.
+/// Rank 0 waits with a short timeout for a message that is never sent. The other ranks have a
+/// longer timeout, so they must return the error of rank 0.
 std::string timeout_of_an_exchange(Transport& t) {
   const int last = t.size() - 1;
   t.set_timeout_ms(t.rank() == 0 ? kShort : kLong);
@@ -180,7 +180,8 @@ std::string timeout_of_a_collective(Transport& t) {
   return t.rank() == 0 ? "" : unlike(error_of_a_sum(t), Status::kTimeout, {});
 }
 
-/// Checks that the error names the expected size. Over MPI, this is the size of the last part.
+/// Checks that the error names the expected size. Over MPI, it names the size of the last part of
+/// the message.
 std::string other_size(Transport& t, int64_t sent, int64_t expected) {
   const std::vector<char> out(static_cast<size_t>(sent), 'x');
   std::vector<char> in(static_cast<size_t>(std::max(sent, expected)) + 64, 'g');

@@ -8,8 +8,8 @@
 // Checks for all transports: exchanges, reductions, aborts, timeouts and mismatches.
 namespace transport_test {
 
-/// A script that all ranks of a world run at the same time, each with its own transport. It may
-/// leave the transport unusable. Destroy the transport only after all ranks have returned.
+/// A script that all ranks run at the same time, each with its own transport. The script may leave
+/// the transport unusable. Destroy the transport only after all ranks have returned.
 struct Script {
   const char* name;
   int fewest_ranks;
@@ -19,7 +19,7 @@ struct Script {
 
 const std::vector<Script>& scripts();
 
-/// Runs a script. If it throws an unexpected exception, returns a description of it as a problem.
+/// Runs a script and returns the problems. An unexpected exception is one of these problems.
 std::string problem_of(const Script& script, muonrt::Transport& transport);
 
 }  // namespace transport_test

@@ -52,8 +52,8 @@ float value(int64_t param, int64_t element, int64_t step) {
 
 float partial_grad_value(int64_t param, int64_t element, int64_t step, int64_t partial_grad,
                          DType dtype) {
-  // The terms have different magnitudes and use all bits, so the order of the sum affects the
-  // result.
+  // The terms have different magnitudes and use all bits of f32, so the order in which they are
+  // added affects the result.
   const float x = 0.3f * static_cast<float>(partial_grad % 3 + 1) *
                   value(param + 7919 * (partial_grad + 1), element, step);
   return dtype == DType::kF32 ? x : to_f32(to_bf16(x));
@@ -187,7 +187,7 @@ void Rank::add_owner_state(int64_t param, Tensors& full) {
   const Plan& plan = optimizer_->plan();
   const Param& p = case_->params[static_cast<size_t>(param)];
   const bool adamw = p.role == Role::kAdamW;
-  std::map<int64_t, int64_t> owner_state;  // number of elements, by the first element
+  std::map<int64_t, int64_t> owner_state;  // number of elements of each range, by its first element
   for (const RankChunk& chunk : plan.rank_chunks(rank_)) {
     for (const OwnerState& k : chunk.owner_state) {
       if (k.param == param) owner_state[k.first] = k.numel;

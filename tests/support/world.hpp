@@ -9,9 +9,9 @@
 #include "comm/thread_transport.hpp"
 #include "optimizer/optimizer.hpp"
 
-/// Runs complete optimizers on several ranks. Every rank can compute every value, so the results of
-/// all ranks can be assembled, compared bit for bit, and compared with the reference
-/// implementation.
+/// Runs complete optimizers on several ranks. Initial values and gradients are functions of the
+/// element's index, so every rank can compute them. Tests assemble the results of all ranks and
+/// compare them bit for bit, or with the reference implementation.
 namespace world {
 
 /// A parameter of a case. By default its layout follows from `placements` on the mesh of the case.
@@ -20,14 +20,14 @@ struct Param {
   std::vector<int64_t> shape;
   muonrt::Role role = muonrt::Role::kMuon;
   muonrt::DType dtype = muonrt::DType::kF32, grad_dtype = muonrt::DType::kF32;
-  // one for each mesh dimension; missing ones mean replicated
+  // one for each mesh dimension; dimensions without a placement replicate
   std::vector<muonrt::Placement> placements;
   muonrt::Reading reading = muonrt::Reading::kLiteral;
-  /// If set, creates the layout, and `placements` is not used.
+  /// If set, this function creates the layout, and `placements` has no effect.
   std::function<muonrt::Layout(std::shared_ptr<const muonrt::Mesh>, std::vector<int64_t>)>
       make_layout;
-  /// The layout of the gradient if it differs from the layout of the parameter: placements, or a
-  /// function that creates it.
+  /// The layout of the gradient, as placements or as a function that creates it. By default it is
+  /// the layout of the parameter.
   std::vector<muonrt::Placement> grad_placements;
   std::function<muonrt::Layout(std::shared_ptr<const muonrt::Mesh>, std::vector<int64_t>)>
       make_grad_layout;
@@ -40,8 +40,9 @@ struct Param {
   double lr_factor = 1.0;
   int32_t priority = 0;
   /// If > 0, the gradient is the sum of this number of partial gradients in `partial_grad_dtype`.
-  /// If its layout has partial dimensions over this number of ranks, each rank holds its partial
-  /// gradient; otherwise it holds the sum, computed in f32 in the order of the partial gradients.
+  /// If the layout has partial dimensions over this number of ranks, each rank holds one partial
+  /// gradient. Otherwise each rank holds the sum, computed in f32 in the order of the partial
+  /// gradients.
   int partial_grads = 0;
   muonrt::DType partial_grad_dtype = muonrt::DType::kF32;
   muonrt::NormuonAxis normuon_axis = muonrt::NormuonAxis::kOff;
@@ -60,13 +61,13 @@ inline Param matrix(std::string name, std::vector<int64_t> shape,
 
 struct Case {
   std::vector<int64_t> mesh = {1};
-  std::vector<int32_t> rank_array;  // empty: 0, 1, 2, ...
+  std::vector<int32_t> rank_array;  // empty means 0, 1, 2, ...
   int world = 1;                    // number of ranks; may be larger than the mesh
   std::vector<Param> params;
-  muonrt::OptimizerSettings settings;  // without groups, group 0 (Muon) and 1 (AdamW) are added
+  muonrt::OptimizerSettings settings;  // if it has no groups, default_groups() are used
   int steps = 5;
   double lr = 0.02;
-  std::vector<std::vector<int64_t>> inactive_params;  // by step
+  std::vector<std::vector<int64_t>> inactive_params;  // indexed by step
   /// Changes the arguments of a step on a rank; may be empty.
   std::function<void(muonrt::StepArgs&, int64_t step, int rank)> arguments;
   /// Changes the settings of a rank; may be empty.
@@ -76,17 +77,17 @@ struct Case {
   std::string describe() const;
 };
 
-/// Returns a case without parameters on a mesh.
-/// @param rank_array  the ranks of the mesh; empty: 0, 1, 2, ...
+/// Returns a case with this mesh and without parameters.
+/// @param rank_array  The ranks of the mesh; an empty list means 0, 1, 2, ...
 Case on_mesh(std::vector<int64_t> mesh, std::vector<int32_t> rank_array = {});
 
-/// Returns `layout` viewed as the matrices that the parameter consists of.
+/// Returns `layout` after applying the parameter's view, which defines the matrices.
 muonrt::Layout viewed(const Param& param, const muonrt::Layout& layout);
 
-/// Returns the layout of the parameter before viewed().
+/// Returns the layout of the parameter, without its view.
 muonrt::Layout layout_of(const Param& param, const std::shared_ptr<const muonrt::Mesh>& mesh);
 
-/// Returns the layout of the parameter's gradient before viewed().
+/// Returns the layout of the parameter's gradient, without the parameter's view.
 muonrt::Layout grad_layout_of(const Param& param, const std::shared_ptr<const muonrt::Mesh>& mesh);
 
 /// Calls `visit(index in the whole tensor, index in the shard)` for each element that `rank` holds.
@@ -100,11 +101,11 @@ struct Tensors {
   bool operator==(const Tensors&) const = default;
 };
 
-/// Returns the value of an element of a parameter (`step` < 0) or of its gradient in a step. It is
-/// in [-1, 1), exact in f32 and inexact in bf16.
+/// Returns the value of an element of a parameter (`step` < 0) or of its gradient in a step. The
+/// value is in [-1, 1). f32 can represent it exactly, and bf16 usually cannot.
 float value(int64_t param, int64_t element, int64_t step);
 
-/// Returns the element of a partial gradient, rounded to `dtype`.
+/// Returns an element of a partial gradient, rounded to `dtype`.
 float partial_grad_value(int64_t param, int64_t element, int64_t step, int64_t partial_grad,
                          muonrt::DType dtype);
 
@@ -125,8 +126,8 @@ class Mirror {
 /// One rank with its shards and its optimizer. Gives access to its state between steps.
 class Rank {
  public:
-  /// @param mirror  the memory of the optimizer's buffers; null: the optimizer uses the shards
-  ///     themselves.
+  /// @param mirror  The memory of the optimizer's buffers. If it is null, the optimizer uses the
+  ///     shards directly.
   Rank(const Case& of, muonrt::Comm& comm, const MakeDevice& make_device = host_device,
        Mirror* mirror = nullptr);
 
@@ -144,7 +145,7 @@ class Rank {
   /// Copies the shards of this rank into whole tensors. Returns false if another replica has
   /// already copied a different value of an element. `seen` must be empty in the first call.
   bool add_to(Tensors& full, std::vector<std::vector<bool>>& seen);
-  /// Returns `full` after copying the shards of this rank into it.
+  /// Copies the shards of this rank into `full` and returns the result.
   Tensors tensors(Tensors full = {}) {
     std::vector<std::vector<bool>> seen;
     add_to(full, seen);
@@ -159,7 +160,8 @@ class Rank {
   const muonrt::Layout& grad_layout(int64_t param) const {
     return grad_layouts_[static_cast<size_t>(param)];
   }
-  /// Returns whether owners hold the state.
+  /// Returns whether the owners hold the state of the parameter, instead of the ranks with its
+  /// shards.
   bool keeps(int64_t param) const {
     return !grad_layout(param).partial_dims().empty() || !(grad_layout(param) == layout(param));
   }
@@ -171,14 +173,14 @@ class Rank {
   const Case* case_;
   int rank_;
   Mirror* mirror_;
-  std::vector<void*> far_data_, far_grads_;  // with a mirror
+  std::vector<void*> far_data_, far_grads_;  // used if there is a mirror
   std::vector<muonrt::Layout> layouts_, grad_layouts_;
   std::vector<std::vector<unsigned char>> data_, grads_;
   std::unique_ptr<muonrt::Optimizer> optimizer_;
 };
 
-/// Runs `work` on every rank of a thread group. Throws the failed check (rank_check.hpp) of the
-/// lowest rank that has one, otherwise the exception of the lowest rank that failed. If there are
+/// Runs `work` on every rank of a thread group. If ranks fail, throws the exception of the lowest
+/// one, but a failed check (rank_check.hpp) takes precedence over other exceptions. If there are
 /// several ranks, `work` must not use Catch2 assertions, which work only in one thread.
 void on_ranks(int world, const std::function<void(muonrt::Comm&)>& work,
               muonrt::ThreadFaults faults = {});
@@ -192,7 +194,7 @@ Tensors tensors_after(const Case& of, const std::function<void(Rank&, muonrt::Co
 /// The result after the steps of the case.
 struct Outcome {
   Tensors tensors;
-  std::vector<muonrt::StepReport> reports;  // of rank 0, by step
+  std::vector<muonrt::StepReport> reports;  // of rank 0, indexed by step
 };
 Outcome run(const Case& of, const MakeDevice& make_device = host_device,
             muonrt::ThreadFaults faults = {});

@@ -7,8 +7,8 @@
 #include "backend/ops.hpp"
 #include "host/host_stream.hpp"
 
-/// Devices that forward all calls. A test overrides one function to inject a fault, to delay a
-/// product, or to count calls.
+/// Ops and devices that forward all calls. A test overrides single functions to inject a fault, to
+/// delay a product, or to count calls.
 namespace wrapped {
 
 class Ops : public muonrt::Ops {
@@ -192,7 +192,7 @@ class Device : public muonrt::Device {
   std::unique_ptr<muonrt::Ops> ops_;
 };
 
-/// Returns a device that wraps the ops as `Wrapping(ops, arguments...)`.
+/// Returns a device that wraps the ops of `inner` in an object `Wrapping(ops, arguments...)`.
 template <class Wrapping, class... Arguments>
 std::unique_ptr<muonrt::Device> with(std::unique_ptr<muonrt::Device> inner,
                                      Arguments&&... arguments) {

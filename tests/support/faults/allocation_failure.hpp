@@ -6,15 +6,15 @@
 
 #include "support/thread_ranks.hpp"
 
-/// Makes allocations fail. The operator new in failing_new.hpp calls refuses() before each
-/// allocation.
+/// Makes selected allocations fail: the operator new in failing_new.hpp fails if refuses() returns
+/// true.
 namespace support {
 
-/// Selects the allocation that fails. Counts the allocations of one rank's threads and of all
-/// streams.
+/// Selects the allocation that fails, by its number. Counts the allocations of the marked threads
+/// of a rank and of all streams.
 class AllocationFailure {
  public:
-  /// @param nth  number of the allocation that fails, from 0.
+  /// @param nth  Number of the allocation that fails, counted from 0.
   void arm(int64_t nth) {
     fired_ = false;
     left_ = nth;
@@ -23,11 +23,11 @@ class AllocationFailure {
     left_ = kNever;
     drought_ = false;
   }
-  /// Makes all allocations of streams and connection threads fail until `disarm`.
+  /// Makes all allocations of streams and connection threads fail until disarm() is called.
   void begin_drought() { drought_ = true; }
   bool fired() const { return fired_; }
-  /// Marks the calling thread as a thread of a rank, and sets whether its allocations count.
-  /// Threads without a mark belong to streams.
+  /// Marks the calling thread as a thread of a rank, and sets whether its allocations are counted.
+  /// Threads without a mark belong to streams or connections.
   static void mark(bool counted) { of_thread_ = counted ? Thread::kCounted : Thread::kOther; }
   bool refuses() {
     if (drought_ && of_thread_ == Thread::kStream) return true;
@@ -50,7 +50,7 @@ inline constinit AllocationFailure refusal;
 
 /// Runs `work(rank)` on `ranks` threads, and makes allocation number `nth` of rank `faulty` fail.
 /// If `faulty` is -1 or `nth` is negative, no allocation fails.
-/// @return  whether the allocation took place.
+/// @return Whether the rank reached this allocation.
 template <class Work>
 bool refused(int ranks, int faulty, int64_t nth, const Work& work) {
   refusal.disarm();

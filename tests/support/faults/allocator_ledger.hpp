@@ -13,13 +13,13 @@
 
 /// A caller-supplied allocator that records allocations and errors.
 struct AllocatorLedger {
-  /// Allocates the memory; may return null.
+  /// Allocates memory; may return null.
   std::function<void*(int64_t bytes)> take;
   std::function<void(void* memory)> give;
-  int64_t refuse_at = -1;  // number, from 0, of the `allocate` call that returns null
+  int64_t refuse_at = -1;  // number of the `allocate` call that returns null, from 0
 
   int64_t calls = 0, taken = 0;
-  std::map<void*, int64_t> out;  // bytes by address
+  std::map<void*, int64_t> out;  // size in bytes of each allocation, by address
   std::vector<int32_t> devices;  // the device of each call
   int64_t without_stream = 0;
   std::string wrong;
@@ -56,11 +56,10 @@ struct AllocatorLedger {
   }
 };
 
-/// Creates an optimizer repeatedly. The first call of the allocator returns null in the first run,
-/// the second call in the second run, and so on, until a run makes fewer calls. Each run must
-/// release all its memory.
-/// @param make    returns a ledger.
-/// @param create  creates and destroys an optimizer with an allocator table; returns status and
+/// Creates an optimizer repeatedly. In run i, call i of the allocator returns null. The last run is
+/// the one that makes fewer calls. Each run must release all its memory.
+/// @param make    Returns a ledger.
+/// @param create  Creates and destroys an optimizer with an allocator table, and returns status and
 ///     message.
 template <class Make, class Create>
 void check_refusals(Make make, Create create) {

@@ -8,7 +8,7 @@ namespace {
 
 using namespace muonrt;
 
-// Returns values that this rule rejects.
+// Returns values that `rule` rejects.
 std::vector<double> rejected_by(const Number& rule) {
   return {kNan, rule.or_zero ? rule.low / 2 : rule.low - 1, rule.open ? rule.high : 2 * rule.high};
 }
@@ -23,7 +23,7 @@ std::vector<const char*> rejected_by(const MachineText&) { return {"h101", "h100
 std::vector<int64_t> rejected_by(const Unchecked&) { return {}; }
 
 /// Adds the cases of one field.
-/// @param member_of  member_of(field, arguments) returns the member of the struct.
+/// @param member_of  A function: member_of(field, arguments) returns the member of the struct.
 template <class MemberOf>
 auto adds(std::vector<BadCase>& cases, const std::string& who, MemberOf member_of) {
   return [=, &cases](const auto& field) {

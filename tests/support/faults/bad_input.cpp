@@ -112,7 +112,7 @@ std::vector<BadCase> create_cases() {
       {{"param 'wq'", "master"}, [](A& a) { a.params[0].master = a.grad[0].data(); }},
       {{"param 'wq'", "master is NULL"},
        [](A& a) { a.params[0].master_kind = MUONRT_MASTER_CALLER; }},
-      // These values are valid, but must be equal on all ranks.
+      // These values are valid, but differ from those of the other ranks.
       {{"name of param 0", "'wq'", "'wk'"},
        [](A& a) { std::swap(a.params[0], a.params[1]); },
        kMismatch},

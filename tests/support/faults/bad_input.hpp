@@ -9,15 +9,15 @@
 
 #include "muonrt/muonrt.h"
 
-/// Invalid inputs at the C ABI: the arguments that one of three ranks passes, and the error that
-/// all ranks must return.
+/// Invalid inputs at the C ABI. One of three ranks passes invalid arguments, and all ranks must
+/// return the same error.
 namespace bad_input {
 
 constexpr int kRanks = 3;
 constexpr int64_t kDeadlineMs = 5000;
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
-/// The arguments of one rank for creating an optimizer and for a step. A case changes them on one
+/// The arguments with which a rank creates an optimizer and runs a step. A case changes them on one
 /// rank.
 struct Arguments {
   int64_t mesh_shape[2] = {kRanks, 1};
@@ -109,13 +109,14 @@ struct BadCase {
   muonrt_status_t status = kInvalid;
 };
 
-/// Return cases for the creation. create_cases: structs, names, buffers and layouts; setting_cases:
-/// settings that cannot be combined.
+/// Return cases for the creation of an optimizer. create_cases() changes structs, names, buffers
+/// and layouts; setting_cases() returns settings that cannot be combined.
 std::vector<BadCase> create_cases();
 std::vector<BadCase> setting_cases();
-/// Returns cases for the creation: each field in fields.hpp, with values that its rule rejects.
+/// Returns cases for the creation of an optimizer, which set each field in fields.hpp to values
+/// that its rule rejects.
 std::vector<BadCase> field_cases();
-/// Returns the fields for which there is no case, because their rule rejects no value.
+/// Returns the fields that have no case, because their rule rejects no value.
 std::vector<std::string> unchecked_fields();
 /// Returns cases for a step.
 std::vector<BadCase> step_cases();

@@ -4,7 +4,7 @@ namespace bad_input {
 
 namespace {
 
-/// Returns a clip for a weight of 6 rows, which has three heads of two rows.
+/// Returns QK-clip settings for a weight of 6 rows, which has three heads of two rows.
 muonrt_qk_clip_t clip_of(int32_t kind) {
   muonrt_qk_clip_t clip;
   muonrt_qk_clip_init(&clip);
@@ -16,7 +16,8 @@ muonrt_qk_clip_t clip_of(int32_t kind) {
 
 }  // namespace
 
-// Settings that another setting makes ineffective, values out of range, and meshes.
+// Returns settings that have no effect because of another setting, values out of range, and invalid
+// meshes.
 std::vector<BadCase> setting_cases() {
   using A = Arguments;
   return {
@@ -41,8 +42,8 @@ std::vector<BadCase> setting_cases() {
          a.groups[0].gram_restarts = restarts;
          a.groups[0].n_gram_restarts = 2;
        }},
-      // The bounds are literals here, because bad_fields.cpp reads its bounds from the table under
-      // test.
+      // These bounds are literals. The bounds in bad_fields.cpp come from the table under test, so
+      // a wrong bound in the table would not be found there.
       {{"group 0", "block_period is 0"}, [](A& a) { a.groups[0].block_period = 0; }},
       {{"group 0", "block_cols is 0"}, [](A& a) { a.groups[0].block_cols = 0; }},
       {{"group 0", "lr_factor is -1"}, [](A& a) { a.groups[0].lr_factor = -1; }},

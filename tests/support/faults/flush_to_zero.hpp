@@ -5,8 +5,8 @@
 #include <xmmintrin.h>
 #endif
 
-/// The floating-point control register of this thread, which has more settings than <cfenv> covers.
-/// On processors other than those below, flush_to_zero() has no effect.
+/// Access to the floating-point control register of this thread, which has more settings than
+/// <cfenv> covers. On processors other than x86-64 and ARM64, flush_to_zero() has no effect.
 namespace fp_control {
 
 /// Returns the settings for rounding, flushing and traps, without the status flags of past

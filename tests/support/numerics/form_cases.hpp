@@ -3,13 +3,13 @@
 #include "layout/parse.hpp"
 #include "support/world.hpp"
 
-/// Cases for all forms of layouts on 2 to 16 ranks: experts, parts, flat ranges, row bounds,
-/// owners, units, several mesh dimensions combined into one, and both readings.
+/// Cases with all forms of layouts on 2 to 16 ranks. They include experts, parts, flat ranges, row
+/// bounds, owners, units, several mesh dimensions combined into one, and both readings.
 namespace forms {
 
 using namespace muonrt;
 
-/// A parameter, the form of its layout, and a mesh for this form.
+/// A form of layout, and a mesh for it.
 struct Form {
   std::string name;
   std::vector<int64_t> mesh;
@@ -171,8 +171,8 @@ inline world::Outcome reference_ops() {
   return world::run(make({"alone", {1}, whole_on_all}, 3, CommitMode::kAtomic, 1 << 20));
 }
 
-/// Assigns the matrices that are not in a stack to owners, beginning with the last rank. If a form
-/// stores a whole tensor on one rank, this rank is the owner.
+/// Assigns the matrices that are not in a stack to owners, beginning with the last rank. Forms that
+/// store a whole tensor on one rank are not changed, because that rank must be the owner.
 inline void give_owners(world::Case& c, const Form& form) {
   if (form.name.find("owner") != std::string::npos) return;
   for (size_t i = 0; i < c.params.size(); ++i) {

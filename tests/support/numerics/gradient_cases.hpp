@@ -2,7 +2,7 @@
 
 #include "support/world.hpp"
 
-/// Parameters of all kinds, whose gradients are partial or have a separate layout.
+/// Cases with parameters of all kinds, whose gradients are partial or have a separate layout.
 namespace gradients {
 
 using namespace muonrt;
@@ -20,12 +20,12 @@ struct Lay {
 /// up, twin, one, plain.
 inline constexpr int64_t kMatrices = 1 + 1 + 3 + 2 + 1 + 1 + 1;
 
-/// @param half           all gradients are bf16, including partial ones, and every second parameter
-///     is bf16 with master weights.
-/// @param partial_grads  number of partial gradients of each parameter except the last one,
-///     "plain", whose gradient is not partial.
-/// @param summed         for one rank: the gradient is the f32 sum of the rounded partial
-///     gradients.
+/// @param half           If true, all gradients are bf16, including partial ones, and every second
+///     parameter is bf16 with master weights.
+/// @param partial_grads  Number of partial gradients of each parameter. The last parameter,
+///     "plain", has none.
+/// @param summed         If true, the case is for one rank, whose gradient is the f32 sum of the
+///     rounded partial gradients.
 inline world::Case make(const Lay& lay, bool half, int partial_grads, bool summed = false) {
   world::Case c = world::on_mesh(lay.mesh, lay.ranks);
   c.settings.chunk_bytes = 2048;

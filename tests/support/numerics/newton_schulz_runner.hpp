@@ -9,7 +9,7 @@
 namespace runner {
 
 struct Result {
-  std::vector<reference::Matrix> matrices;  // short side first, in the input's orientation
+  std::vector<reference::Matrix> matrices;  // short side first, as in the input
   muonrt::Findings findings;
 };
 
@@ -21,8 +21,8 @@ struct Job {
   std::vector<reference::Matrix> batch;
 };
 
-/// Orthogonalizes batches in lockstep on a backend. Workspaces are filled with NaN beforehand, and
-/// red zones around them are checked. Each result contains the findings of all batches.
+/// Orthogonalizes batches in lockstep on a backend. Fills workspaces with NaN beforehand, and
+/// checks the red zones around them. Each result contains the findings of all batches.
 std::vector<Result> orthogonalize(backends::Backend& backend, const std::vector<Job>& jobs);
 /// Like the function above, but for one batch.
 Result orthogonalize(backends::Backend& backend, const muonrt::NewtonSchulz& settings,
@@ -34,13 +34,13 @@ reference::Matrix orthogonalize(backends::Backend& backend, const muonrt::Newton
                                 const muonrt::Method& method, muonrt::DType transport,
                                 const reference::Matrix& matrix);
 
-/// Returns settings that use this list unchanged, for both forms.
+/// Returns settings that use `list` without changes, for both forms.
 muonrt::NewtonSchulz settings_of(const reference::List& list, double safety,
                                  muonrt::DType iteration, const std::vector<int>& restarts = {});
 muonrt::Method standard(const reference::List& list);
 muonrt::Method gram(const reference::List& list, const std::vector<int>& restarts);
 
-/// Returns whether both matrices are bitwise identical.
+/// Returns whether two matrices are bitwise identical.
 bool same_bits(const reference::Matrix& a, const reference::Matrix& b);
 
 }  // namespace runner

@@ -29,7 +29,7 @@ void store(void* data, DType dtype, int64_t i, float x) {
 namespace {
 
 /// Records a non-finite value. `param` is -1 if the value belongs to no parameter.
-/// @param in_f32  whether the value was non-finite before its conversion to a smaller type.
+/// @param in_f32  Whether the value was non-finite before its conversion to a smaller type.
 void note(Findings* findings, int32_t param, bool in_f32 = true) {
   findings->nonfinite = 1;
   if (param < 0) return;
@@ -54,7 +54,7 @@ void note_written(const void* data, DType dtype, int64_t i, const CommitConditio
     vote_sum.findings->wrote_nonfinite = 1;
 }
 
-/// @param element  the index in the whole tensor.
+/// @param element  The index in the whole tensor.
 void set_weight(const ParamView& p, int64_t i, int64_t element, float w,
                 const CommitCondition& vote_sum) {
   if (p.form == WeightForm::kMaster) p.master[i] = w;
@@ -71,8 +71,8 @@ void set_weight(const ParamView& p, int64_t i, int64_t element, float w,
   note_written(p.param, p.param_dtype, i, vote_sum);
 }
 
-/// Enqueues body(block, i, at, element) for every element. The arguments are the element's block,
-/// and its indices in the parameter's arrays, in the message and in the whole tensor.
+/// Enqueues body(block, i, at, element) for every element. `block` is the element's block. i, at
+/// and element are its indices in the parameter's arrays, in the message and in the whole tensor.
 template <class Body>
 void for_elements(Stream& stream, std::span<const ShardBlock> blocks, Body body) {
   host::host_stream(stream).enqueue(host::Task([=] {

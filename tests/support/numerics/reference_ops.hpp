@@ -7,9 +7,9 @@
 namespace reference_ops {
 
 /// A second implementation of the elementwise ops, on the host, with one loop over the elements. It
-/// uses update_rules.hpp like all backends, and its results must be bitwise identical to theirs. It
-/// forwards products, norms and other sums to the inner ops. Tests compare the results of the inner
-/// ops with tools/reference.
+/// uses update_rules.hpp like all backends, and the results of all backends must be bitwise
+/// identical to its results. It forwards products, norms and other sums to the inner ops, whose
+/// results tests compare with tools/reference.
 class ReferenceOps : public wrapped::Ops {
  public:
   using wrapped::Ops::Ops;
@@ -47,14 +47,14 @@ class ReferenceOps : public wrapped::Ops {
                     const muonrt::CommitCondition& vote_sum) override;
 };
 
-/// Forwards all calls, and records the calls of products in their order.
+/// Forwards all calls, and records the products in the order of the calls.
 class CountingOps : public wrapped::Ops {
  public:
   using wrapped::Ops::Ops;
   struct Asked {
     int64_t m, n, k;
     bool symmetric;
-    bool product;  // false if alpha is 0, so that the result only combines D and I
+    bool product;  // false if alpha is 0: the result then combines only D and I
   };
   void multiply(muonrt::Stream& s, std::span<const muonrt::Product> products) override {
     for (const muonrt::Product& p : products)

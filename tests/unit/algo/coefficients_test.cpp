@@ -131,8 +131,8 @@ TEST_CASE("coefficients: the three safety modes", "[unit][coefficients]") {
     CHECK(all.steps[t].c == Approx(raw[t].c / std::pow(1.04, 5)).epsilon(1e-14));
   }
   CHECK(inner.steps[0].a == Approx(raw[0].a / 1.04).epsilon(1e-14));
-  // From its second step on, the generator uses the polynomial after its division by the safety
-  // factor.
+  // From the second step on, the generator works with the previous polynomial divided by the safety
+  // factor, so its coefficients are not just those of `raw` divided by this factor.
   CHECK(relative(inner.steps[1].a, raw[1].a / 1.04) > 1e-4);
 }
 
@@ -141,12 +141,12 @@ namespace {
 struct ImageRow {
   const char* name;
   reference::List list;
-  double safety, slope, at_one, largest;        // slope p'(0); p(1); maximum on (0, 1]
+  double safety, slope, at_one, largest;        // p'(0), p(1), maximum on (0, 1]
   double low_1e3, high_1e3, low_1e2, high_1e2;  // images of [1e-3, 1] and [1e-2, 1]
 };
 
-/// Returns values that were computed in float64, by finding the roots of the derivatives of the
-/// composed polynomials.
+/// Returns values that were computed in float64 from the roots of the derivatives of the composed
+/// polynomials.
 std::vector<ImageRow> image_rows() {
   const auto five = [](const reference::List& list) { return first(list, 5); };
   const auto& reference = lists::kPolarReference;
@@ -185,7 +185,7 @@ TEST_CASE("coefficients: images and slopes equal tabulated values", "[unit][coef
   for (const ImageRow& row : image_rows()) {
     INFO(row.name);
     const CoefficientList list = as_is(row.list, row.safety);
-    const double near = 1.5e-6;  // the values have six decimals
+    const double near = 1.5e-6;  // the tabulated values have six decimals
     CHECK(relative(slope_at_zero(list), row.slope) <= 5e-6);
     CHECK(std::fabs(image(list, 1.0) - row.at_one) <= near);
     CHECK(std::fabs(image_range(list, 1e-9, 1).high - row.largest) <= near);
@@ -226,7 +226,7 @@ TEST_CASE("coefficients: headroom equals the tabulated limits", "[unit][coeffici
   CHECK(std::fabs(headroom(as_is(lists::kCubic)) - 1.183) <= near);
   CHECK(std::fabs(headroom(as_is(lists::kPolarRaw)) - 1.0) <= near);
   CHECK(std::fabs(headroom(as_is(lists::kCans)) - 1.0) <= near);
-  // The input safety factor multiplies the limit.
+  // A safety factor of the input increases the headroom by the same factor.
   CHECK(headroom(as_is(lists::kCans, 1.05)) ==
         Approx(1.05 * headroom(as_is(lists::kCans))).epsilon(1e-9));
 }
@@ -319,17 +319,17 @@ TEST_CASE("coefficients: lists that explode within (0, 1] are rejected with the 
   CHECK(contains(error_of(family, repeated({10, 10, 10}, 6)), "after step 1 "));
   CHECK(contains(error_of(family, repeated({1, 1, 1}, 8)), "after step 2 "));
   CHECK(contains(error_of(family, repeated({1e308, 1e308, 1e308}, 32)), "after step 1 "));
-  // Each step comes from a different list, and the values grow to 4e11.
+  // Each step is taken from a different list, and the values grow to 4e11.
   const reference::List strange = {{3.3939, -2.9069, 0.6426},
                                    {2.9871, -1.7045, 0.7079},
                                    {3.4291, -1.7572, 0.7145},
                                    {2.5404, -2.4834, 0.7101}};
   CHECK(contains(error_of(family, custom(strange)), "grows to "));
-  // The final value is in range, but half precision overflows before it is reached.
+  // The final value is in range, but an intermediate value overflows half precision.
   CHECK(contains(error_of(family, custom({{1e6, 0, 0}, {1e-6, 0, 0}})), "after step 1 "));
   CHECK(contains(error_of(family, custom({{4.01, 0, 0}})), "at most 4"));
   CHECK(contains(error_of(family, custom({{4, 0, 0}, {0.3, 0, 0}})), "accepted"));
-  // This generated list has less safety than its number of steps needs.
+  // The safety of this generated list is too small for its number of steps.
   CoefficientSettings thin = polar(20, 0.02, 1.01, SafetyMode::kNone);
   thin.lower_bound = 1e-12;
   CHECK(contains(error_of(CoefficientFamily::kPolarExpress, thin), "grows to "));

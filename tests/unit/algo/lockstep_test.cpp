@@ -1,4 +1,4 @@
-// Tests Newton-Schulz on several batches whose steps run together.
+// Tests Newton-Schulz on several batches in lockstep: each step runs for all batches together.
 
 #include "algo/lockstep.hpp"
 
@@ -30,7 +30,7 @@ class CountingOps : public wrapped::Ops {
   int64_t symmetric_calls = 0;
 };
 
-/// Returns a step of empty matrices, whose inner dimension identifies it.
+/// Returns a step of empty matrices. Its inner dimension identifies the step.
 IterationStep make_step(int64_t depth, bool symmetric, std::function<void()> then = {}) {
   IterationStep step;
   step.products.resize(1);
@@ -115,7 +115,7 @@ TEST_CASE("newton-schulz: lockstep has as many symmetric calls as the longest it
   CHECK(all > 3 * longest);
 }
 
-// The following cases test the launch limits of a device, and the calls that the pipeline makes.
+// The following cases test the launch limits of a device, and how many calls the pipeline makes.
 
 namespace {
 
@@ -124,7 +124,7 @@ struct Calls {
   std::atomic<int64_t> all{0}, mixed{0};
 };
 
-/// The ops of the host with other launch limits.
+/// The ops of the host with different launch limits.
 class LimitedOps : public wrapped::Ops {
  public:
   LimitedOps(muonrt::Ops& inner, LaunchLimits limits, Calls& calls)

@@ -31,9 +31,9 @@ inline std::vector<Named> five_step_lists() {
           {"cubic", lists::kCubic, 1.02}};
 }
 
-/// Returns whether the list is accurate in bf16. CANS has headroom only for its input, so rounding
-/// errors of bf16 grow from the second step on. On flat spectra, the results have errors of up to
-/// 1.
+/// Returns whether the list is accurate in bf16. CANS has headroom only for its input, so from the
+/// second step on it amplifies rounding errors of bf16. On flat spectra, the errors of the results
+/// reach 1.
 inline bool bf16_stands(const Named& l) { return std::string(l.name) != "cans"; }
 
 inline double near(const Named& l) {
@@ -81,8 +81,8 @@ inline muonrt::Method method_of(const muonrt::NewtonSchulz& made, muonrt::Form f
   return {form, steps, form == muonrt::Form::kGram ? made.gram_restarts : std::vector<int>{}};
 }
 
-/// One form of Newton-Schulz with some settings: its coefficients for the reference implementation,
-/// and the tolerances of tests/support/tolerances.hpp.
+/// A form of Newton-Schulz with its settings, the coefficients for the reference implementation,
+/// and the tolerances from tests/support/tolerances.hpp.
 struct SpectralTrial {
   SpectralTrial(const muonrt::NewtonSchulz& made, muonrt::Form form, int64_t m)
       : method(method_of(made, form)) {

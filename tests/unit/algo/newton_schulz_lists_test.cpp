@@ -23,7 +23,7 @@ struct Made {
   CoefficientSettings settings;
 };
 
-/// Returns every family in its published form, and the presets of Polar Express.
+/// Returns the published list of every family, and the presets of Polar Express.
 std::vector<Made> every_list() {
   std::vector<Made> out;
   for (const CoefficientFamily family : coefficient_families()) {
@@ -170,7 +170,7 @@ TEST_CASE("aol: the scaled rows equal the reference, and no singular value excee
     for (const auto& [m, n] : {std::pair<int64_t, int64_t>{1, 33}, {9, 21}, {20, 20}, {24, 90}}) {
       INFO(backend.name << ", " << m << " x " << n);
       Matrix x = reference::gaussian(m, n, 8);
-      for (int64_t i = 0; i < m; ++i)  // gives rows very different norms
+      for (int64_t i = 0; i < m; ++i)  // gives the rows very different norms
         for (int64_t j = 0; j < n; ++j) x(i, j) *= std::pow(0.7, i);
       x = reference::rounded(x, DType::kF32);
       const Matrix scaled = reference::aol_scaled(1.0, x);
@@ -180,15 +180,15 @@ TEST_CASE("aol: the scaled rows equal the reference, and no singular value excee
                                              method_of(settings, Form::kStandard), DType::kF32, x);
       CHECK(reference::max_difference(o, expected) <=
             4 * tolerance::newton_schulz_f32(reference::gain(list, 1.0)));
-      // The result differs from the result without row scaling by more than the error.
+      // The results with and without row scaling differ by more than the tolerance.
       if (m > 1)
         CHECK(reference::max_difference(reference::newton_schulz(list, 1.0, x), expected) > 1e-3);
     }
   }
 }
 
-// The following cases test AOL on rows with very different norms, in dtypes that cannot represent
-// the small rows in the Gram matrix.
+// The following cases test AOL on rows with very different norms. The dtypes cannot represent the
+// entries of small rows in the Gram matrix.
 
 namespace {
 
@@ -239,9 +239,9 @@ TEST_CASE("aol: small rows together with a large one equal the reference in ever
                 runner::orthogonalize(backend, settings, method_of(settings, form), DType::kF32, x);
             REQUIRE(reference::all_finite(o));
             CHECK(largest(o) <= 1.05 * most);
-            if (ratio < 3e-3) continue;  // below this ratio, the sums are treated as zero
-            // bf16 rounds rows and products with a relative error of 2^-8 each, so the expected
-            // value is a range.
+            if (ratio < 3e-3) continue;  // for smaller ratios, row sums are treated as zero
+            // bf16 rounds rows and products with a relative error of 2^-8 each, so the test accepts
+            // a range of values.
             const double off = dtype == DType::kBF16 ? 0x1p-6 : 0x1p-9;
             CoefficientList bare = used;
             bare.input_safety = 1;

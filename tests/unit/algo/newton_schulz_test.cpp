@@ -92,8 +92,8 @@ TEST_CASE("newton-schulz: with a restart before every step the Gram form is the 
 }
 
 TEST_CASE("newton-schulz: k equal singular values become p(1/sqrt(k))", "[unit][newton-schulz]") {
-  // Values of the composed polynomials in float64. The columns are Keller Jordan, You, Polar
-  // Express and raw/1.05.
+  // Values of the composed polynomials in float64. The columns are Keller Jordan, You Jiacheng,
+  // Polar Express, and Polar Express with its raw list divided by 1.05.
   struct Row {
     int64_t k;
     double p[4];
@@ -206,14 +206,15 @@ TEST_CASE("newton-schulz: makes exactly the planned products, all of them reserv
   struct Case {
     reference::List list;
     Method method;
-    int64_t square, gram, rectangle;  // products of m x m by m x m, X X^T, and m x m by m x n
-    // The number of sums Q = b R + a I, each of which passes over a whole matrix.
+    int64_t square, gram, rectangle;  // numbers of products: m x m by m x m, X X^T, m x m by m x n
+    // Number of sums Q = b R + a I. Each of them is a pass over a whole matrix.
     int64_t sums = 0;
   };
   const auto& pe = lists::kPolarModded;
   const auto& cubic = lists::kCubic;
   // With T steps, the quintic standard form computes T products of each kind. The Gram form with k
-  // restarts computes 4T - 3(1 + k), 1 + k and 1 + k products. A cubic list needs no R R.
+  // restarts computes 4T - 3(1 + k), 1 + k and 1 + k products. A cubic list does not need the
+  // product R R.
   const Case cases[] = {
       {pe, runner::standard(pe), 5, 5, 5},      {cubic, runner::standard(cubic), 0, 5, 5},
       {pe, runner::gram(pe, {}), 17, 1, 1},     {pe, runner::gram(pe, {2}), 14, 2, 2},
@@ -241,7 +242,7 @@ TEST_CASE("newton-schulz: makes exactly the planned products, all of them reserv
     CHECK(gram == c.gram);
     CHECK(rectangle == c.rectangle);
     CHECK(sums == c.sums);
-    // The planner's formula must equal the number of products that were made.
+    // The planner's formula must give the number of products that were counted.
     if (c.list[0].c == 0) continue;
     const double md = m, nd = n;
     const double planned =

@@ -33,8 +33,8 @@ reference::List first(const reference::List& list, int64_t n) {
 }  // namespace
 
 TEST_CASE("restarts: the metric equals the tabulated condition numbers", "[unit][restarts]") {
-  // The expected values have three digits. They were computed with the Python simulation of
-  // Dao-AILab/gram-newton-schulz over 4001 points.
+  // The expected values have three digits. They were computed at 4001 points with the Python
+  // simulation of Dao-AILab/gram-newton-schulz.
   const auto near = [](double expected) { return Approx(expected).epsilon(0.03); };
   CHECK(metric(lists::kPolarRaw105, {}) == near(2.7e12));
   CHECK(metric(lists::kPolarRaw105, {2}) == near(84.6));
@@ -82,7 +82,7 @@ TEST_CASE("restarts: the search returns the fewest restarts that are as accurate
   for (int steps = 6; steps <= 10; ++steps) CHECK(search(pe, steps, DType::kF16) == Places{2, 4});
   CHECK(search(CoefficientFamily::kYouJiacheng, 5, DType::kF16) == Places{2, 4});
   CHECK(search(CoefficientFamily::kKellerJordan, 5, DType::kF16) == Places{3});
-  // With the rounding errors of the standard form, every restart is needed.
+  // To be as accurate as the standard form in bf16, a restart before every step is needed.
   CHECK(search(pe, 5, DType::kBF16) == Places{1, 2, 3, 4});
   CHECK(search(pe, 5, DType::kF32) == Places{3});
   CHECK(search(pe, kMaxSearchedSteps + 1, DType::kF16).size() == kMaxSearchedSteps);
@@ -139,7 +139,7 @@ TEST_CASE("restarts: a group's Gram form follows its family and dtype", "[unit][
   CHECK(f32.gram_list.input_safety == 1.02);
 
   NewtonSchulzOptions chosen;
-  chosen.safety_chosen = true;  // mode `all` is the default of this form
+  chosen.safety_chosen = true;  // mode `all` is the default of the Gram form
   CoefficientSettings all = default_settings(pe, 5);
   all.mode = SafetyMode::kAll;
   all.safety = 1.1;
@@ -177,8 +177,8 @@ namespace {
 
 constexpr int64_t kRows = 64, kCols = 128;
 
-/// Returns the spectral norm of the difference between the result of a form and the result of its
-/// coefficient list in float64.
+/// Returns the spectral norm of the difference between the result of `form` and the float64 result
+/// of the same coefficient list.
 double form_error(backends::Backend& backend, const NewtonSchulz& settings, Form form,
                   const reference::Svd& known) {
   const SpectralTrial trial(settings, form, kRows);
@@ -204,8 +204,8 @@ TEST_CASE(
     CoefficientFamily family;
     int steps;
   };
-  // `auto` chooses the Gram form from 512 rows on. The input is divided by the norm of a matrix of
-  // this size with the same ratio of rank to size.
+  // `auto` chooses the Gram form for 512 or more rows. The input is divided by the norm of a matrix
+  // with 512 rows and the same ratio of rank to size.
   const auto made = [](const List& list, DType gram) {
     NewtonSchulzOptions options;
     options.gram_iteration = gram;
@@ -226,7 +226,8 @@ TEST_CASE(
                            {CoefficientFamily::kClassical, 5},
                            {CoefficientFamily::kClassical, 10}}) {
     const NewtonSchulz f16 = made(list, DType::kF16), bf16 = made(list, DType::kBF16);
-    // With a restart before every step, the Gram form is the standard form in f16.
+    // With a restart before every step, the Gram form gives the same results as the standard form
+    // in f16.
     if (std::ssize(f16.gram_restarts) == list.steps - 1) continue;
     ++gram_forms;
     for (const auto& [rank, last] : {std::pair{1, 1.0}, {8, 1.0}, {32, 1e-3}}) {

@@ -41,8 +41,8 @@ class Gate {
   std::atomic<int> count_ = 0;
 };
 
-/// The outcome if each rank of a thread group creates an optimizer and runs a step, while the
-/// communicator of rank `who` is aborted before or after the delivery of message `at`.
+/// The result of a run in which each rank of a thread group creates an optimizer and runs a step.
+/// The communicator of rank `who` is aborted before or after the delivery of message `at`.
 struct AbortResult {
   std::vector<std::optional<Error>> errors;
   bool aborted = false;
@@ -68,7 +68,7 @@ AbortResult abort_at(int64_t at, int who, bool before) {
   out.errors = on_ranks(kRanks, [&](int r) {
     OneMatrix trainer;
     const auto failed = capture_error([&] { ok(trainer.create(comms[static_cast<size_t>(r)])); });
-    gate.pass();  // prevents errors that other ranks cause when they destroy their objects
+    gate.pass();  // a rank that destroys its objects earlier would cause errors on other ranks
     creating = false;
     const auto stepped = failed ? failed : capture_error([&] { ok(trainer.step()); });
     gate.pass();
@@ -107,7 +107,7 @@ TEST_CASE("abort: at every message of an optimizer's creation it ends the creati
         }
         check_all_aborted(result.errors);
       }
-      CHECK(at >= 5 * kRanks * (kRanks - 1));  // there are at least five collectives
+      CHECK(at >= 5 * kRanks * (kRanks - 1));  // because the run has at least five collectives
     }
   }
 }
@@ -185,7 +185,7 @@ TEST_CASE("abort: at any time of a creation over TCP", "[unit][comm][rendezvous]
 TEST_CASE(
     "abort: an abort of a communicator ends the step of an optimizer that was created from it",
     "[unit][comm][tsan]") {
-  // A status that describes the outcome of a step is published as ABORTED.
+  // If a caller aborts with a status that describes the outcome of a step, ABORTED is published.
   for (const auto& [given, published] : {std::pair{MUONRT_ERROR_IO, Status::kIo},
                                          std::pair{MUONRT_ERROR_INVALID_ARGUMENT, Status::kAborted},
                                          std::pair{MUONRT_ERROR_MISMATCH, Status::kAborted},
@@ -203,7 +203,7 @@ TEST_CASE(
       if (r == 1) muonrt_comm_abort(comm, abort_with, "the data has ended");
       const auto error = capture_error([&] { ok(trainer.step()); });
       const bool ended = trainer.step() == MUONRT_ERROR_INVALID_STATE;
-      gate.pass();  // ensures that no destroyed communicator causes the error
+      gate.pass();  // so that no destroyed communicator causes the error
       trainer.destroy();
       muonrt_comm_destroy(comm);
       transport_test::require_none(ended ? "" : "the optimizer is still usable");
@@ -238,7 +238,7 @@ TEST_CASE("abort: invalid statuses are rejected, and a communicator may be destr
   muonrt_comm_destroy(comm);
   CHECK(trainer.step() == MUONRT_OK);
   ok(muonrt_comm_create_self(&comm));
-  // No message is passed.
+  // The message may be null.
   CHECK(muonrt_comm_abort(comm, MUONRT_ERROR_ABORTED, nullptr) == MUONRT_OK);
   muonrt_comm_destroy(comm);
 }

@@ -11,8 +11,8 @@
 
 #include "muonrt/muonrt.hpp"
 
-// Tests that the caller may free the memory of the arguments of create and step after the call.
-// Also tests the groups' learning rates, and enum arguments that are out of range.
+// Tests that the caller may free the arguments of create() and step() after the call. Also tests
+// learning rates of groups, and enum arguments that are out of range.
 
 namespace {
 
@@ -25,7 +25,7 @@ int first(void*, int64_t, const muonrt_assign_info_t*, int32_t* owner) {
   return 0;
 }
 
-/// The buffers of the parameters: an attention weight of 4 x 6 with two parts, and a vector.
+/// The buffers of two parameters: an attention weight of 4 x 6 with two parts, and a vector.
 struct Buffers {
   std::vector<float> data = std::vector<float>(30), grad = std::vector<float>(30);
   Buffers() {
@@ -192,7 +192,7 @@ TEST_CASE("arguments: one lr is rejected if a scale rule needs another rate than
   using Catch::Contains;
   const char* const names[] = {"match_rms", "original", "ratio", "max_dim", "none"};
   for (int32_t rule = 0; rule < 5; ++rule) {
-    for (const int used : {0, 1, 2}) {  // 0: both groups are used, 1: only Muon's, 2: only AdamW's
+    for (const int used : {0, 1, 2}) {  // parameters of 0: both, 1: Muon, 2: AdamW
       Buffers b;
       Arguments a(b);
       a.options = muonrt::options();
@@ -290,7 +290,7 @@ TEST_CASE("arguments: fields of tuning and debug options take effect", "[unit][a
   };
   a.tuning.distributed = nullptr;  // otherwise its prefetch_count would replace window
   const std::string plan = create().describe_plan(MUONRT_FORMAT_JSON);
-  a.tuning.window = 5;  // a single rank always has one chunk in flight
+  a.tuning.window = 5;  // with one rank, the window is always 1
   CHECK(create().describe_plan(MUONRT_FORMAT_JSON) == plan);
   a.tuning.max_peers = 5;
   CHECK(create().describe_plan(MUONRT_FORMAT_JSON) != plan);

@@ -10,7 +10,7 @@
 #include "reference/reference.hpp"
 #include "support/numerics/reference_ops.hpp"
 
-/// Host tensors and an orthogonalizer that use the C ABI.
+/// Helpers for tests of the C ABI: host tensors and an orthogonalizer.
 namespace c_tensor {
 
 using muonrt::DType;
@@ -52,7 +52,7 @@ struct Orthogonalizer {
   }
 };
 
-/// A tensor with its memory.
+/// A tensor that owns its memory.
 struct Tensor {
   std::vector<unsigned char> memory;
   std::vector<int64_t> shape, strides;

@@ -174,7 +174,7 @@ TEST_CASE("creation: machine is a name or a profile, which the ranks compare", "
     if (p.name == std::string("host")) host = faster = p.json;
   const std::string bytes = "\"network_bytes\": {\"value\": 1";
   faster.replace(faster.find(bytes), bytes.size(), "\"network_bytes\": {\"value\": 2");
-  // The default, the name, and the text of the profile are the same machine.
+  // The default (NULL or ""), the name and the text of the profile select the same machine.
   for (const char* given : {static_cast<const char*>(nullptr), "", "host", host.c_str()}) {
     CHECK(create(given, given, MUONRT_DEVICE_HOST) == "");
     CHECK(create(given, "host", MUONRT_DEVICE_HOST) == "");

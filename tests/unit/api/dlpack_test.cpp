@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-// The declarations of DLPack 1. The test compares the declarations of the muonrt header with them.
+// The declarations of DLPack 1. The test compares them with the declarations in muonrt's header.
 #define DLPACK_DLPACK_H_
 struct DLDevice {
   int32_t device_type;

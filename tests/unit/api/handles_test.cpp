@@ -1,5 +1,5 @@
-// Tests handles that were destroyed, have a different type, belong to the parent of a forked
-// process, or are used by a thread that ends.
+// Tests calls with handles that were destroyed, have the wrong type, or belong to the parent of a
+// forked process, and handles in use by a thread that ends.
 #include <dirent.h>
 #include <pthread.h>
 #include <sys/wait.h>
@@ -28,7 +28,7 @@ To* as(From* handle) {
 }
 
 /// Calls the functions of a communicator and returns their statuses.
-/// @param[out] said  whether all error messages contain `text`.
+/// @param[out] said Whether all error messages contain `text`.
 std::vector<muonrt_status_t> calls_of(muonrt_comm_t* comm, const std::string& text, bool& said) {
   int32_t number = 0;
   char mine = 0, all[8];
@@ -319,7 +319,7 @@ TEST_CASE("handles: a communicator is not destroyed inside a call on it", "[unit
 
 namespace {
 
-/// A transport of one rank. Its functions end the calling thread in the way that `by` selects.
+/// A transport with one rank. Its functions end the calling thread in the way that `by` selects.
 struct Ending {
   enum class By { kNothing, kExit, kCancel } by = By::kNothing;
 
@@ -382,7 +382,7 @@ TEST_CASE("handles: a thread may end inside a function of the caller", "[unit][a
             end_of([&] { status = in_step ? trainer.step() : muonrt_comm_barrier(comm); });
         if (in_step && on_caller == 0) {
           CHECK(end == nullptr);
-          CHECK(status == MUONRT_ERROR_UNDECIDED);  // a single rank sends only in the vote
+          CHECK(status == MUONRT_ERROR_UNDECIDED);  // a single rank only sends in the vote
         } else {
           CHECK(end == (by == Ending::By::kExit ? static_cast<void*>(&ending) : PTHREAD_CANCELED));
         }

@@ -87,8 +87,8 @@ TEST_CASE("health abi: older, newer and wrong structs, null pointers, no interva
   health.struct_size = 0;
   check_error(handle, &health, nullptr, 0, "struct_size is 0");
   CHECK_THROWS_AS(Session(-1), muonrt::Error);
-  // If the caller is compiled with a newer header, the elements are as far apart as its struct is
-  // long. The bytes after the fields that the library knows stay unchanged.
+  // If the caller was compiled with newer headers, the distance between elements is the size of the
+  // newer struct. The library leaves the bytes after its own fields unchanged.
   muonrt_health_init(&health);
   struct Newer {
     muonrt_matrix_health_t known;

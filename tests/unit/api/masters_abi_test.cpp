@@ -6,7 +6,7 @@
 
 #include "muonrt/muonrt.hpp"
 
-// Tests weights that the caller writes after the optimizer was created, and parameters that get new
+// Tests weights that the caller writes after creating the optimizer, and parameters that get new
 // buffers.
 
 using Catch::Contains;
@@ -62,7 +62,7 @@ struct Half {
 };
 
 Weights all(uint16_t bits) { return Weights(kNumel, bits); }
-/// Writes the values in place, because the optimizer keeps the address.
+/// Writes all values without moving the buffer, because the optimizer keeps its address.
 void fill(Weights& weights, uint16_t bits) { std::fill(weights.begin(), weights.end(), bits); }
 
 }  // namespace
@@ -100,7 +100,7 @@ TEST_CASE("masters: a parameter may be its master rounded up or down", "[unit][a
     std::fill_n(at, kNumel, master);
     CHECK(two_off.step() == MUONRT_ERROR_INVALID_ARGUMENT);
   }
-  // If a master weight is exact in bf16, no other weight is accepted.
+  // If bf16 can represent the master weight exactly, no other weight is accepted.
   Half next(all(kOne));
   next.weights[0] = kOne + 1;
   CHECK(next.step() == MUONRT_ERROR_INVALID_ARGUMENT);
@@ -209,7 +209,7 @@ TEST_CASE("set_data: a parameter with a new buffer steps as with the old one", "
     CHECK(elsewhere == stayed.weights);
     CHECK(elsewhere != before);
     CHECK(moved.weights == all(kHalf));
-    // The step writes to the new buffer, so a gradient must not overlap it.
+    // Steps now write to the new buffer, so a gradient must not overlap it.
     CHECK(muonrt_optimizer_set_grad(moved.optimizer.get(), 0, elsewhere.data()) ==
           MUONRT_ERROR_INVALID_ARGUMENT);
     elsewhere = all(kTwo);
@@ -232,7 +232,7 @@ TEST_CASE("set_data: an invalid buffer is rejected, and the old one remains boun
   check_error(0, h.state(MUONRT_STATE_MASTER), "overlaps the master");
   check_error(0, reinterpret_cast<char*>(h.weights.data()) + 1, "misaligned");
   check_error(1, h.weights.data(), "param index is 1");
-  h.optimizer.set_data(0, h.weights.data());  // the buffer is the same as before
+  h.optimizer.set_data(0, h.weights.data());  // binds the same buffer as before
   REQUIRE(h.step() == MUONRT_OK);
   CHECK(h.weights != all(kOne));
 }
@@ -243,7 +243,7 @@ TEST_CASE("skip: a skipped step reports its reason, also if only transport_dtype
     Half h(all(kOne));
     muonrt_group_t group = muonrt::muon_group();
     group.momentum = 0.0;
-    group.nesterov = 0;  // the direction is the gradient
+    group.nesterov = 0;  // so that the first direction is a multiple of the gradient
     h.optimizer.set_group(0, group);
     h.grad[3] = overflows ? 3.4e38f : std::numeric_limits<float>::quiet_NaN();
     const muonrt_step_report_t report = h.optimizer.step(0.1);

@@ -34,7 +34,7 @@ muonrt_group_t group_of(const char* list, muonrt_form_t form, muonrt_dtype_t ite
 }
 
 /// Returns the update of a step whose direction is x. The weights are zero, and the learning rate
-/// and the scale are 1, so the step stores 0 - update.
+/// and the scale are 1, so the new weights are minus the update.
 Matrix update_of_step(muonrt_group_t g, const Matrix& x, DType transport) {
   Tensor weight = tensor_of(Matrix(x.rows, x.cols), DType::kF32), grad = tensor_of(x, DType::kF32);
   g.weight_decay = g.momentum = 0;
@@ -101,7 +101,7 @@ TEST_CASE("orthogonalize: singular values follow the polynomial in float64 on ev
     const Matrix error = reference::add(1, orthogonalized(with, x, DType::kF32), -1,
                                         reference::newton_schulz(list, 1.02, x));
     INFO(name);
-    // The limit applies to the spectral norm of the error.
+    // `limit` is the tolerance for the spectral norm of the error.
     CHECK(reference::svd(error).s[0] <= limit);
   }
 }
@@ -129,7 +129,7 @@ TEST_CASE("orthogonalize: the default dtype on the host follows the processor", 
       Orthogonalizer one(&by_default, &o), other(&given, &o);
       const Matrix found = orthogonalized(one, x, DType::kF32);
       CHECK(same(found, orthogonalized(other, x, DType::kF32)));
-      // torch.optim.Muon, which iterates in bf16, has an error of 1.28e-2 at this shape.
+      // torch.optim.Muon, which iterates in bf16, has an error of 1.28e-2 for this shape.
       const Matrix exact = reference::newton_schulz(reference::lists::kKellerJordan, 1.0, x);
       double error = 0, total = 0;
       for (size_t i = 0; i < exact.v.size(); ++i) {
@@ -153,12 +153,12 @@ TEST_CASE("orthogonalize: bits depend on neither batch, threads, strides, dtype 
       std::vector<Matrix> x, expected;
       for (int64_t k = 0; k < kCount; ++k) {
         x.push_back(reference::rounded(reference::gaussian(rows, cols, 60 + k), dtype));
-        if (k == 2) x.back() = Matrix(rows, cols);  // the result of a zero matrix is zero
+        if (k == 2) x.back() = Matrix(rows, cols);  // one matrix is zero, and so is its result
         expected.push_back(orthogonalized(one, x.back(), DType::kF32));
       }
       CHECK(same(expected[2], x[2]));
-      // The layouts are contiguous rows, padded matrices, contiguous columns, columns [2, 2 + cols)
-      // of wider rows, columns with padding, and interleaved matrices.
+      // The layouts are: contiguous rows, padded matrices, contiguous columns, columns [2, 2 +
+      // cols) of wider rows, columns with padding, and interleaved matrices.
       const std::vector<std::vector<int64_t>> layouts = {{},
                                                          {rows * cols + 3, cols, 1},
                                                          {rows * cols, 1, rows},
@@ -178,8 +178,8 @@ TEST_CASE("orthogonalize: bits depend on neither batch, threads, strides, dtype 
             CHECK(in.memory == before);
             for (int64_t k = 0; k < kCount; ++k)
               CHECK(same(out.get(k), expected[static_cast<size_t>(k)]));
-            // If the output is the input, the result is rounded only once, and nothing is written
-            // between the rows.
+            // If the output is the input, the result is also rounded only once, and nothing is
+            // written between the rows.
             Tensor place = in;
             REQUIRE(with->orthogonalize(place.view(), place.view()) == MUONRT_OK);
             for (int64_t k = 0; k < kCount; ++k) {
@@ -318,7 +318,7 @@ TEST_CASE("orthogonalize: invalid tensors are rejected with their values, and no
     }
     CHECK(before == std::pair(call.x.memory, call.out.memory));
   }
-  // Column slices of the same rows have no element in common.
+  // Column slices of the same rows do not overlap, although their address ranges do.
   Tensor rows(DType::kF32, {4, 12});
   rows.put(reference::gaussian(4, 12, 1));
   muonrt_dltensor_t left = rows.view(), right = rows.view();

@@ -1,4 +1,4 @@
-// Tests allocations that fail while optimizers are created and run steps, through the C ABI.
+// Tests failed allocations during the creation of optimizers and during steps, through the C ABI.
 
 #include <algorithm>
 #include <catch2/catch.hpp>
@@ -21,7 +21,7 @@ using support::refusal;
 
 namespace {
 
-/// Options that do not use the GEMM library, which cannot handle a failed allocation.
+/// Options with portable products, because the GEMM library cannot handle a failed allocation.
 struct Portable {
   muonrt_debug_options_t debug;
   muonrt_optimizer_options_t options;
@@ -91,11 +91,11 @@ class Pair {
 constexpr int kSteps = 2;
 enum class In { kCreation, kStep };
 
-/// The results of two ranks that create an optimizer and run two steps, while one allocation of
-/// rank `faulty` fails.
+/// The results of a run in which two ranks create an optimizer and run two steps, and one
+/// allocation of rank `faulty` fails.
 struct Created {
   muonrt_status_t status[2] = {}, step[2] = {};
-  // Result of a second attempt over the same communicators if creation failed.
+  // If creation failed, the result of a second attempt with the same communicators.
   muonrt_status_t again[2] = {};
   float data[2] = {};
   bool fired = false;
@@ -126,8 +126,8 @@ Created create(Over over, In in, int faulty, int64_t nth) {
   return out;
 }
 
-/// Fails one allocation in each run, and checks the results.
-/// @param stride  The distance between the allocations that fail.
+/// Makes one allocation fail in each run, and checks the results.
+/// @param stride  Difference between the numbers of the allocations that fail in consecutive runs.
 void check(Over over, In in, int64_t stride) {
   const float stepped = create(over, in, 0, -1).data[0];
   for (int faulty = 0; faulty < 2; ++faulty) {
@@ -191,8 +191,8 @@ TEST_CASE("out of memory: other collectives fail on every rank or on none, and n
 
 namespace {
 
-/// Duplicates a table of functions and counts the calls. The allocations of these functions never
-/// fail, because they belong to the caller.
+/// Transport functions that count the duplicates. Their own allocations never fail, because they
+/// are the caller's.
 std::atomic<int> duplicates;
 muonrt_status_t counted_duplicate(void* state, muonrt_transport_t* out, int64_t timeout_ms,
                                   char* message, int64_t capacity) {
@@ -224,7 +224,7 @@ TEST_CASE("out of memory: the state of callbacks is destroyed once", "[unit][abi
       if (comm) status[1] = trainer.create(comm, &portable.options);
     });
     trainer.destroy();
-    if (!comm) {  // the state still belongs to the caller
+    if (!comm) {  // without a communicator, the caller still owns the state
       CHECK((status[0] == MUONRT_ERROR_OUT_OF_MEMORY && destroyed == 0));
       table.destroy(table.state);
     }
@@ -293,10 +293,10 @@ struct FolderRendezvousCase {
   }
 };
 
-/// Checks a rendezvous in which an allocation of rank `faulty` fails. The rank must retry, or
-/// return the error and free everything. The other rank must receive the error or be already
-/// connected. No rank may wait until the timeout.
-/// @param rendezvous  connects a rank in the n-th rendezvous.
+/// Checks a rendezvous in which an allocation of rank `faulty` fails. This rank must retry, or
+/// return the error and free everything. The other rank must receive the error, unless it is
+/// already connected. No rank may wait until the timeout.
+/// @param rendezvous  Connects a rank in the n-th rendezvous.
 template <class Rendezvous>
 void check_rendezvous(int64_t stride, const Rendezvous& rendezvous) {
   for (int faulty = 0; faulty < 2; ++faulty) {

@@ -1,4 +1,4 @@
-// Tests allocations that fail while checkpoints are saved and loaded, through the C ABI.
+// Tests failed allocations during the saving and loading of checkpoints, through the C ABI.
 
 #include <algorithm>
 #include <array>
@@ -56,7 +56,7 @@ class World {
       return muonrt_optimizer_save(trainers_[rank].optimizer, path_.c_str(), &options_);
     });
   }
-  /// Does the work while allocation `nth` of rank `faulty` fails. Returns whether the rank made
+  /// Runs the work while allocation `nth` of rank `faulty` fails. Returns whether the rank reached
   /// this allocation.
   bool run(int faulty, int64_t nth) {
     return support::refused(ranks_, faulty, nth, [&](int rank) {
@@ -118,7 +118,8 @@ class World {
   OneMatrix trainers_[2];
 };
 
-/// Checks that the folder holds the old or the new checkpoint, and that the next save succeeds.
+/// Checks that the folder contains either the old or the new checkpoint, and that the next save
+/// succeeds.
 void check_saved(World& world, const Values& old, const Values& fresh) {
   CHECK(world.all_have(fresh));
   if (world.status[0] != MUONRT_OK) {
@@ -130,8 +131,8 @@ void check_saved(World& world, const Values& old, const Values& fresh) {
   CHECK(world.saved() == fresh);
 }
 
-/// Checks that nothing has changed or that the optimizer is unusable, and that the next load
-/// succeeds.
+/// Checks that nothing has changed, or that the optimizer is unusable. Then checks that the next
+/// load succeeds.
 void check_loaded(World& world, const Values& old, const Values& fresh) {
   if (world.status[0] != MUONRT_OK) {
     if (world.messages[0].find("partly written") == std::string::npos) CHECK(world.all_have(fresh));
@@ -145,8 +146,8 @@ void check_loaded(World& world, const Values& old, const Values& fresh) {
   CHECK(world.all_have(old));
 }
 
-/// Fails one allocation in each run, and checks the result.
-/// @param stride  The distance between the allocations that fail.
+/// Makes one allocation fail in each run, and checks the result.
+/// @param stride  Difference between the numbers of the allocations that fail in consecutive runs.
 void check(Work work, int64_t stride) {
   for (const auto& [ranks, faulty] : {std::pair{1, 0}, {2, 0}, {2, 1}}) {
     int64_t failed = 0;

@@ -13,8 +13,8 @@ namespace {
 
 constexpr int kWorld = 4;
 
-/// The arguments for two matrices and a vector whose rows are sharded over four ranks, with buffers
-/// if needed.
+/// The arguments for two matrices and a vector that are sharded by rows over four ranks. Buffers
+/// are optional.
 struct Trainer {
   std::vector<muonrt_group_t> groups = {muonrt::muon_group(), muonrt::adamw_group()};
   std::vector<muonrt_param_t> params;
@@ -82,7 +82,7 @@ TEST_CASE("plan: a plan without ranks is that of the optimizer on every rank", "
           out.memory = optimizer.memory();
           live.emplace(optimizer.get());
         }
-        // The plan outlives the optimizer.
+        // The plan must remain valid after the optimizer is destroyed.
         out.json = live->describe(MUONRT_FORMAT_JSON);
         out.text = live->describe();
         out.total = live->rank(rank).total_bytes;
@@ -138,7 +138,8 @@ TEST_CASE("plan: the summary adds up over the ranks", "[unit][api]") {
   const muonrt_plan_summary_t s = plan.summary();
   CHECK((s.world == kWorld && s.params == 3 && s.muon_params == 2 && s.matrices == 2));
   CHECK((s.elements == 64 * 32 + 40 * 24 + 10 && s.muon_elements == 64 * 32 + 40 * 24));
-  // Three of the four shards of each matrix are sent to the owner and back, in bf16.
+  // Three of the four shards of each matrix are sent to the owner in bf16, and their updates are
+  // sent back.
   CHECK(s.moved_bytes == 2 * 2 * (64 * 32 + 40 * 24) * 3 / 4);
   int64_t matrices = 0, sent = 0, received = 0, most = 0;
   double busiest = 0;
@@ -155,11 +156,11 @@ TEST_CASE("plan: the summary adds up over the ranks", "[unit][api]") {
   CHECK((busiest == s.makespan && s.lower_bound > 0 && s.lower_bound <= s.makespan));
   CHECK(plan.rank(s.largest_rank).total_bytes == most);
   auto options = muonrt::options();
-  options.device = MUONRT_DEVICE_CUDA;  // planning for CUDA needs no GPU
+  options.device = MUONRT_DEVICE_CUDA;  // a plan for CUDA needs no GPU
   const int64_t gpu_bytes = Trainer().plan(options).rank(0).scratch_bytes;
   options.device = MUONRT_DEVICE_HOST;
   auto tuning = muonrt::tuning_options();
-  tuning.iteration_dtype = MUONRT_DTYPE_F32;  // not the default of every processor
+  tuning.iteration_dtype = MUONRT_DTYPE_F32;  // the default depends on the processor
   options.tuning = &tuning;
   CHECK(Trainer().plan(options).rank(0).scratch_bytes > gpu_bytes);
 }

@@ -94,7 +94,8 @@ TEST_CASE("plan time: a profile is a text, and each of its numbers counts", "[un
   CHECK(planned.time(host_json()).step_seconds == time.step_seconds);
   CHECK((time.fits == 1 && time.device_bytes == 12884901888));
   CHECK(planned.time(replaced(host_json(), "12884901888", "1000")).fits == 0);
-  // The products of 32 x 64 matrices use the first row of the table: 34 and 31 GFLOP/s.
+  // For the products of 32 x 64 matrices, the model uses the first row of the table: 34 and 31
+  // GFLOP/s.
   const std::string twice = replaced(replaced(host_json(), "34e9", "68e9"), "31e9", "62e9");
   CHECK(planned.time(twice).products_seconds == Approx(time.products_seconds / 2));
 }

@@ -26,9 +26,9 @@ double shared(int64_t layer, int64_t key) {
 
 using Factor = std::function<double(int64_t layer, int64_t row)>;
 struct Weight {
-  const char* before;  // the name up to the layer number
+  const char* before;  // the part of the name before the layer number
   const char* after;
-  int64_t rows;  // 0 for a vector
+  int64_t rows;  // 0 means a vector
   Factor factor;
 };
 struct Model {
@@ -109,7 +109,7 @@ std::vector<Model> models() {
       {"Phi-3", settings(2, 3), {{"model.layers.", ".self_attn.qkv_proj.weight", 24, kBlocks}}}};
 }
 
-/// The parameters of a model, which a test adds by name, and an optimizer for them.
+/// The parameters of a model, which a test adds one by one, and an optimizer for them.
 struct Trainer {
   std::vector<std::string> names;
   std::vector<std::array<int64_t, 2>> shapes;
@@ -210,7 +210,7 @@ TEST_CASE("qk-clip by name: a name that does not determine the rows is an error 
       for (const char* word : row.words) CHECK_THAT(error.what(), Catch::Contains(word));
     }
   }
-  // If the settings give the kind, only the layer is read from the name.
+  // If `kind` is set, only the layer is read from the name.
   Trainer t;
   t.add("blocks.7.key", 6);
   CHECK(t.create(by_layer).qk_layers() == std::vector<std::pair<int32_t, int32_t>>{{7, 4}});

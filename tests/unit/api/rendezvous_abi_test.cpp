@@ -8,7 +8,8 @@
 
 namespace {
 
-/// Connects ranks that are threads and checks an allgather. Returns the errors of all ranks.
+/// Runs the ranks as threads, connects them and checks an allgather. Returns the errors of all
+/// ranks.
 std::string gather_errors(int size,
                           const std::function<muonrt_status_t(muonrt_comm_t**, int)>& make) {
   return transport_test::text_of(transport_test::on_ranks(size, [&](int rank) {
@@ -28,7 +29,7 @@ std::string gather_errors(int size,
 }  // namespace
 
 TEST_CASE("rendezvous abi: ranks connect over TCP and in a folder", "[unit][comm][rendezvous]") {
-  // This is not the first address of the interface.
+  // An address other than the first one of the interface.
   const std::string address = "127.0.0.9:" + std::to_string(loopback::free_port());
   const std::string secret = "this run's secret";
   CHECK(gather_errors(3, [&](muonrt_comm_t** comm, int rank) {

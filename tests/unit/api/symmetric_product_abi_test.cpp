@@ -48,7 +48,7 @@ TEST_CASE("symmetric product: equals float64, is exactly symmetric, and keeps ot
         for (int64_t i = 0; i < 2; ++i) compare(c, 1.0, a.get(i), 0.0, d.get(i), i);
         REQUIRE(with.product(c.view(), -2.5, a.view(), 0.75, &d.view()) == MUONRT_OK);
         for (int64_t i = 0; i < 2; ++i) compare(c, -2.5, a.get(i), 0.75, d.get(i), i);
-        // The result may replace D, even if D is also the operand: b D + c D^2.
+        // The output may be D, even if D is also the operand A, as in b D + c D^2.
         Tensor into = d;
         REQUIRE(with.product(into.view(), -2.5, a.view(), 0.75, &into.view()) == MUONRT_OK);
         for (int64_t i = 0; i < 2; ++i) CHECK(same(into.get(i), c.get(i)));

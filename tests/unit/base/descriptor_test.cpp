@@ -65,8 +65,8 @@ TEST_CASE("descriptor: if open fails, it is empty and errno is kept", "[unit][ba
   CHECK(reason == ENOENT);
 }
 
-// While ranks connect, rank 0 may fork a worker. If rank 0 dies, the other ranks must detect it
-// immediately.
+// Rank 0 may fork a worker process while ranks connect. If rank 0 then dies, the other ranks must
+// detect it immediately, although the worker still runs.
 TEST_CASE("descriptor: a connection ends with its process even if a child still runs",
           "[unit][base]") {
   int ends[2], worker[2];
@@ -78,7 +78,7 @@ TEST_CASE("descriptor: a connection ends with its process even if a child still 
     const Descriptor connection([&] { return ends[1]; });
     if (fork() == 0) {
       char byte;
-      while (read(worker[0], &byte, 1) > 0) continue;  // waits until the test ends
+      while (read(worker[0], &byte, 1) > 0) continue;  // blocks until the test ends
       _exit(0);
     }
     return 0;  // exits without destructors, like a process that is killed

@@ -28,7 +28,7 @@ TEST_CASE("f16: narrowing rounds to nearest, ties to even", "[unit][base]") {
   const float inf = std::numeric_limits<float>::infinity();
   for (uint16_t bits = 0; bits < 0x7c00; ++bits) {
     const double low = reference::half_value(bits);
-    // 65536 takes the place of infinity as the next value.
+    // The value after the largest f16 value is treated as 65536 instead of infinity.
     const double high = bits + 1 == 0x7c00 ? 65536.0 : reference::half_value(bits + 1);
     const auto middle = static_cast<float>((low + high) / 2);
     REQUIRE(static_cast<double>(middle) == (low + high) / 2);

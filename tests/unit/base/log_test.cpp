@@ -1,5 +1,5 @@
-// Tests the log of the process: levels, replaced functions, threads, forked children, and which
-// events are logged.
+// Tests the log of the process: levels, replacing the log function, threads, forked children, and
+// which events are logged.
 
 #include "base/log.hpp"
 
@@ -39,7 +39,7 @@ class LogLines {
   }
   ~LogLines() { muonrt_set_log(nullptr, nullptr, MUONRT_LOG_OFF); }
 
-  /// Ends the collection and returns the lines.
+  /// Stops collecting and returns the lines.
   const std::vector<std::string>& lines() {
     muonrt_set_log(nullptr, nullptr, MUONRT_LOG_OFF);
     return lines_;
@@ -56,7 +56,7 @@ class LogLines {
   }
 
  private:
-  std::vector<std::string> lines_;  // the library calls the function in only one thread at a time
+  std::vector<std::string> lines_;  // the library never calls the function in two threads at once
 };
 
 void log_text(LogLevel level, const char* text) {
@@ -128,7 +128,7 @@ TEST_CASE("log: after a function is replaced it is not running and not called",
     REQUIRE(muonrt_set_log(
                 [](void* state, enum muonrt_log_level, const char*) {
                   auto& r = *static_cast<Receiver*>(state);
-                  // The call comes too late, or overlaps with another call.
+                  // Counts calls after the function was replaced, and calls that overlap.
                   if (!r.alive || r.inside.exchange(true)) ++r.wrong;
                   ++r.calls;
                   std::this_thread::yield();
@@ -151,7 +151,7 @@ TEST_CASE("log: a forked child logs nothing until it sets a function", "[unit][b
   static int calls;
   calls = 0;
   std::atomic<bool> holds{false}, ends{false};
-  // During the fork another thread is inside the function.
+  // Another thread is inside the log function during the fork.
   set_log(
       [&](LogLevel, const char*) {
         ++calls;

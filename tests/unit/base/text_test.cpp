@@ -17,7 +17,7 @@ TEST_CASE("text: shorten_names shortens only long quotations", "[unit][base]") {
   std::string umlauts = "x";
   for (int i = 0; i < 150; ++i) umlauts += "\xc3\xa4";
   const std::string got = shorten_names("'" + umlauts + "'");
-  CHECK(got == "'" + umlauts.substr(0, 99) + "...' (301 bytes)");  // only whole characters are kept
+  CHECK(got == "'" + umlauts.substr(0, 99) + "...' (301 bytes)");  // no character is cut
 }
 
 TEST_CASE("text: a pointer is formatted as an address, not as a bool", "[unit][base]") {

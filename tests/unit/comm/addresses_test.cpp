@@ -33,13 +33,13 @@ std::vector<SocketAddress> list(const std::vector<std::string>& of) {
 
 TEST_CASE("addresses: rank 0 listens at the addresses of its interface to which ranks connect",
           "[unit][comm][rendezvous]") {
-  // Every address of the loopback network belongs to that interface.
+  // Every address of the loopback network belongs to the interface lo.
   CHECK(texts(addresses_on("lo", list({"127.0.0.9:80"}))) == "127.0.0.9:80 ");
   CHECK(texts(addresses_on("lo", list({"198.51.100.7:80", "127.0.0.9:80", "127.0.0.8:80"}))) ==
         "127.0.0.9:80 127.0.0.8:80 ");
   // Tests a name that resolves to both families, and an interface that has only one.
   CHECK(texts(addresses_on("127.0.0.1", list({"[::1]:80", "127.0.0.1:80"}))) == "127.0.0.1:80 ");
-  // An address that is translated (NAT) belongs to no interface.
+  // A translated address (NAT) does not belong to any interface of the machine.
   CHECK(texts(addresses_on("127.0.0.1", list({"198.51.100.7:80"}))) == "127.0.0.1:80 ");
 }
 
@@ -90,7 +90,7 @@ TEST_CASE("addresses: a range of ports is used from its first free one, and its 
 TEST_CASE("socket: a connection to itself is detected, and frees its port at once",
           "[unit][comm][rendezvous]") {
   for (const char* host : {"127.0.0.1", "0.0.0.0"}) {
-    // The system can create such a connection if a program connects to a port of the ephemeral
+    // The system can connect a socket to itself if a program connects to a port of the ephemeral
     // range at which no process listens.
     const int port = loopback::free_port();
     const SocketAddress here = resolve(loopback::at_port(port))[0];
@@ -100,7 +100,8 @@ TEST_CASE("socket: a connection to itself is detected, and frees its port at onc
     REQUIRE(address_of(own) == peer_of(own));
     CHECK_FALSE(is_connected(own, why));
     own = Socket();
-    // The socket does not set SO_REUSEADDR, so the port must not be in TIME_WAIT.
+    // This socket does not set SO_REUSEADDR, so it can bind the port only if the port is not in
+    // TIME_WAIT.
     const Socket next([&] { return socket(AF_INET, SOCK_STREAM, 0); });
     CHECK(bind(next.fd(), here.get(), here.length()) == 0);
   }

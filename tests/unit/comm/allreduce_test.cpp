@@ -118,7 +118,7 @@ TEST_CASE("allreduce_sum: adds in rank order, with the same bits on all ranks an
 }
 
 TEST_CASE("allreduce_sum: more values than are gathered at once", "[unit][comm]") {
-  constexpr size_t kMany = 200'000;  // more than the 174,762 numbers that 3 ranks gather at a time
+  constexpr size_t kMany = 200'000;  // 3 ranks gather at most 174,762 numbers at a time
   const Values expected = sums_in_order(3, kMany);
   CHECK(over_threads(3, [&](muonrt::Comm& comm) {
           if (!same_bits(comm.allreduce_sum(values_of(comm.rank(), kMany)), expected))
@@ -127,7 +127,7 @@ TEST_CASE("allreduce_sum: more values than are gathered at once", "[unit][comm]"
 }
 
 TEST_CASE("allreduce_sum: infinities, NaN and signed zeros", "[unit][comm]") {
-  double other_nan = 0;  // a negative NaN with a payload
+  double other_nan = 0;  // becomes a negative NaN with a payload
   const uint64_t bits = 0xfff8000000001234;
   std::memcpy(&other_nan, &bits, sizeof bits);
   const std::vector<Values> values = {{kInf, kInf, -kInf, other_nan, 1, -0.0, -0.0, 1e308},
@@ -187,5 +187,5 @@ TEST_CASE("allreduce_sum: invalid arguments are reported with their names", "[un
   check_error(muonrt_comm_allreduce_sum(&value, comm.get(), &value, -1), "n is -1");
   check_error(muonrt_comm_allreduce_sum(&value, comm.get(), &value, (1 << 20) + 1),
               "n is 1048577; pass 0 to 1048576");
-  CHECK(comm.allreduce_sum({value}) == Values{1});  // the communicator can still be used
+  CHECK(comm.allreduce_sum({value}) == Values{1});  // the communicator remains usable
 }

@@ -70,7 +70,7 @@ TEST_CASE("timeout: the message names operation, rank, missing peers and the las
   REQUIRE_THAT(errors[0]->message(), Contains("#1 exchange done in"));
   REQUIRE_THAT(errors[0]->message(), Contains("(3 out 192 B, 3 in 192 B)"));
   REQUIRE_THAT(errors[0]->message(), Contains("#2 exchange failed after"));
-  // Rank 1 has a long timeout, and receives the error that rank 0 has published.
+  // Rank 1 has a long timeout, so its error is the one that rank 0 has published.
   REQUIRE(status_of(errors[1]) == Status::kTimeout);
   REQUIRE_THAT(errors[1]->message(), Contains("rank 0 reported: exchange #2 on rank 0"));
   REQUIRE((errors[1]->is_remote() && !errors[0]->is_remote()));
@@ -167,7 +167,7 @@ TEST_CASE("faults: a planted error is published, and a killed rank sends nothing
       parent.set_timeout_ms(kShort);
       int64_t one = 1, sum = 0;
       for (int k = 0; k < 3; ++k) {
-        parent.reduce_sum(&one, &sum, 1);  // this channel is not the one with the fault
+        parent.reduce_sum(&one, &sum, 1);  // the fault is on a different channel
         reached += k;
       }
       for (int k = 0; k < 2; ++k) t->reduce_sum(&one, &sum, 1);
@@ -175,7 +175,7 @@ TEST_CASE("faults: a planted error is published, and a killed rank sends nothing
         t->reduce_sum(&one, &sum, 1);
       } catch (...) {
         if (parent.rank() != 1) throw;
-        ring(parent);  // must also fail if the rank is dead
+        ring(parent);  // if the rank is killed, this must also fail
         throw;
       }
     });

@@ -15,7 +15,7 @@ using namespace transport_test;
 
 namespace {
 
-/// Runs each task at the time when it is enqueued.
+/// Runs each task immediately, inside enqueue().
 class InlineStream final : public host::HostStream {
  public:
   void enqueue(host::Task task) override { task(); }
@@ -23,7 +23,7 @@ class InlineStream final : public host::HostStream {
 
 class OtherStream final : public Stream {};
 
-/// A transport of rank 0 of two. Its operations fail to allocate memory.
+/// The transport of rank 0 in a world of two. All its operations throw OUT_OF_MEMORY.
 class FailingTransport final : public Transport {
  public:
   FailingTransport() : Transport(0, 2) {}
@@ -73,7 +73,8 @@ TEST_CASE("comm: if a transport runs out of memory, the communicator ends with C
   }));
   check(thrown_by(
       [&] { make_bootstrap(std::make_unique<FailingTransport>())->reduce_sum(&word, &word, 1); }));
-  // A failure of allgather, which saves, loads and creations use, also ends the communicator.
+  // allgather is called when optimizers are created, saved and loaded. Its failure also ends the
+  // communicator.
   HostComm gathers(std::make_unique<FailingTransport>());
   check(thrown_by([&] { gathers.allgather(&byte, &byte, 1); }));
   check(thrown_by(
@@ -108,7 +109,8 @@ TEST_CASE("host communicator: operations run in the order of its stream, and are
 
     require_none(own == 10 * (rank + 1) ? "" : "own message");
     require_none(from[0] == previous + 1 ? "" : "first exchange");
-    // With three ranks, two ranks back is the next rank.
+    // The bytes have moved two ranks on. With three ranks, the rank two before this one is the next
+    // rank.
     require_none(from[1] == next + 1 ? "" : "second exchange");
     require_none(sum[0] == 6 ? "" : "sum");
     require_none(most[0] == 2.0f ? "" : "max");

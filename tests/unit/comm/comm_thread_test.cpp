@@ -104,7 +104,7 @@ TEST_CASE("thread transport: the receiver copies messages with the function that
             }
           }
           require_none(copies == size && !elsewhere ? "" : "number of copies, or their thread");
-          // Later operations copy bytes with memcpy again.
+          // Later operations use memcpy again.
           require_none(check_allgather(t, 64, 7));
         }) == "");
   }
@@ -120,7 +120,7 @@ TEST_CASE(
     const auto mine = static_cast<size_t>(t.rank());
     const CopyMessage copy = [&](void* to, const void* from, int64_t bytes) {
       if (t.rank() == 1) throw Error(Status::kDevice, "the copy engine is on fire");
-      // If a sender has returned, its buffer may not exist any more.
+      // After a sender has returned, its buffer may have been freed.
       late += returned[*static_cast<const char*>(from) - 'a'] ? 1 : 0;
       std::memcpy(to, from, static_cast<size_t>(bytes));
     };
@@ -141,7 +141,7 @@ TEST_CASE(
     }
     returned[mine] = true;
     t.allgather(&out, in,
-                1);  // fails on the other ranks, because rank 1 has failed before
+                1);  // fails on the other ranks, because rank 1 has failed
   });
   for (const size_t rank : {size_t{0}, size_t{1}, size_t{2}}) {
     INFO("rank " << rank);

@@ -1,5 +1,5 @@
-// Tests the rendezvous in a folder to which other users may write, and in which earlier runs have
-// left files.
+// Tests the rendezvous in a folder to which other users may write, and which contains files of
+// earlier runs.
 #include <sys/stat.h>
 #include <unistd.h>
 

@@ -30,13 +30,13 @@ void connect(const Rendezvous& m, int64_t timeout_ms = kLong) {
   rendezvous_at_address(m, Deadline::in_ms(timeout_ms));
 }
 
-/// Receives a value. Returns false if the connection ends before.
+/// Receives a value. Returns false if the connection is closed first.
 template <class T>
 bool receive(const Socket& s, T& value) {
   return recv(s.fd(), &value, sizeof value, MSG_WAITALL) == static_cast<ssize_t>(sizeof value);
 }
 
-/// A connection to rank 0.
+/// A connection to rank 0 that is controlled by the test.
 struct Visitor {
   Socket socket;
   Greeting greeting{};
@@ -54,7 +54,7 @@ struct Visitor {
     claim.proof = proof_of(kSecret, greeting.nonce, claim);
     send_value(socket, claim);
   }
-  /// Returns the status and the text of the answer, or "" if the connection ends.
+  /// Returns the status and the text of the answer, or "" if rank 0 closes the connection.
   std::string answer() {
     Answer answer{};
     if (!receive(socket, answer)) return "";
@@ -62,7 +62,8 @@ struct Visitor {
   }
 };
 
-/// Runs rank 0 of `size` ranks and `function` with its port. Returns the error of rank 0, if any.
+/// Runs rank 0 of `size` ranks, and calls `function` with the port of rank 0. Returns the error of
+/// rank 0, if any.
 std::optional<Error> while_rank_0_waits(int size, const std::function<void(int)>& function) {
   const int port = loopback::free_port();
   std::optional<Error> outcome;
@@ -128,7 +129,7 @@ TEST_CASE("rendezvous: a server that is not muonrt, or does not know the secret,
   CHECK(is_error(against(std::string(64, 'x'), false), Status::kComm, "not muonrt"));
   const std::string greeting(bytes_of(Greeting()));
   CHECK(is_error(against(greeting, true), Status::kComm, "different secrets"));
-  // The next attempt gets no answer and ends at the deadline.
+  // The next attempt gets no answer, so the rank returns after its timeout.
   CHECK(is_error(against(greeting, false, 1000), Status::kTimeout,
                  "1 times without an answer (last: the connection was closed)"));
 }
@@ -140,7 +141,7 @@ TEST_CASE("rendezvous: a proof is valid for one secret, one claim and one greeti
   Claim claim{.rank = 1, .size = 3, .version = 100, .nonce = fresh_nonce()};
   const Digest proof = proof_of("secret", greeted, claim);
   CHECK(proof == proof_of("secret", greeted, claim));
-  // HMAC pads keys with zeros.
+  // HMAC pads keys with zeros, so keys that differ only in final zeros could give equal proofs.
   const std::string zeros(70, '\0');
   for (const std::string& other :
        {std::string("Secret"), "secret" + zeros.substr(0, 1), "secret" + zeros})
@@ -178,7 +179,7 @@ TEST_CASE(
   };
   CHECK(is_error(error_at(loopback::at_port(loopback::free_port()), 100), Status::kTimeout,
                  "found no rank 0"));
-  const std::string name(70, 'n');  // longer than a name may be, so that no name server is queried
+  const std::string name(70, 'n');  // longer than names can be, so no name server is queried
   CHECK(is_error(error_at(name + ":1234", 100), Status::kTimeout,
                  cat("host '", name, "' cannot be resolved")));
   for (const char* wrong :
@@ -224,7 +225,7 @@ TEST_CASE("rendezvous: accepts more ranks at once than unauthenticated connectio
   constexpr int kSize = 300;
   int greeted = 0, accepted = 0;
   const auto outcome = while_rank_0_waits(kSize, [&](int port) {
-    // All ranks are connected before the first rank sends its claim.
+    // All ranks connect before the first rank sends its claim.
     std::vector<Visitor> ranks;
     for (int r = 1; r < kSize; ++r) ranks.emplace_back(port);
     for (Visitor& v : ranks) greeted += v.greeted();
@@ -289,7 +290,7 @@ TEST_CASE("rendezvous: if rank 0 may not open enough files, late ranks get the e
     const rlimit few{static_cast<rlim_t>(next.fd() + 12), static_cast<rlim_t>(next.fd() + 12)};
     setrlimit(RLIMIT_NOFILE, &few);
     try {
-      // Runs without the check of the limit.
+      // Skips the check of the limit on open files.
       accept_all_ranks(config(port, 0, kSize), listen_at(resolve(loopback::at_port(port))),
                        Deadline::in_ms(kLong));
     } catch (const Error& e) {

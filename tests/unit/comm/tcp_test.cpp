@@ -1,5 +1,6 @@
-// Tests ranks over TCP: frames that no rank of muonrt sends, a blocked port, and many ranks. The
-// simulation tests flow control, changed bits, lost connections and connections without a proof.
+// Tests ranks over TCP: invalid frames, a blocked port, and many ranks. The tests in
+// tests/simulation cover flow control, changed bits, lost connections and connections without a
+// proof.
 #include <sys/ioctl.h>
 
 #include <array>
@@ -24,7 +25,7 @@ using support::refusal;
 
 namespace {
 
-constexpr uint64_t kChannel = 1;  // of a transport that is not a duplicate
+constexpr uint64_t kChannel = 1;  // the channel of a transport that is not a duplicate
 
 /// Returns the peak of this process's virtual memory in KiB.
 int64_t peak_memory() {
@@ -54,8 +55,8 @@ Hostile frame_of(const char* name, FrameKind kind, int from, int to, const std::
           content};
 }
 
-/// Frames that `from` sends to `to`, the only other rank. `to` expects a message of 16 bytes. Each
-/// frame differs from a valid frame in one field.
+/// Returns frames from `from` to `to` in a world of two ranks, in which `to` expects a message of
+/// 16 bytes. Each frame differs from a valid frame in one field.
 std::vector<Hostile> hostile_frames(int from, int to) {
   const auto frame = [&](const char* name, FrameKind kind, const std::string& content) {
     return frame_of(name, kind, from, to, content);
@@ -97,7 +98,7 @@ std::vector<Hostile> hostile_frames(int from, int to) {
 }
 
 void send_frame(const Socket& socket, Hostile frame) {
-  // The checksum covers the actual content, even if the size in the header is wrong.
+  // The checksum is correct for the actual content, even if the size in the header is wrong.
   frame.head.magic = kFrameMagic;
   frame.head.content_sum = crc32c(frame.content.data(), frame.content.size());
   frame.head.head_sum = head_sum(frame.head);
@@ -107,7 +108,8 @@ void send_frame(const Socket& socket, Hostile frame) {
   shutdown(socket.fd(), SHUT_WR);
 }
 
-/// The transport of rank `me` of two, and the end of the other rank, which the test plays.
+/// Returns the transport of rank `me` in a world of two, and the other end of its connection, which
+/// the test controls.
 std::pair<std::unique_ptr<Transport>, Socket> one_of_two(int me) {
   auto ranks = tcp_connections(2);
   Socket other = std::move(ranks[static_cast<size_t>(1 - me)].sockets[static_cast<size_t>(me)]);
@@ -169,12 +171,12 @@ TEST_CASE("tcp: a message is sent when its receiver expects it, and an abort end
     const auto begin = Deadline::Clock::now();
     std::thread beside([&, t = transport.get()] {
       std::this_thread::sleep_for(std::chrono::milliseconds(200));
-      t->abort(Status::kAborted, "enough");  // also while a part of the message is written
+      t->abort(Status::kAborted, "enough");  // if granted, part of it is written
     });
     const auto error = error_of([&, t = transport.get()] { t->exchange({&send, 1}, {}); });
     beside.join();
     CHECK(seconds_since(begin) < 5);
-    // The other end has closed its direction, which ends the exchange, too.
+    // The other end has closed its direction of the connection, which also ends the exchange.
     CHECK((error && (granted || error->status() == Status::kAborted)));
     int arrived = 0;
     ioctl(other.fd(), FIONREAD, &arrived);
@@ -198,7 +200,7 @@ TEST_CASE("tcp: operations after the first ones do not allocate", "[unit][tcp]")
         if (r == 1) mine.exchange({}, {&receive, 1});
         mine.allgather(data.data(), all.data(), bytes);
       }
-      // From now on, allocations that the service thread of rank 0 makes fail.
+      // From now on, all allocations of the service thread of rank 0 fail.
       if (turn == 0 && r == 0) refusal.begin_drought();
       mine.allgather(data.data(), all.data(), 1);
       if (turn == 0) {
@@ -232,7 +234,7 @@ TEST_CASE("tcp: a connection between ranks that is blocked is an error with both
 
 namespace {
 
-/// All ranks gather and exchange with their neighbours, and count the open files.
+/// Makes all ranks gather, and exchange with their neighbors, and checks the number of open files.
 void check_many(int size) {
   const int64_t before = open_files();
   auto ranks = over_tcp(size);
@@ -249,7 +251,8 @@ void check_many(int size) {
   CHECK(text_of(errors) == "");
   int rounds = 0;
   while (1 << rounds < size) ++rounds;
-  // Each rank has a listener, an eventfd, the connection to rank 0, and two for each round.
+  // Each rank has a listener, an eventfd, the connection to rank 0, and two connections for each
+  // round.
   CHECK(most - before <= size * (2 * rounds + 4));
 }
 

@@ -1,4 +1,5 @@
-// Runs the scripts that every transport must pass. mpi/comm_test.cpp runs them under mpirun.
+// Runs the scripts that every transport must pass. mpi/comm_test.cpp runs the same scripts under
+// mpirun.
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <functional>
@@ -35,7 +36,7 @@ Transports over_threads(int size, const ThreadFaults& faults = {}) {
 
 std::atomic<int> destroyed = 0;
 
-/// Returns transports over tables of functions.
+/// Returns transports that call the functions of a table (muonrt_transport_t).
 /// @param change  Removes optional functions from the tables.
 Transports over_tables(int size, const std::function<void(muonrt_transport_t&)>& change) {
   Transports out;

@@ -1,4 +1,4 @@
-// Tests descriptions of matrix products by reading them back from cuBLASLt itself. This needs no
+// Tests the descriptors of matrix products by reading them back from cuBLASLt. The tests need no
 // GPU.
 
 #include <dlfcn.h>
@@ -14,9 +14,9 @@ using namespace muonrt::cuda;
 
 namespace {
 
-/// Loads the real library: a copy that the process has already loaded, or one from the loader's
-/// path or the toolkit's folder. Returns null if there is none. To run these tests with a different
-/// major version than the build's, preload it: LD_PRELOAD=.../libcublasLt.so.12.
+/// Loads cuBLASLt: a copy that the process has already loaded, or one from the loader's search path
+/// or the folder of the CUDA toolkit. Returns null if there is none. To run these tests with a
+/// major version other than that of the build, preload it: LD_PRELOAD=.../libcublasLt.so.12.
 void* library() {
   for (const char* name : {"libcublasLt.so.13", "libcublasLt.so.12"})
     if (void* const found = dlopen(name, RTLD_LAZY | RTLD_NOLOAD)) return found;

@@ -1,5 +1,5 @@
-// Tests a machine without a GPU: settings, optimizers and communicators for GPUs are rejected with
-// an error that names them.
+// Tests a machine without a GPU: settings, optimizers and communicators for GPUs are rejected, and
+// the error names the reason.
 
 #include <catch2/catch.hpp>
 #include <string>
@@ -53,7 +53,7 @@ class Filling final : public ForwardingComm {
 }  // namespace
 
 TEST_CASE("no GPU: creating a CUDA optimizer returns NOT_SUPPORTED", "[unit][cuda]") {
-  if (cuda_device_count() > 0) return;  // the tests gpu.* cover machines with a GPU
+  if (cuda_device_count() > 0) return;  // the tests gpu.* run on machines with a GPU
   for (const int32_t index : {0, 1, -1}) {
     const auto [status, message] =
         create(MUONRT_DEVICE_CUDA, [&](auto& options, auto&) { options.device_index = index; });

@@ -105,11 +105,11 @@ TEST_CASE("host device: its threads block all signals except faults", "[unit][ho
 
 namespace {
 
-// The following cases test that results do not depend on the floating-point environment and the
-// locale of the program that embeds muonrt, and that no call changes them.
+// The following cases test that results do not depend on the caller's floating-point environment
+// and locale, and that no call changes these.
 constexpr int64_t kRows = 24, kCols = 40;
 
-// Returns values with many denormal products, which flush-to-zero would change.
+// Returns values with many subnormal products, which flush-to-zero would change.
 std::vector<float> filled(int64_t salt, float scale) {
   std::vector<float> out(kRows * kCols);
   for (size_t i = 0; i < out.size(); ++i) {
@@ -196,7 +196,7 @@ TEST_CASE("environment: a caller's rounding and flushing change no bit and are r
           "[unit][abi]") {
   const Inputs inputs;
   const Result plain = run(inputs);
-  // Without denormals this test would have no effect.
+  // Without subnormal values this test could not fail.
   CHECK(std::any_of(plain.momentum.begin(), plain.momentum.end(),
                     [](float m) { return std::fpclassify(m) == FP_SUBNORMAL; }));
   const std::function<void()> settings[] = {
@@ -219,8 +219,7 @@ TEST_CASE("environment: a caller's rounding and flushing change no bit and are r
 TEST_CASE("environment: a caller's locale changes no text and is restored", "[unit][abi]") {
   const Inputs inputs;
   const Result plain = run(inputs);
-  /// A locale with decimal commas and grouped digits, which does not depend on the locales of the
-  /// machine.
+  /// A locale with decimal commas and grouped digits, which is available on every machine.
   struct Comma : std::numpunct<char> {
     char do_decimal_point() const override { return ','; }
     char do_thousands_sep() const override { return '.'; }
@@ -320,7 +319,7 @@ TEST_CASE("thread pool: fewer than 1 thread is rejected", "[unit][threads]") {
 
 namespace {
 
-/// Returns whether this thread rounds to nearest and keeps denormals.
+/// Returns whether this thread rounds to nearest and keeps subnormal values.
 bool has_default_environment() {
   const volatile float smallest = 0x1p-126f;
   const volatile float denormal = smallest * 0.5f;
@@ -352,7 +351,7 @@ TEST_CASE("environment: pool threads and stream tasks do not inherit it from the
   CHECK(plain == 3);
   pool.parallel_for(kThreads, [&](int64_t, int) {
     if (has_default_environment()) ++plain;
-    ++arrived;  // each thread runs exactly one index, because it waits for the others
+    ++arrived;  // each thread waits for the others here, so it runs exactly one index
     const Deadline deadline = Deadline::in_ms(60000);
     while (arrived < kThreads && !deadline.passed()) std::this_thread::yield();
   });

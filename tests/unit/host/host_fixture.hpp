@@ -18,7 +18,7 @@ namespace host_test {
 using test_support::bits_at;
 using test_support::value_at;
 
-/// Blocks the tasks that call `pass` until `open` is called.
+/// Blocks tasks in pass() until open() is called.
 class Gate {
  public:
   void open() {
@@ -39,7 +39,7 @@ class Gate {
   bool open_ = false;
 };
 
-/// A device with one stream. `finish` waits for the enqueued work and throws its first error.
+/// A device with one stream. finish() waits for the enqueued work and throws its first error.
 struct OnHost {
   explicit OnHost(int threads = 1, muonrt::StreamKind kind = muonrt::StreamKind::kCompute)
       : device(muonrt::host::make_host_device({.threads = threads, .portable_gemm = false})),

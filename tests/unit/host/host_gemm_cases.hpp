@@ -53,7 +53,7 @@ class RedZoned {
   unsigned char* data_;
 };
 
-/// A matrix whose padding columns and surroundings are NaN.
+/// A matrix whose padding columns and red zones are NaN.
 class Matrix {
  public:
   Matrix(DType dtype, int64_t rows, int64_t cols, int64_t ld, int64_t offset_elements = 0)
@@ -142,8 +142,8 @@ inline void fill_symmetric(Matrix& m, uint32_t seed) {
   }
 }
 
-/// Wraps a kernel without using the kernel's native bf16 products, and counts the panels that the
-/// kernel creates.
+/// Wraps a kernel but does not use its native bf16 products, and counts the panels that it
+/// creates.
 class Widened final : public TileKernel {
  public:
   explicit Widened(const TileKernel& kernel) : kernel_(kernel) {}
@@ -178,8 +178,8 @@ inline std::vector<const TileKernel*> kernels() {
   return list;
 }
 
-/// Computes `args` with a separate workspace. Returns false if the kernel wrote outside of the
-/// workspace.
+/// Computes the product `args` with its own workspace. Returns false if the kernel wrote outside of
+/// the workspace.
 inline bool multiply(const TileKernel& kernel, const GemmArgs& args, int threads = 1,
                      int64_t scratch_offset = 0, int64_t packed = GemmScratch::kPackedBytes) {
   ThreadPool pool(threads);
@@ -191,7 +191,7 @@ inline bool multiply(const TileKernel& kernel, const GemmArgs& args, int threads
   return memory.red_zones_untouched();
 }
 
-/// Returns the values of a matrix in float64, or their magnitudes.
+/// Returns the values of a matrix in float64, or their absolute values.
 inline reference::Matrix exact(Matrix& m, bool magnitudes) {
   reference::Matrix out(m.rows(), m.cols());
   for (int64_t i = 0; i < m.rows(); ++i)
@@ -202,8 +202,8 @@ inline reference::Matrix exact(Matrix& m, bool magnitudes) {
 
 /// Returns the number of elements of C that are NaN, or that differ from alpha A op(B) + beta D +
 /// gamma I by more than the rounding error of the sum.
-/// @param args  only the factors and flags are used.
-/// @param d     null if the product has no D.
+/// @param args  The product. Only its factors and flags are used.
+/// @param d     The matrix D, or null if the product has no D.
 inline int64_t count_wrong(const GemmArgs& args, Matrix& a, Matrix& b, Matrix* d, Matrix& c) {
   const auto product = [&](bool magnitudes) {
     const reference::Matrix right = exact(b, magnitudes);
@@ -213,8 +213,8 @@ inline int64_t count_wrong(const GemmArgs& args, Matrix& a, Matrix& b, Matrix* d
   const reference::Matrix sums = product(false), sizes = product(true);
   const DType dtype = args.c.dtype;
   const double alpha = args.alpha, beta = args.beta, gamma = args.gamma;
-  // The allowed error includes half the smallest f16 value, and denormals, which the bf16
-  // instructions of x86 flush to zero.
+  // The tolerance includes half the smallest f16 value, and for other dtypes subnormal values,
+  // because the bf16 instructions of x86 flush them to zero.
   const double least = dtype == DType::kF16 ? 0x1p-25 : 0x1p-100;
   int64_t wrong = 0;
   for (int64_t i = 0; i < c.rows(); ++i) {

@@ -29,8 +29,8 @@ struct Factors {
 };
 
 /// Computes one product of the given sizes and dtypes, and returns the number of wrong elements of
-/// C. A symmetric product is A A^T. In this case the lower half of D is NaN, because it must not be
-/// read.
+/// C. A symmetric product is A A^T. For a symmetric product, the lower half of D is NaN, because it
+/// must not be read.
 int64_t wrong_elements(const TileKernel& kernel, Size s, DType in, DType out, bool transpose_b,
                        const Factors& f, bool symmetric = false) {
   Matrix a(in, s.m, s.k), c(out, s.m, s.n), d(out, s.m, s.n), given(out, s.m, s.n);
@@ -159,7 +159,7 @@ constexpr Case kCases[] = {{1, 77, 77, false, false},    {33, 64, 131, true, fal
                            {270, 270, 36, true, true},   {16, 16, 2100, true, true},
                            {530, 1030, 6, false, false}, {10, 270, 270, false, false}};
 
-/// Returns the result of one case. The values of the operands do not depend on the variant.
+/// Returns the result of one case. The operands have the same values in all variants.
 Matrix result(const TileKernel& kernel, const Case& s, DType dtype, const Variant& v) {
   const auto matrix = [&](int64_t rows, int64_t cols) {
     return std::make_unique<Matrix>(dtype, rows, cols, muonrt::host_ld(cols) + v.widening,
@@ -211,7 +211,8 @@ TEST_CASE("host gemm: earlier products with the same scratch change no bit", "[u
     DType dtype;
     bool transpose_b, symmetric;
   };
-  // Each shape differs slightly from an earlier one, so that a wrong cache key would be detected.
+  // Each shape differs slightly from an earlier one, so the test detects a cache key that omits a
+  // size.
   const Shape shapes[] = {
       {140, 140, 140, 0, DType::kF32, false, false}, {140, 140, 140, 0, DType::kF32, true, false},
       {140, 140, 140, 0, DType::kF32, true, true},   {140, 140, 140, 8, DType::kF32, true, false},

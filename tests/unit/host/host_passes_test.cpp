@@ -16,7 +16,7 @@ namespace {
 constexpr int64_t kN = 131;  // not a multiple of any vector length
 
 /// Requires that body(isa, cut) returns the same bits for every instruction set of this machine and
-/// every cut of n elements in two. The tests in tests/ops check the values.
+/// for every division of n elements into two parts. The tests in tests/ops check the values.
 template <class Body>
 void same_for_every_isa_and_cut(const Body& body) {
   const auto expected = body(Isa::kBaseline, 0);
@@ -29,7 +29,7 @@ void same_for_every_isa_and_cut(const Body& body) {
   }
 }
 
-/// Returns the beginning and the length of both parts of a cut.
+/// Returns the start and the length of both parts.
 std::array<std::pair<int64_t, int64_t>, 2> parts(int64_t cut) {
   return {{{0, cut}, {cut, kN - cut}}};
 }
@@ -141,8 +141,8 @@ TEST_CASE("host passes: a value that is not finite is detected at every index", 
         REQUIRE(scan() != 0);
         REQUIRE_FALSE(std::isfinite(f32(y[i])));
       }
-      // Both values are finite in f32, but bf16 rounds the first one to infinity, and the second
-      // one to the largest bf16 value.
+      // Both values are finite in f32. In bf16 the first value rounds to infinity, and the second
+      // value rounds to the largest bf16 value.
       x[i] = largest;
       REQUIRE(cast() != 0);
       REQUIRE(scan() == 0);
@@ -166,8 +166,8 @@ TEST_CASE("host passes: a norm's bits do not depend on instruction sets or align
       largest = std::max(largest, std::abs(static_cast<double>(x)));
     }
     const float expected = run_pass<SquaresPass<float>>(Isa::kBaseline, row.data(), n, 1.0f, 1.0f);
-    // The bound counts 8 terms in a chain, 8 halvings, at most 2 levels of blocks, and the square
-    // itself.
+    // The bound counts one rounding for each of the 8 terms in a chain, the 8 halvings, at most 2
+    // levels of blocks, and the square itself.
     REQUIRE(std::abs(expected - exact) <= 19 * 0x1p-24 * exact);
     for (const Isa isa : {Isa::kBaseline, Isa::kAvx2, Isa::kAvx512}) {
       if (isa > best_isa()) continue;

@@ -50,7 +50,8 @@ TEST_CASE(
   for (const StreamKind from : kKinds) {
     for (const StreamKind to : kKinds) {
       for (const Later later : {kNothing, kRecordedElsewhere, kDestroyed}) {
-        // Waiting for the third stream would run the caller's tasks and block at the gate.
+        // Waiting for the third stream would make this thread run the caller's tasks, and it would
+        // block at the gate.
         if (later == kRecordedElsewhere && from == StreamKind::kCommOnCaller) continue;
         const auto first = device->create_stream(from), second = device->create_stream(to);
         const auto third = device->create_stream(StreamKind::kComm);
@@ -66,7 +67,7 @@ TEST_CASE(
         device->record(*event, *first);
         device->wait(*second, *event);
         if (later == kRecordedElsewhere) {
-          device->record(*event, *third);  // completes at once
+          device->record(*event, *third);  // is complete immediately
           device->synchronize(*event, Deadline::in_ms(60000));
         }
         if (later == kDestroyed) event.reset();
@@ -147,7 +148,7 @@ TEST_CASE("host stream: the caller's thread runs work of kCommOnCaller only in s
   const auto comm = device->create_stream(StreamKind::kCommOnCaller);
   const auto packed = device->create_event(), arrived = device->create_event(),
              done = device->create_event();
-  // The work alternates between a compute and a communication stream, three times.
+  // The work alternates three times between a compute stream and a communication stream.
   std::vector<std::thread::id> ran_on(6);
   auto* ids = &ran_on;
   for (size_t i = 0; i < 6; i += 2) {

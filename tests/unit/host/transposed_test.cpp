@@ -6,8 +6,8 @@
 #include "reference/reference.hpp"
 #include "support/world.hpp"
 
-// Tests matrices that are stored as inputs x outputs. The updates must be bitwise identical to
-// those of the transposed matrices stored as outputs x inputs, and must match the float64 reference
+// Tests matrices that are stored as inputs x outputs. Their updates must be bitwise identical to
+// those of the same matrices stored as outputs x inputs, and must match the float64 reference
 // implementation.
 
 using namespace muonrt;
@@ -59,7 +59,7 @@ world::Case make_case() {
   return c;
 }
 
-/// Transposes each of the matrices, which are stored one after another.
+/// Transposes each matrix of an array of matrices.
 std::vector<float> transposed(const std::vector<unsigned char>& bytes, const Twin& t) {
   std::vector<float> from(bytes.size() / 4), to(from.size());
   std::memcpy(from.data(), bytes.data(), bytes.size());
@@ -115,7 +115,7 @@ TEST_CASE("transposed: in x out is updated as the transpose of out x in, for eve
     INFO("scale_rule " << static_cast<int>(rule));
     world::Case c = make_case();
     c.settings.groups[0].scale_rule = rule;
-    // A parameter can only have a separate axis if its group has an axis.
+    // A parameter may set an axis only if its group has one.
     for (world::Param& p : c.params)
       for (PartSettings& part : p.parts) part.normuon_axis = NormuonAxis::kOff;
     check_twins(c);
@@ -188,7 +188,8 @@ TEST_CASE("transposed: matrices cut over four ranks match the float64 reference"
       std::memcpy(&x, outcome.tensors.params[i].data() + 4 * e, 4);
       worst = std::max(worst, std::abs(static_cast<double>(x) - expected.v[e]));
     }
-    // The bound is the same as in step_reference_test, because the weights are of size 1.
+    // The bound is the same as in step_reference_test, because the weights have the same
+    // magnitude.
     CHECK(worst < 2e-5);
   }
 }

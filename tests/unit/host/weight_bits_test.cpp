@@ -9,8 +9,8 @@ using namespace muonrt;
 
 namespace {
 
-/// Checks all values of the high half with every `stride`-th value of the low half, including the
-/// first and the last.
+/// Checks all values of the high half, each with every `stride`-th value of the low half, including
+/// the first value and the last.
 void check_halves(uint32_t stride) {
   uint64_t wrong = 0, far = 0;
   for (uint32_t high = 0; high < 1u << 16; ++high) {
@@ -70,15 +70,15 @@ TEST_CASE("weight bits: every NaN becomes the same NaN, which is also NaN in bf1
 }
 
 TEST_CASE("weight bits: random bits are Philox's", "[unit][backend]") {
-  // The known answers of Random123 (kat_vectors, philox4x32 with 10 rounds).
+  // The test vectors of Random123 (kat_vectors, philox4x32 with 10 rounds).
   const auto check = [](const RandomBlock& block, const std::array<uint32_t, 4>& words) {
     for (size_t i = 0; i < 4; ++i) CHECK(block.word[i] == words[i]);
     for (uint64_t e = 0; e < kRandomBlock; ++e)
       CHECK(block.of(8000 + e) == (words[e / 2] >> 16 * (e % 2) & 0xffffu));
   };
   check(random_block(0, 0, 0, 0), {0x6627e8d5u, 0xe169c58du, 0xbc57ac4cu, 0x9b00dbd8u});
-  // The high half of the step is mixed into the key. If the high half is 0xffffffff in both, the
-  // two cancel in the upper word of the key.
+  // The high half of the step is mixed into the key. If both high halves are 0xffffffff, they
+  // cancel in the upper word of the key.
   check(random_block(0x00000000ffffffffu, 0xffffffffffffffffu, 0xffffffffu, 0xffffffffffffffffu),
         {0x408f276du, 0x41c83b0eu, 0xa20bc7c6u, 0x6d5451fdu});
   check(random_block(0x299f31d0a4093822u, 0x03707344u, 0x13198a2eu, 0x85a308d3243f6a88u),
@@ -95,7 +95,8 @@ TEST_CASE("weight bits: stochastic rounding keeps the mean and exact values", "[
     REQUIRE((rounded == 0x3f80 || rounded == 0x3f81));
     up += rounded == 0x3f81;
   }
-  // The number is binomially distributed with mean 16384 and standard deviation 111.
+  // The number of values that are rounded up has a binomial distribution with mean 16384 and
+  // standard deviation 111.
   CHECK(std::abs(up - 16384) < 6 * 111);
   // If each value of the random bits occurs once, the mean is exact.
   for (const uint32_t low : {0x0001u, 0x4000u, 0x8000u, 0xffffu}) {

@@ -3,8 +3,8 @@
 
 #include "muonrt/muonrt.hpp"
 
-// Tests local shapes and strides in the C ABI: muonrt_layout_get_local_shape() returns a local
-// shape that a parameter may have.
+// Tests local shapes and strides in the C ABI: a parameter may have the local shape that
+// muonrt_layout_get_local_shape() returns.
 
 using Catch::Contains;
 using Pair = std::array<int64_t, 2>;
@@ -57,7 +57,7 @@ TEST_CASE("layout abi: the local shape of flat ranges is (elements, 1)", "[unit]
     REQUIRE(muonrt_layout_get_local_shape(out.data(), &layout, 4, 2, shape, rank) == MUONRT_OK);
     CHECK(out == expected[rank]);
   }
-  // A layout of kind MUONRT_LAYOUT_CUTS has no last step, so it takes no values.
+  // A layout of kind MUONRT_LAYOUT_CUTS consists only of cuts, so `values` must not be set.
   layout.kind = MUONRT_LAYOUT_CUTS;
   Pair out;
   CHECK(muonrt_layout_get_local_shape(out.data(), &layout, 4, 2, shape, 0) ==

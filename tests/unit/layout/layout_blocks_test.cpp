@@ -42,7 +42,7 @@ TEST_CASE("blocks: a shard has one block for each pair of its runs", "[unit][lay
                "SS(0,2),SS(1,2)",
                1,
                {{0, 2, 2, 2, 0, 4}, {0, 6, 2, 2, 2, 4}, {4, 2, 2, 2, 8, 4}, {4, 6, 2, 2, 10, 4}}},
-           // A tensor with one dimension counts as one row, and a scalar as one element.
+           // A tensor with one dimension is treated as one row, and a scalar as one element.
            Row{{4}, {10}, "S(0)", 3, {{0, 9, 1, 1, 0, 1}}},
            Row{{2}, {8}, "SS(0,2)", 0, {{0, 0, 1, 2, 0, 2}, {0, 4, 1, 2, 2, 2}}},
            Row{{2}, {}, "R", 1, {{0, 0, 1, 1, 0, 1}}},
@@ -69,8 +69,8 @@ TEST_CASE("blocks: a flat range is the end of a row, whole rows, and the start o
 
 TEST_CASE("blocks: sizes above 2^31 and meshes of 1024 ranks cost no more than small ones",
           "[unit][layout]") {
-  // The layout has 2^58 elements, so a function whose cost grows with the number of elements would
-  // never end.
+  // The layout has 2^58 elements, so the test would not end if the cost grew with the number of
+  // elements.
   const int64_t e = 1 << 10, r = int64_t{1} << 28, c = int64_t{1} << 20;
   const Layout l = placed({16, 8, 8}, {e, r, c}, "S(2),SS(1,3),S(0)");
   CHECK(l.numel() == int64_t{1} << 58);

@@ -4,8 +4,8 @@
 #include "layout/parse.hpp"
 #include "unit/layout/layout_naive.hpp"
 
-// Tests layouts whose indices are written by hand. These indices are compared with the layouts from
-// cuts and from placements, and with the naive model of the property tests.
+// Compares lists of indices that are written by hand with the layouts from cuts and from
+// placements, and with the naive model of the property tests.
 
 using namespace muonrt;
 using naive::List;
@@ -13,9 +13,9 @@ using naive::List;
 namespace {
 
 /// Each line contains: name; shape; mesh; cuts, outermost first; indices; placements that give the
-/// same layout, their reading if it is not literal, and the FSDP dimensions if the reading is
-/// ordered. In the indices, '|' separates ranks, which are in mesh order, and 'x' separates
-/// dimensions. '-' means no index, and '*' means all indices.
+/// same layout. After the placements, it gives the reading if this is not literal, and the FSDP
+/// dimensions if the reading is ordered. In the indices, '|' separates ranks, which are in mesh
+/// order, and 'x' separates dimensions. '-' means no index, and '*' means all indices.
 constexpr const char* kExamples = R"(
 E1; 5; a=4; a:0; 0 1|2 3|4|-; S(0)
 E2; 9; a=8; a:0; 0 1|2 3|4 5|6 7|8|-|-|-; S(0)
@@ -63,7 +63,7 @@ std::vector<std::string> split(const std::string& text, char separator) {
   return out;
 }
 
-/// Returns the lists of one rank, one for each dimension.
+/// Returns the index lists of one rank, one list for each dimension.
 std::vector<List> read_lists(const std::string& text, const List& shape) {
   std::vector<List> out;
   for (const std::string& dim : split(text, 'x')) {

@@ -4,8 +4,8 @@
 #include "support/covering.hpp"
 #include "support/numerics/form_cases.hpp"
 
-// Tests that results are bitwise identical for every kind of layout (form_cases.hpp). The reference
-// is one rank that holds everything.
+// Tests that results for every kind of layout (form_cases.hpp) are bitwise identical to those of
+// one rank that holds everything.
 
 using namespace muonrt;
 using forms::kMatrices;
@@ -50,8 +50,8 @@ TEST_CASE("same bits: every form on any mesh, with any owners and with exchange 
 
 TEST_CASE("same bits: overlapping groups of ranks never deadlock", "[bits]") {
   // Matrices are sharded over ranks {0, 1} and {0, 2} in turn. Each chunk has one matrix, and rank
-  // 0 owns all matrices. If each rank applied the window only to its own chunks, rank 1 would wait
-  // in a gather for rank 0, while rank 0 would wait for rank 2.
+  // 0 owns all matrices. If each rank applied the window only to its own chunks, there would be a
+  // deadlock: rank 1 would wait in a gather for rank 0, while rank 0 would wait for rank 2.
   const auto make_groups = [](int ranks, int window) {
     world::Case c = world::on_mesh({ranks});
     c.settings.window = window;
@@ -80,7 +80,7 @@ TEST_CASE("same bits: overlapping groups of ranks never deadlock", "[bits]") {
 }
 
 TEST_CASE("parts: each part gives the same result as a separate parameter", "[unit][optimizer]") {
-  // Compares gate_up, whose halves are parts, with two parameters.
+  // Compares gate_up, whose halves are parts, with two separate parameters.
   world::Case fused, apart;
   for (world::Case* c : {&fused, &apart}) c->steps = 1;
   world::Param p;
@@ -96,7 +96,7 @@ TEST_CASE("parts: each part gives the same result as a separate parameter", "[un
     apart.params = {half};
     world::Rank gate(apart, comm);
     StepReport report;
-    // The first half has the values of a 4 x 6 parameter with the same index.
+    // The values of the first half are those of a 4 x 6 parameter with the same index.
     together.step(0, report);
     CHECK(report.orthogonalized == 2);
     gate.step(0, report);

@@ -61,8 +61,8 @@ TEST_CASE("layout: partial gradients are numbered by mesh coordinates", "[unit][
 }
 
 TEST_CASE("layout: weights of more than two dims are matrices only on request", "[unit][layout]") {
-  // The dimensions are 4 outputs, 2 inputs and a kernel of 3 x 3. Inputs are sharded over the
-  // second mesh dimension, and outputs over the first one.
+  // The dimensions are 4 outputs, 2 inputs and a kernel of 3 x 3. Outputs are sharded over the
+  // first mesh dimension, and inputs over the second one.
   const Layout l = Layout::from_cuts(mesh({2, 2}), {4, 2, 3, 3}, {{{0}, 0}, {{1}, 1}});
   CHECK_THROWS_WITH(blocks_of(l, 0), Contains("is not a matrix"));
   const Layout m = l.as_matrix();

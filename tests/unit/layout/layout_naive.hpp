@@ -1,7 +1,7 @@
 #pragma once
 
-// A naive model of layouts, in which index lists are explicit and are cut one after the other. It
-// uses only the definitions in src/layout, so that tests can compare the closed forms with it.
+// A naive model of layouts, which cuts explicit index lists step by step. It shares no code with
+// the closed forms in src/layout, so tests can compare them with it.
 
 #include <cstdint>
 #include <map>
@@ -34,8 +34,8 @@ std::vector<std::vector<Item>> chunk(const std::vector<Item>& list, int64_t n) {
   return out;
 }
 
-/// Returns part `i` of `n`, which consists of range `i` of each of `f` groups, in blocks of `unit`
-/// indices.
+/// Returns part `i` of `n`. The list consists of blocks of `unit` indices, which are divided into
+/// `f` groups. The part consists of range `i` of each group.
 inline List cut(const List& list, int64_t f, int64_t n, int64_t i, int64_t unit) {
   std::vector<List> blocks;
   for (size_t p = 0; p < list.size(); ++p) {
@@ -99,7 +99,8 @@ List range(const List& list, Number begin, Number end) {
   return List(list.begin() + begin, list.begin() + end);
 }
 
-/// Returns the index lists of the rank at `coords` for a layout that is not a view.
+/// Returns the indices of the elements that the rank at `coords` holds, for a layout that is not a
+/// view.
 inline List held_at(const muonrt::Layout& layout, const List& coords) {
   using Kind = muonrt::Layout::Kind;
   const List &mesh = layout.mesh().shape(), &shape = layout.shape();
@@ -137,7 +138,7 @@ inline List held_at(const muonrt::Layout& layout, const List& coords) {
   return range(out, begin, end);
 }
 
-/// Returns the row-major indices of the elements that every rank of the mesh holds, in local order.
+/// Returns for each rank of the mesh the row-major indices of its elements, in local order.
 using Held = std::map<int, List>;
 inline Held held(const muonrt::Layout& layout) {
   Held out;

@@ -12,12 +12,12 @@ namespace {
 
 using Order = std::vector<int>;
 
-/// Returns placements of a 1-D tensor whose split factors encode `order`. The other mesh dimensions
-/// replicate the tensor.
+/// Returns placements of a 1-D tensor that is cut over the mesh dimensions in `order`, outermost
+/// first. The split factors encode this order. All other mesh dimensions replicate the tensor.
 std::vector<Placement> encode(const Mesh& mesh, const Order& order) {
   std::vector<Placement> out(static_cast<size_t>(mesh.dims()));
   for (size_t t = 0; t < order.size(); ++t) {
-    // The product of the sizes of the mesh dimensions to the right that cut earlier.
+    // The product of the sizes of those mesh dimensions to the right that cut earlier.
     int64_t factor = 1;
     for (size_t s = 0; s < t; ++s) {
       if (order[s] > order[t]) factor *= mesh.shape()[static_cast<size_t>(order[s])];

@@ -8,7 +8,7 @@ using namespace muonrt;
 using naive::List;
 using random_layout::pick;
 
-/// Returns whether the runs cover `count` shards, and adjacent runs have different sizes.
+/// Returns whether the runs cover `count` shards and adjacent runs have different sizes.
 bool are_runs(const ShardRuns& runs, int64_t count) {
   int64_t end = 0, numel = -1;
   for (const ShardRun& run : runs) {
@@ -133,11 +133,12 @@ TEST_CASE("layout: the runs of shards do not grow with the number of ranks", "[u
   };
   const int64_t shards = 65536;
   CHECK(runs({shards * 3, 5}, {{{0, 1}, 0}}) == ShardRuns{{shards, 15}});
-  // If 100,000 rows are cut into shards of 2 rows, 50,000 shards have rows.
+  // 100,000 rows are cut into shards of 2 rows, so 50,000 shards have rows and the others are
+  // empty.
   CHECK(runs({100000, 5}, {{{0, 1}, 0}}) == ShardRuns{{50000, 10}, {shards, 0}});
   CHECK(runs({100001, 5}, {{{0, 1}, 0}}) == ShardRuns{{50000, 10}, {50001, 5}, {shards, 0}});
-  // Columns are sharded over the outer mesh dimension. 99 of its coordinates have one column each,
-  // and 413 have none.
+  // Columns are sharded over the outer mesh dimension of size 512. The shards at 99 of its
+  // coordinates have one column each, and the other 413 have none.
   CHECK(runs({256, 99}, {{{0}, 1}, {{1}, 0}}) == ShardRuns{{99 * 128, 2}, {shards, 0}});
 }
 
@@ -190,7 +191,7 @@ TEST_CASE("layout: layouts are equal if all ranks hold the same elements",
   CHECK(rc::check("equality", [] {
     const Layout drawn = random_layout::draw(1, 2);
     const Layout a = Layout::from_cuts(drawn.shared_mesh(), drawn.shape(), drawn.cuts());
-    // The mesh gets an additional dimension of size 1, and different names.
+    // The second mesh has an additional dimension of size 1 and different names.
     List shape = a.mesh().shape();
     const auto extra = static_cast<int>(shape.size());
     shape.push_back(1);

@@ -17,7 +17,8 @@ namespace random_layout {
 using muonrt::Layout;
 using naive::List;
 
-/// Returns a number in [low, high]. All numbers are equally likely, even in the first case.
+/// Returns a number in [low, high]. All numbers are equally likely, even in the first case of a
+/// test, for which rapidcheck prefers small numbers.
 inline int64_t pick(int64_t low, int64_t high) {
   return *rc::gen::resize(rc::kNominalSize, rc::gen::inRange<int64_t>(low, high + 1));
 }
@@ -28,7 +29,7 @@ void shuffle(Items& items) {
   std::shuffle(items.begin(), items.end(), random);
 }
 
-/// Returns a mesh of up to 48 ranks in any order, with gaps between their numbers.
+/// Returns a mesh of up to 48 ranks in random order. Some rank numbers may be missing.
 inline std::shared_ptr<const muonrt::Mesh> random_mesh() {
   List shape;
   const int64_t dims = pick(1, 5);
@@ -81,9 +82,8 @@ inline Ranges random_ranges(int64_t shards, int64_t n) {
   return out;
 }
 
-/// Returns ranges that divide the local tensor after `cuts` over the mesh dimensions `last`. The
-/// division differs for each combination of coordinates of the cutting dimensions, or is the same
-/// for all combinations.
+/// Returns ranges that divide the local tensors of `cuts` over the mesh dimensions `last`. The
+/// division is the same for all local tensors, or random for each of them.
 inline Ranges random_flat(const Layout& cuts, const std::vector<int>& last) {
   const List& mesh = cuts.mesh().shape();
   const std::vector<int> cutting = cuts.shard_dims();
@@ -139,7 +139,7 @@ inline Layout draw(int64_t dims_low = 0, int64_t dims_high = 3) {
 }
 
 /// Writes the row-major matrix index of every local offset to `out`, or -1 if no block contains the
-/// offset. Returns false if the blocks are not ascending, overlap, or exceed the buffer.
+/// offset. Returns false if the blocks overlap, are not in ascending order, or exceed the buffer.
 inline bool read_blocks(const std::vector<muonrt::Block>& blocks, int64_t cols, List& out) {
   int64_t before = -1;
   for (const muonrt::Block& b : blocks) {

@@ -37,7 +37,7 @@ TEST_CASE("runs: adjacent runs are merged, so a contiguous part of one run is on
           "[unit][layout]") {
   for (int64_t i = 0; i < 7; ++i) CHECK(cut(whole(100), 7, i, 1, 1).size() == 1);
   CHECK(cut(whole(12), 1, 0, 5, 1) == whole(12));
-  // Each group has one block, so part 0 gets everything.
+  // The only block is in part 0, so part 0 gets everything.
   CHECK(cut(whole(6), 3, 0, 9, 1) == whole(6));
   CHECK(cut(whole(6), 3, 1, 9, 1).empty());
 }

@@ -15,7 +15,7 @@ using naive::List;
 
 namespace {
 
-/// A mesh that muonrt_layout_lift() returns, with its memory.
+/// A mesh from muonrt_layout_lift(), with its memory.
 struct Made {
   explicit Made(int32_t capacity = 12) {
     muonrt_mesh_storage_init(&storage);
@@ -68,7 +68,7 @@ TEST_CASE("strategies: from names, FSDP cuts the parts that TP and EP have left"
           const auto expected = rows_of_cuts(rows, {{inner, rank % inner}, {fsdp, rank / inner}});
           CHECK(rows_by_name({"fsdp", "tp"}, {fsdp, inner}, {rows, 4}, false, rank) == expected);
           CHECK(rows_by_name({"efsdp", "ep"}, {fsdp, inner}, {rows, 4, 4}, true, rank) == expected);
-          // If TP is to the left of FSDP, it is the outer cut.
+          // If TP is to the left of FSDP, TP is the outer cut.
           CHECK(rows_by_name({"tp", "dp.shard"}, {inner, fsdp}, {rows, 4}, false, rank) ==
                 rows_of_cuts(rows, {{inner, rank / fsdp}, {fsdp, rank % fsdp}}));
         }
@@ -77,7 +77,8 @@ TEST_CASE("strategies: from names, FSDP cuts the parts that TP and EP have left"
     for (int rank = 0; rank < 24; ++rank) {
       INFO(rows << " rows, rank " << rank);
       const int64_t at[] = {rank / 12, rank / 6 % 2, rank / 2 % 3, rank % 2};
-      // Two FSDP dimensions cut twice. If flat_dims names them, they cut once, as one dimension.
+      // Two FSDP dimensions cut the rows twice. If flat_dims lists them, they cut once, as one
+      // dimension.
       CHECK(rows_by_name({"dp_replicate", "fsdp", "zero", "tp"}, {2, 2, 3, 2}, {rows, 4}, false,
                          rank) == rows_of_cuts(rows, {{2, at[3]}, {2, at[1]}, {3, at[2]}}));
       CHECK(rows_by_name({"dp_replicate", "fsdp", "zero", "tp"}, {2, 2, 3, 2}, {rows, 4}, false,
@@ -125,8 +126,7 @@ TEST_CASE("strategies: the name and the shape of a tensor select its placements"
   CHECK(text(all, dense, "temperature", {}) == "R,R,R");
   CHECK(text({2, 4}, {"ddp", "fsdp"}, "q_proj", matrix) == "P,S(0)");
   CHECK(text({1, 4}, {"ddp", "fsdp"}, "q_proj", matrix) == "R,S(0)");
-  // Over 2 x 2 ranks each of the eight experts stays whole, and over 2 x 8 ranks the experts are
-  // cut.
+  // With 2 x 2 ranks each of the eight experts stays whole. With 2 x 8 ranks the experts are cut.
   CHECK(text({2, 2, 1}, experts, "experts.up_proj", stack, true) == "SS(0,2),S(0),R");
   CHECK(text({2, 8, 1}, experts, "experts.up_proj", stack, true) == "S(1),S(0),R");
   CHECK(text({2, 8, 2}, experts, "experts.up_proj", stack, true) == "SS(1,2),S(0),S(1)");
@@ -203,7 +203,8 @@ TEST_CASE("strategies: a dimension of one rank replicates, whatever its name",
 }
 
 TEST_CASE("strategies: lift a layout from each rank's submesh to all ranks", "[unit][strategies]") {
-  // There are 3 x 2 ranks. The submesh of a rank is its column, whose dimension is "dp".
+  // There are 3 x 2 ranks. The submesh of a rank is its column in `array`, with one dimension named
+  // "dp".
   const int32_t array[3][2] = {{4, 0}, {2, 5}, {3, 1}};
   std::array<std::array<int32_t, 3>, 6> columns;
   std::array<int64_t, 6> place;
@@ -245,8 +246,8 @@ TEST_CASE("strategies: lift a layout from each rank's submesh to all ranks", "[u
       const auto rows = rows_of_cuts(7, {{3, place[static_cast<size_t>(other)]}});
       CHECK((n == 1 && run.begin == rows.front() && run.end == rows.back() + 1));
     }
-    // If all ranks have the same submesh, it is the whole mesh, even if it does not contain all
-    // ranks.
+    // If all ranks pass the same submesh, the result is this submesh, even if it does not contain
+    // all ranks.
     std::array<std::array<int32_t, 3>, 6> same;
     same.fill(columns[static_cast<size_t>(r)]);
     REQUIRE(lifted(same[0].data()) == MUONRT_OK);

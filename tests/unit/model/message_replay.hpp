@@ -8,21 +8,21 @@
 
 #include "model/resolve.hpp"
 
-/// Models an exchange message by message. All messages between two ranks that have begun the
-/// exchange are in transit at the same time. The links of both ranks limit the rate of a message,
-/// and messages share a link fairly (max-min fairness).
+/// Models an exchange message by message. As soon as two ranks have begun the exchange, their
+/// messages are in transit. The links of both ranks limit the rate of a message, and the messages
+/// on a link share it with max-min fairness.
 namespace message_replay {
 
 struct Message {
   size_t from, to;  // indices of members
-  double left;      // bytes
+  double left;      // bytes that remain
   size_t link[2];   // link of the sender, link of the receiver
   double begin;
   double rate = 0;
 };
 
-/// Sets the rates of the messages in transit. Repeatedly finds the link with the smallest share for
-/// each message, and assigns this share to all of its messages.
+/// Sets the rates of the messages in transit. Repeatedly finds the link that has the smallest
+/// capacity per message, and assigns this rate to all messages on the link.
 inline void share(std::vector<Message*>& active, const std::vector<double>& capacity) {
   std::vector<double> left = capacity;
   std::vector<size_t> users(capacity.size(), 0);
@@ -65,7 +65,7 @@ inline void run(const muonrt::MachineProfile& profile,
   std::vector<Message> messages;
   std::vector<double> ready(members.size());
   for (size_t k = 0; k < members.size(); ++k) {
-    // On the host, a rank's messages are set up one after the other.
+    // On the host, a rank sets up its messages one after the other.
     const auto others = [&](const std::vector<muonrt::PeerBytes>& list) {
       return std::count_if(list.begin(), list.end(),
                            [&](const muonrt::PeerBytes& m) { return m.peer != members[k].rank; });

@@ -12,8 +12,8 @@ using namespace muonrt;
 
 namespace strategies {
 
-/// A host with 1 GFLOP/s for every product, 1 GB/s for passes and links, and no latencies. A byte
-/// therefore takes the same time as a FLOP.
+/// A host with 1 GFLOP/s for every product, 1 GB/s for passes and links, and no latencies. One byte
+/// therefore takes the same time as one FLOP.
 MachineProfile machine() {
   MachineProfile out;
   out.name = out.title = "test";
@@ -26,8 +26,8 @@ MachineProfile machine() {
   return out;
 }
 
-/// The same machine with free passes and bytes. Only products and exchanges take time; an exchange
-/// takes `exchange` seconds.
+/// The same machine, but passes and bytes take no time. Only products and exchanges take time, and
+/// each exchange takes `exchange` seconds.
 MachineProfile without_bytes(double exchange) {
   MachineProfile out = machine();
   out.pass_bytes = out.node_bytes = out.network_bytes = 1e18;
@@ -35,7 +35,8 @@ MachineProfile without_bytes(double exchange) {
   return out;
 }
 
-/// Square f32 matrices of these sizes. The last dimension of the mesh shards their rows.
+/// Returns settings with square f32 matrices of these sizes. The last mesh dimension shards their
+/// rows.
 OptimizerSettings squares(const std::vector<int64_t>& mesh_shape, const std::vector<int64_t>& sides,
                           int64_t chunk_bytes) {
   OptimizerSettings out = OptimizerSettings::defaults(DeviceKind::kHost);
@@ -64,10 +65,11 @@ constexpr double kProducts = 5 * 3 * 2 * kSide * kUnit;  // products(kSide)
 
 using namespace strategies;
 
-// An element has a gradient, a momentum and a weight of 4 bytes each. Its direction has 2 bytes in
-// messages and gathered matrices. A pack reads 4 bytes, reads and writes 4 + 4, and writes 2. The
-// normalization reads 2 bytes twice and writes an iterate of 4. An update reads the iterate, and
-// reads and writes 4 + 4 bytes.
+// Bytes that the passes read and write per element. Gradient, momentum and weight have 4 bytes
+// each, and the direction has 2 bytes in messages and gathered matrices. The pack reads the
+// gradient, reads and writes the momentum, and writes the direction. The normalization reads the
+// direction twice and writes an iterate of 4 bytes. The update reads the iterate, and reads and
+// writes the weight.
 constexpr double kPack = 4 + 8 + 2, kNormalize = 2 * 2 + 4, kUpdate = 4 + 8;
 
 TEST_CASE("modelled strategies: all-gather everywhere computes every matrix on every rank",
@@ -84,7 +86,7 @@ TEST_CASE("modelled strategies: all-gather everywhere computes every matrix on e
   CHECK(apart.seconds == Approx(2 * kProducts + 2 * chunk * kUnit));
   CHECK(apart.critical.exchange == Approx(2 * kUnit));  // two halves, 2 bytes for each element
   CHECK(apart.sent_bytes == 2 * kElements);
-  // If there is only one chunk, nothing hides the gather.
+  // With only one chunk, the gather does not overlap with anything.
   const Planning one(squares({2}, {kSide, kSide}, 4 * kElements), 2);
   const StrategyStep together = gather_everywhere(one, machine());
   CHECK(together.critical.exposed == Approx(2 * kUnit));
@@ -98,9 +100,10 @@ TEST_CASE("modelled strategies: all-gather everywhere computes every matrix on e
 }
 
 TEST_CASE("modelled strategies: an all-gather brings a byte to a node once", "[unit][model]") {
-  // There are two nodes of two ranks. A node receives the half that the other node holds, and each
-  // of its ranks receives half of that. A rank lacks three quarters of the matrix, and receives the
-  // rest from the other rank of its node.
+  // There are two nodes with two ranks each. A node receives the half of the matrix that the other
+  // node holds, and each rank of the node receives half of this half over the network. Each rank
+  // lacks three quarters of the matrix, and receives the remaining part from the other rank of its
+  // node.
   MachineProfile p = machine();
   p.node_ranks = 2;
   p.node_bytes = 4e9;
@@ -122,21 +125,20 @@ TEST_CASE("modelled strategies: owners of whole matrices send nothing in the ste
   CHECK(permanent.seconds == Approx(2 * (kProducts + matrix * kUnit)));
   CHECK(permanent.critical.exchange == 0);
   CHECK(permanent.sent_bytes == 0);
-  // The memory holds weights, gradients and momentum of two matrices, and scratch for one: the
-  // gathered matrix and at least two iterates.
+  // The memory consists of weights, gradients and momentum of two matrices, and of scratch memory
+  // for one: the gathered matrix and at least two iterates.
   CHECK(permanent.memory_bytes >= 2 * 12 * kElements + (2 + 2 * 4) * kElements);
   CHECK(permanent.memory_bytes < 2 * 12 * kElements + (2 + 6 * 4) * kElements);
-  // Half of a matrix is returned, with 2 bytes for each element. Rank 0 packs two directions,
-  // computes matrix 0 while it sends its weights, and then computes matrix 2. Rank 1 waits for the
-  // last message and writes it over its half: it reads 2 and writes 2 bytes for half of the
-  // elements.
+  // The owner sends half of the new weights of each matrix, with 2 bytes per element. Rank 0
+  // updates matrix 0, updates matrix 2 while it sends the weights of matrix 0, and then sends those
+  // of matrix 2. Rank 1 waits for this last message and copies it to its half of the matrix, which
+  // reads and writes 2 bytes for half of the elements.
   const StrategyStep layers = whole_owners(planning, machine(), false);
   const double message = 1, owner = matrix + message;
   CHECK(layers.seconds ==
         Approx(2 * (kProducts + owner * kUnit) + (message + 2 * message) * kUnit));
   CHECK(layers.sent_bytes == 2 * kElements);
-  // The other half of the weights is stored in the trainer's layout, and there are messages for two
-  // chunks.
+  // Each rank also stores weights in the trainer's layout, and the messages of two chunks.
   CHECK(layers.memory_bytes > permanent.memory_bytes);
 }
 
@@ -146,15 +148,15 @@ TEST_CASE("modelled strategies: tensor parallelism makes owners gather parts of 
   const auto mesh = std::make_shared<Mesh>(std::vector<int64_t>{2}, std::vector<std::string>{"tp"});
   settings.params[0].layout = Layout::from_cuts(mesh, {kSide, kSide}, {{{0}, 0}});
   const StrategyStep step = whole_owners(Planning(settings, 2), machine(), true);
-  // Half of the matrix arrives, and half of it returns.
+  // The owner receives half of the matrix, and sends half of it back.
   CHECK(step.critical.exchange == Approx(2 * kUnit));
   CHECK(step.seconds == Approx(kProducts + (kPack + kNormalize + kUpdate) * kUnit + 2 * kUnit));
 }
 
 TEST_CASE("modelled strategies: round-robin owners of one matrix per chunk", "[unit][model]") {
-  // Sorted by size, the matrices are 64, 64 | 32, 32, and each rank owns one of each pair. In the
-  // order of the model, rank 0 owns both large matrices. The first gather, the last return and two
-  // votes are not hidden.
+  // Sorted by size, the matrices are 64, 64 | 32, 32, and each rank owns one matrix of each pair.
+  // In the order of the model, rank 0 owns both large matrices. The first gather, the last return
+  // and two votes do not overlap with products.
   const double large = products(64), small = products(32), exchange = small / 8;
   const Planning planning(squares({2}, {64, 32, 64, 32}, 1 << 20), 2);
   const StrategyStep sorted = round_robin_in_chunks(planning, without_bytes(exchange));
@@ -163,7 +165,8 @@ TEST_CASE("modelled strategies: round-robin owners of one matrix per chunk", "[u
   const StrategyStep one = one_by_one(planning, without_bytes(exchange));
   CHECK(one.critical.products == Approx(2 * large));
   CHECK(one.seconds == Approx(2 * large + 4 * exchange));
-  // A rank sends its halves of the other rank's matrices, and the other halves of its own matrices.
+  // A rank sends its halves of the other rank's matrices, and returns the other halves of its own
+  // matrices.
   const int64_t halves = 64 * 64 + 32 * 32;
   CHECK(sorted.sent_bytes == 2 * halves);
 }

@@ -10,7 +10,7 @@ using namespace muonrt;
 namespace {
 
 /// A node of two ranks with one core each, and 1 GB/s for passes, copies and messages. An exchange
-/// takes 10 us and a message 1 us in addition to the time of its bytes.
+/// takes 10 us and each message takes 1 us, in addition to the time for its bytes.
 MachineProfile host() {
   MachineProfile out;
   out.name = out.title = "test";
@@ -57,7 +57,7 @@ TEST_CASE("shared host: ranks that compute share the cores of their node", "[uni
                                            rank(1, {op(OpKind::kProducts, 30 * kUs)})};
   CHECK(times(p, both)[0].seconds == Approx(10 * kUs));
   CHECK(times(p, both)[1].seconds == Approx(30 * kUs));
-  // On one core, each rank runs at half its speed until rank 0 has finished.
+  // On one core, both ranks run at half speed until rank 0 has finished.
   p.processors = 1;
   CHECK(times(p, both)[0].products == Approx(20 * kUs));
   CHECK(times(p, both)[1].seconds == Approx(40 * kUs));
@@ -88,23 +88,23 @@ TEST_CASE("shared host: a rank copies its own message, and then those of ready r
   both[0].exchanges = {{{{0, 1000}, {1, 2000}}, {{0, 1000}, {1, 500}}, 0}};
   both[1].exchanges = {{{{0, 500}, {1, 3000}}, {{0, 2000}, {1, 3000}}, 0}};
   MachineProfile p = host();
-  // A rank reads and writes its message to itself, which takes 2 and 6 us. Messages can be copied
-  // from 16 us on: rank 0 needs 1.5 us and rank 1 needs 3 us. Both then wait until the other rank
-  // has received their message.
+  // Each rank copies its message to itself, in 2 us on rank 0 and in 6 us on rank 1. The messages
+  // between the ranks can be copied from 16 us on. Rank 0 needs 1.5 us and rank 1 needs 3 us for
+  // its copy. Both ranks then wait until the other rank has received their message.
   for (const RankTimes& r : times(p, both)) CHECK(r.exchange == Approx(19 * kUs));
-  // On one core, the messages to the ranks themselves are copied after 4 and 8 us. The messages
-  // between the ranks begin at 18 us and take 3 and 4.5 us.
+  // On one core, the copies of the messages from each rank to itself end after 4 and 8 us. The
+  // copies between the ranks begin at 18 us and take 3 and 4.5 us.
   p.processors = 1;
   for (const RankTimes& r : times(p, both)) CHECK(r.exchange == Approx(22.5 * kUs));
-  // A rank wakes up later if its message is the last one that another rank copies.
+  // Rank 0 waits until rank 1 has copied its message, and then continues after the handover.
   p = host();
   p.handover_seconds = 5e-6;
   CHECK(times(p, both)[0].exchange == Approx(24 * kUs));
   CHECK(times(p, both)[1].exchange == Approx(19 * kUs));
   CHECK(times(p, both)[0].sent_bytes == 2000);
   CHECK(times(p, both)[0].received_bytes == 500);
-  // With two nodes, links replace the copies. Both ranks are ready after 6 us; an exchange with one
-  // message takes 11 us in addition to 2000 bytes.
+  // With two nodes, messages use links instead of copies. Both ranks are ready after 6 us. An
+  // exchange with one message takes 11 us, in addition to 2 us for 2000 bytes.
   p = host();
   p.node_ranks = 1;
   for (const RankTimes& r : times(p, both)) CHECK(r.exchange == Approx((11 + 6 + 2) * kUs));
@@ -132,7 +132,7 @@ TEST_CASE("shared host: a stream that has waited for another one continues later
   const RankTimes waits = times(p, {one})[0];
   CHECK(waits.exposed == Approx(13 * kUs));
   CHECK(waits.seconds == Approx(17 * kUs));
-  // A rank that need not wait has no latency.
+  // A rank that does not have to wait has no latency.
   one.compute.insert(one.compute.begin(), op(OpKind::kLocal, 12 * kUs));
   CHECK(times(p, {one})[0].seconds == Approx(16 * kUs));
 }
@@ -174,7 +174,7 @@ TEST_CASE("shared host: the rates of passes follow their kind and their footprin
   CHECK(p.pass_rate(PassKind::kCopy, 100) == 8e9);
   CHECK(p.pass_rate(PassKind::kCommit, 1e5) == Approx(3e9));
   CHECK(p.pass_rate(PassKind::kAdamW, 1e8) == 1e9);
-  // Four ranks have one thread each instead of two; one rank has two threads.
+  // Each of four ranks has one thread, and a single rank has two threads.
   p.memory_bytes = 8e9;
   CHECK(p.with_ranks(4, 0).threads() == 1);
   CHECK(p.with_ranks(4, 0).memory_bytes == 4e9);

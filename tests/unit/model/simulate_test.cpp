@@ -40,7 +40,8 @@ ParamSettings param(const std::string& name, Layout layout, Role role = Role::kM
   return out;
 }
 
-/// Square matrices whose rows are sharded. Matrix i belongs to rank i mod `ranks`.
+/// Returns settings with square matrices that are sharded by rows. Rank i mod `ranks` owns matrix
+/// i.
 OptimizerSettings squares(int ranks, int matrices, int64_t side, int64_t chunk_matrices) {
   OptimizerSettings out = OptimizerSettings::defaults(DeviceKind::kHost);
   out.groups = world::default_groups();
@@ -132,8 +133,8 @@ TEST_CASE("simulation: one rank with one matrix takes the sum of its products an
   constexpr double kElements = 64 * 64, kFindings = sizeof(Findings), kVote = sizeof(Vote);
   const Planning planning(squares(1, 1, 64, 1), 1);
   const Simulation found = simulate(planning, profile());
-  // The step computes five steps of three products. It reads and writes f32 gradients, momentum,
-  // weights and iterates, and bf16 messages and gathered matrices.
+  // Newton-Schulz makes five steps of three products. The passes read and write gradients,
+  // momentum, weights and iterates in f32, and messages and gathered matrices in bf16.
   const double products = 5 * 3 * 2 * 64 * kElements / 1e9;
   const double local = (kElements * (4 + 4 + 2) +              // pack
                         kElements * (2 + 2) +                  // unpack
@@ -142,7 +143,7 @@ TEST_CASE("simulation: one rank with one matrix takes the sum of its products an
                         kElements * (4 + 2 * 4 + 2 + 2 * 4) +  // commit
                         4 * kFindings + 9 * kVote + 8 + 16) /  // results and the vote
                        1e9;
-  // A single rank exchanges nothing, so it waits only until the vote and its sum have been copied.
+  // A single rank exchanges nothing, so it waits only for the copies of the vote and of its sum.
   const double exposed = (2 * 16 + 2 * kVote) / 1e9;
   CHECK(found.critical.products == Approx(products).epsilon(1e-12));
   CHECK(found.critical.local == Approx(local).epsilon(1e-12));
@@ -163,19 +164,20 @@ TEST_CASE("simulation: exchanges of one chunk overlap with products of another",
     settings.window = window;
     return simulate(Planning(settings, 2), p).seconds;
   };
-  // The products take longer, so all exchanges except the first gather and the last return are
-  // hidden.
+  // The products take longer than the exchanges, so all exchanges except the first gather and the
+  // last return overlap with products.
   const double small = products / 4;
   CHECK(seconds(2, 1, small) == Approx(2 * products + 2 * small + small).epsilon(1e-6));
   CHECK(seconds(1, 1, small) == Approx(2 * products + 4 * small + small).epsilon(1e-6));
   CHECK(seconds(2, 2, small) == Approx(2 * products + 2 * small + small).epsilon(1e-6));
-  // The exchanges take longer. With two chunks, four exchanges run one after the other and hide all
-  // products. With one chunk, nothing is hidden: the step takes two exchanges and the products.
+  // The exchanges take longer than the products. With two chunks, four exchanges run one after the
+  // other, and all products overlap with them. With one chunk, nothing overlaps, so the step takes
+  // two exchanges plus the products.
   const double large = 4 * products;
   CHECK(seconds(2, 1, large) == Approx(4 * large + large).epsilon(1e-6));
   CHECK(seconds(2, 2, large) == Approx(2 * products + 2 * large + large).epsilon(1e-6));
-  // A message contains half a matrix in bf16. The vote is reduced and returned over a tree of one
-  // level.
+  // A message contains half a matrix in bf16. The vote is reduced and its sum returned over a tree
+  // with one level.
   p.message_seconds = small / 8;
   p.node_bytes = 1e9;
   const double message = p.message_seconds + 64 * 32 * 2 / p.node_bytes;
@@ -229,7 +231,7 @@ TEST_CASE("simulation: messages are those that the ranks exchange in a real step
 }
 
 TEST_CASE("simulation: random plans: nothing is lost, and every stage counts", "[unit][model]") {
-  int counted[3] = {};  // number of plans that are faster without products, passes or exchanges
+  int counted[3] = {};  // numbers of plans that are faster without products, passes or exchanges
   for (unsigned seed = 0; seed < 30; ++seed) {
     CAPTURE(seed);
     const auto [settings, world] = random_case(seed);
@@ -249,7 +251,7 @@ TEST_CASE("simulation: random plans: nothing is lost, and every stage counts", "
       CHECK(r.messages == traffic.messages);
     }
     CHECK(sent == received);
-    // In each exchange of a chunk, the ranks receive exactly the messages that are sent.
+    // In each exchange of a chunk, every message that is sent is also received.
     std::map<int64_t, std::map<std::pair<int32_t, int32_t>, int64_t>> missing;
     for (const RankRecording* r : all.recordings) {
       for (const RecordedExchange& x : r->exchanges) {
@@ -287,14 +289,14 @@ TEST_CASE("simulation: random plans: nothing is lost, and every stage counts", "
     free.node_bytes = free.network_bytes = 1e18;
     counted[2] += all.seconds(exchange_by_rank(free)) < slowest;
   }
-  // A plan need not be faster, because work may be hidden, and some plans have no products or
-  // messages.
+  // Some plans are not faster, because this work overlaps with other work, or because they have no
+  // products or messages.
   for (const int plans : counted) CHECK(plans >= 20);
 }
 
 TEST_CASE("simulation: the spans of a step are those of its times", "[unit][model]") {
   MachineProfile p = balanced();
-  p.pass_seconds = 0;  // the step copies some numbers outside of its spans
+  p.pass_seconds = 0;  // some copies of the step are not in any span
   const World all(squares(4, 12, 64, 1), 4, p);
   const std::vector<RankTimes> times = all.times(exchange_by_rank(all.profile));
   for (size_t r = 0; r < times.size(); ++r) {

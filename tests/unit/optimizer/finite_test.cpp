@@ -9,8 +9,8 @@
 #include "support/rank_check.hpp"
 #include "support/sanitized.hpp"
 
-// Tests that infinities and NaN in weights and state are reported before the next commit, no matter
-// whether they were loaded or written by a step.
+// Tests that infinities and NaN in weights and state are reported before the next commit, whether a
+// load or a step has written them.
 
 using namespace muonrt;
 
@@ -31,9 +31,9 @@ const std::vector<Stored> kForms = {{"f32", DType::kF32, MasterKind::kNone},
                                     {"bf16, remainder", DType::kBF16, MasterKind::kRemainder},
                                     {"bf16, stochastic", DType::kBF16, MasterKind::kStochastic}};
 
-/// Returns a case in which every op that writes weights runs: commit_muon and commit_adamw for the
-/// first two parameters, which are sharded, and commit_update, commit_momentum and commit_values
-/// for the parameters with partial gradients.
+/// Returns a case in which every op that writes weights runs. commit_muon and commit_adamw run for
+/// the first two parameters, which are sharded. commit_update, commit_momentum and commit_values
+/// run for the parameters with partial gradients.
 world::Case case_of(const Stored& form, int ranks) {
   world::Case c = world::on_mesh({ranks});
   const Placement rows{PlacementKind::kShard, 0, 1}, partial_grads{PlacementKind::kPartial, 0, 1};
@@ -65,7 +65,7 @@ void put(const world::Case& c, world::Rank& rank, int64_t param, float x) {
     std::memcpy(rank.data(param).data(), &half, 2);
 }
 
-/// Returns the message of a step that must be rejected, and checks that the step changes nothing.
+/// Runs a step that must be rejected, and checks that it changes nothing. Returns its message.
 std::string rejection_message(world::Rank& rank, int64_t step) {
   const int64_t steps = rank.optimizer().steps();
   const world::Ended end = world::attempt(rank, step);
@@ -88,7 +88,7 @@ bool names(const std::string& messages, const std::string& param, const std::str
 
 /// Returns the tensors after four steps. If `breaks` is true, the second step makes a weight of
 /// `param` infinite, and the test then repairs the weight.
-/// @param messages  the message of the rejected step, for each rank.
+/// @param messages  The message of the rejected step on each rank.
 world::Tensors overflow(const world::Case& c, int64_t param, bool breaks,
                         std::vector<std::string>& messages) {
   return world::tensors_after(c, [&](world::Rank& rank, Comm& comm) {
@@ -151,7 +151,7 @@ TEST_CASE("finite: of several parameters the lowest is named", "[unit][optimizer
       if (mine) put(c, rank, p, 3e38f);
     RANK_CHECK(rank.step(1, report) == Status::kOk);
     RANK_CHECK(names(rejection_message(rank, 2), "matrix", "data", 1, 2));
-    if (mine) put(c, rank, 0, 1.0f);  // no master weight has to be reset
+    if (mine) put(c, rank, 0, 1.0f);  // needs no reset of master weights
     RANK_CHECK(names(rejection_message(rank, 2), "vector", "data", 1, 2));
     if (mine) put(c, rank, 1, 1.0f);
     RANK_CHECK(rank.step(2, report) == Status::kOk);
@@ -164,7 +164,7 @@ TEST_CASE("finite: loaded state is checked before the first commit, and again af
   for (const Stored& form : kForms) {
     for (const int ranks : {1, 3}) {
       world::Case c = case_of(form, ranks);
-      c.settings.replica_check = ReplicaCheck::kOff;  // this case does not test it
+      c.settings.replica_check = ReplicaCheck::kOff;  // replica checks are tested elsewhere
       c.settings.groups = world::default_groups();
       if (form.master == MasterKind::kNone) c.settings.groups[0].normuon_axis = NormuonAxis::kRows;
       std::vector<Held> held = {
@@ -229,7 +229,7 @@ TEST_CASE("finite: a momentum beyond bf16's range becomes its largest value", "[
   c.settings.groups = world::default_groups();
   c.settings.groups[0].momentum_dtype = DType::kBF16;
   c.settings.groups[0].momentum_kind = MomentumKind::kHeavyBall;
-  c.settings.groups[0].nesterov = false;  // the direction is the momentum
+  c.settings.groups[0].nesterov = false;  // so that the direction is the momentum
   world::on_each(c, [](world::Rank& rank, Comm& comm) {
     StepReport report;
     rank.fill_gradients(0);
@@ -255,7 +255,7 @@ TEST_CASE("skip: an overflow of the transport dtype is distinguished from NaN",
       c.settings.transport_dtype = transport;
       c.settings.groups = world::default_groups();
       c.settings.groups[0].momentum_kind = MomentumKind::kHeavyBall;
-      c.settings.groups[0].nesterov = false;  // the first direction is the gradient
+      c.settings.groups[0].nesterov = false;  // so that the first direction is the gradient
       c.params = {world::matrix("a", {4, 3}, {rows}), world::matrix("b", {4, 3}, {rows}),
                   world::matrix("sum", {4, 3}, {partial_grads})};
       c.params[2].partial_grads = 2;
@@ -267,9 +267,9 @@ TEST_CASE("skip: an overflow of the transport dtype is distinguished from NaN",
         bool overflow;
       };
       const bool half = transport == DType::kBF16;
-      // On rank 1, or on the owner of the sum if gradients are partial, a bf16 direction exceeds
-      // its range. In addition, the parameter itself, or parameters before or after it, may contain
-      // a NaN.
+      // A direction exceeds the range of bf16 on rank 1 or, for the sum of partial gradients, on
+      // its owner. In some cases the same parameter, or one before or after it, also has a value
+      // that is not finite.
       const std::vector<Planted> all = {{kAbove, 1, 1, half ? 0 : -1, 1, half},
                                         {kAbove, kNan, 1, half ? 0 : 1, 1, half},
                                         {kNan, kAbove, 1, 0, 1, false},
@@ -289,7 +289,7 @@ TEST_CASE("skip: an overflow of the transport dtype is distinguished from NaN",
               describe_skip(rank.optimizer().settings(), end.report);
           return end;
         });
-        // An eager step first votes on the gradients. This vote finds a NaN in any parameter.
+        // The first vote of an eager step is on the gradients, and it finds a NaN in any parameter.
         if (eager && p.overflow) {
           if (!std::isfinite(p.b) || !std::isfinite(p.sum)) continue;
           for (const world::Ended& end : ends) CHECK(end.status == Status::kTorn);

@@ -17,7 +17,7 @@ namespace {
 constexpr Placement kRows{PlacementKind::kShard, 0, 1}, kCols{PlacementKind::kShard, 1, 1},
     kCopy{PlacementKind::kReplicate, 0, 1}, kPartial{PlacementKind::kPartial, 0, 1};
 
-/// Returns the root mean square of all weights of the parameter before the first step.
+/// Returns the RMS of all weights of the parameter before the first step.
 double weight_rms(const world::Param& p, int64_t param) {
   double sum = 0;
   int64_t count = 1;
@@ -110,8 +110,8 @@ TEST_CASE("first update: each scale rule, kind of weight and mesh has the ratio 
         large.lr_factor = 100;  // gives this parameter the largest ratio
         const auto reports = reports_of(c);
         const double update = 3.0 * 0.5 * 100 * factor * std::sqrt(6.0 / (6 * 24));
-        // Master weights of bf16 parameters start at rounded values, so the expected root mean
-        // square is computed without master weights.
+        // Master weights of bf16 parameters start at rounded values, so the expected RMS is
+        // computed without master weights.
         if (kind.dtype == DType::kBF16) large.master_kind = MasterKind::kNone;
         CHECK(reports[0].param == 2);
         CHECK(reports[0].ratio == Approx(update / weight_rms(large, 2)).epsilon(1e-12));
@@ -168,7 +168,7 @@ TEST_CASE("first update: the reported ratio is the change that the step makes",
 }
 
 TEST_CASE("first update: nothing is reported without a cause", "[unit][optimizer]") {
-  // The root mean square is 0.2 lr for the update and about 0.58 for the weights.
+  // The RMS is 0.2 lr for the update and about 0.58 for the weights.
   const auto on = [](double lr) { return case_on({2}, {kRows}, lr); };
   CHECK(reports_of(on(0.16))[0].param >= 1);
   CHECK(reports_of(on(0.12))[0].param == -1);
@@ -176,7 +176,7 @@ TEST_CASE("first update: nothing is reported without a cause", "[unit][optimizer
   const auto zeros = [](world::Rank& rank) {
     for (const int64_t param : {1, 2}) fill(rank, rank.data(param), 0);
   };
-  CHECK(reports_of(on(1), zeros)[0].param == -1);  // B in LoRA starts at zero
+  CHECK(reports_of(on(1), zeros)[0].param == -1);  // as B in LoRA, which starts at zero
   world::Case adamw = on(1);
   for (size_t i = 1; i < 3; ++i) adamw.params[i].role = Role::kAdamW;
   CHECK(reports_of(adamw)[0].param == -1);
@@ -184,8 +184,8 @@ TEST_CASE("first update: nothing is reported without a cause", "[unit][optimizer
   world::Case inactive = on(1);
   inactive.inactive_params = {{1, 2}};
   for (const LargeUpdate& report : reports_of(inactive)) CHECK(report.param == -1);
-  // The gradient of parameter 2 is zero, like the gradient of A in LoRA at the start, so the step
-  // does not change the parameter.
+  // The gradient of parameter 2 is zero, as for A in LoRA in the first step, so the step does not
+  // change the parameter.
   world::on_ranks(2, [&](Comm& comm) {
     const world::Case c = on(1);
     world::Rank rank(c, comm);

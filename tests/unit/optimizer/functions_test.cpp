@@ -39,8 +39,9 @@ world::Ended creation(const world::Case& c) {
 
 TEST_CASE("functions: an error on one rank rejects the step on all ranks, and nothing changes",
           "[unit][functions]") {
-  // In each step a rank makes four calls: gather first, gather second, redistribute first,
-  // redistribute second (window 2). The steps before and after the failed one are committed.
+  // With window 2, a rank makes four calls per step: gather of the first and of the second
+  // parameter, then redistribute of the first and of the second. The steps before and after the
+  // failed one are committed.
   const int64_t failing_call = GENERATE(range(0, 4));
   const int failing_rank = GENERATE(0, 2);
   world::Case c = three_ranks();
@@ -53,7 +54,7 @@ TEST_CASE("functions: an error on one rank rejects the step on all ranks, and no
     StepReport report;
     RANK_CHECK(rank.step(0, report) == Status::kOk);
     ends[static_cast<size_t>(comm.rank())] = world::attempt(rank, 1);
-    RANK_CHECK(rank.step(1, report) == Status::kOk);  // the optimizer can still be used
+    RANK_CHECK(rank.step(1, report) == Status::kOk);  // the optimizer remains usable
     RANK_CHECK(report.step == 2);
   });
   const char* const function = failing_call < 2 ? "gather" : "redistribute";
@@ -132,9 +133,9 @@ TEST_CASE("functions: assign without the others sets owners of the built-in exch
 
 namespace {
 
-/// Counts the parameters that a rank has gathered and not redistributed yet. Each number is the
-/// largest during the step: the number of their owners, of parameters with the same owner (of_one),
-/// and of all these parameters.
+/// Counts of the parameters that a rank has gathered but not redistributed yet. Each member is a
+/// maximum over the step: of the number of their owners, of the number of parameters of one owner
+/// (of_one), and of the number of all these parameters.
 struct InWork {
   size_t owners = 0;
   int64_t of_one = 0, all = 0;
@@ -165,7 +166,7 @@ TEST_CASE("functions: all owners work at once, whatever number of gathers runs a
     world::add(c, cat("w", i), {5 + i, 6}, {{PlacementKind::kShard, 0, 1}});
   c.steps = 1;
   const world::Tensors expected = world::run(c).tensors;
-  // The owners are 0 0 1 1 2 2 3 3 or 0 1 2 3 0 1 2 3.
+  // The owners are 0 0 1 1 2 2 3 3 if `adjacent`, otherwise 0 1 2 3 0 1 2 3.
   for (const bool adjacent : {false, true}) {
     for (const bool serial : {false, true}) {
       for (const int prefetch : {0, 1, 3}) {
@@ -221,7 +222,7 @@ TEST_CASE("functions: every matrix of a stack that is cut over experts has its o
     CHECK(world::run(c).tensors == expected);
   };
   SECTION("set in the parameter") {
-    // If the owner is -1, the plan chooses a rank that holds the expert.
+    // Where the owner is -1, the plan chooses a rank that holds the expert.
     for (const std::vector<int32_t>& owners : {kOfHolders, {0, -1, 1, -1, 2, -1, 3, -1}}) {
       c.adjust = [&](OptimizerSettings& s, int) { s.params[0].owners = owners; };
       check(kOfHolders);

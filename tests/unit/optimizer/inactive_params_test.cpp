@@ -9,7 +9,7 @@
 
 using namespace muonrt;
 
-// Tests parameters of `inactive_params` with the option omit_inactive.
+// Tests parameters in `inactive_params` if the option omit_inactive is set.
 
 namespace {
 
@@ -20,9 +20,9 @@ struct Layouts {
   std::vector<Placement> placements, grad_placements;
 };
 
-/// Returns a case with the matrices and the AdamW parameter that `which` selects, and a parameter
-/// without messages. Owners do not depend on `which`, so the bytes of a step depend only on the
-/// active parameters.
+/// Returns a case with the parameters that `which` selects (matrices and an AdamW parameter), and a
+/// parameter without messages. Owners do not depend on `which`, so the bytes of a step depend only
+/// on the active parameters.
 world::Case make_case(const Layouts& layouts, bool omit, const std::vector<int64_t>& which) {
   world::Case c = world::on_mesh({2, 2});
   c.steps = 6;
@@ -76,16 +76,17 @@ TEST_CASE("inactive params: with omit_inactive they exchange nothing, with the s
       omits.inactive_params = kInactive;
       const world::Outcome seen = with(omits), all = with(zeros);
       CHECK((seen.tensors == expected.tensors));
-      for (size_t s = 2; s < kInactive.size(); ++s) {  // the first steps send further messages
+      for (size_t s = 2; s < kInactive.size(); ++s) {  // the first steps send additional messages
         INFO("chunk_bytes " << chunk_bytes << ", step " << s);
-        // The report counts the bytes that rank 0 sends. Rank 0 owns w1 and returns its update. It
-        // sends its shards of w0 and w2 to rank 1 only if no other rank holds them.
+        // The report counts the bytes that rank 0 sends. Rank 0 owns w1, so it returns the update
+        // of w1. It sends its shards of w0 and w2 to rank 1 only if no other rank holds these
+        // shards.
         const std::vector<int64_t>& inactive = kInactive[s];
         const bool fewer = std::count(inactive.begin(), inactive.end(), 1) > 0 ||
                            (layouts.grad_placements.empty() && layouts.placements[0] == shard(1));
         CHECK(seen.reports[s].bytes_sent <= all.reports[s].bytes_sent - (fewer ? 1 : 0));
         CHECK(seen.reports[s].orthogonalized == seen.reports[s].planned);
-        if (chunk_bytes > 1) continue;  // otherwise, a chunk has several matrices of an owner
+        if (chunk_bytes > 1) continue;  // chunks then have several matrices of an owner
         std::vector<int64_t> active;
         for (const int64_t i : kAll)
           if (std::count(inactive.begin(), inactive.end(), i) == 0) active.push_back(i);

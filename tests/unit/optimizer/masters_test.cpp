@@ -7,7 +7,7 @@
 #include "support/attempts.hpp"
 #include "support/rank_check.hpp"
 
-// Tests with several ranks in which the caller writes weights after the optimizer was created, or
+// Tests with several ranks in which the caller writes weights after creating the optimizer, or
 // moves parameters to other memory.
 
 using namespace muonrt;
@@ -31,7 +31,7 @@ world::Case cut(int ranks) {
 }
 
 /// Returns the tensors after two steps.
-/// @param between  called on each rank after creation.
+/// @param between  Called on each rank after creation.
 world::Tensors after(const world::Case& c, const std::function<void(world::Rank&, int)>& between) {
   return world::tensors_after(c, [&](world::Rank& rank, Comm& comm) {
     between(rank, comm.rank());
@@ -74,7 +74,7 @@ TEST_CASE("masters: stale weights of one rank are an error on every rank, which 
       world::Case c = cut(ranks);
       c.settings.commit = commit;
       for (int64_t p = 0; p < std::ssize(c.params); ++p) {
-        for (const int64_t steps : {0, 1}) {  // number of steps before the caller writes
+        for (const int64_t steps : {0, 1}) {  // number of steps before the caller writes weights
           const auto ends = world::on_each(c, [&](world::Rank& rank, Comm& comm) {
             StepReport report;
             for (int64_t s = 0; s < steps; ++s) rank.step(s, report);

@@ -1,5 +1,6 @@
-// Tests two steps in which each allocation fails in turn. Only allocations with operator new fail,
-// and GEMMs are portable, because other libraries do not handle failed allocations.
+// Runs two steps repeatedly; in each run a different allocation fails. Only allocations with
+// operator new fail. GEMMs are portable, because the GEMM libraries do not handle failed
+// allocations.
 
 #include <algorithm>
 #include <catch2/catch.hpp>
@@ -29,7 +30,7 @@ struct Ended {
   world::Tensors tensors;
 };
 
-/// A fault in the second step, which is then repeated without the fault.
+/// A fault in the second step. The step is then repeated without the fault.
 struct Fault {
   Status status = Status::kOk;  // the expected status
   std::function<void(world::Rank&, int rank)> before, after;
@@ -72,7 +73,7 @@ Ended run(const world::Case& c, const Fault& fault, int faulty, int64_t nth) {
         mine += cat(" ", status_name(status), stepped ? "+1" : "");
         const bool expected = status == (faulty_step ? fault.status : Status::kOk);
         if ((!expected && status != Status::kOutOfMemory) || stepped != (status == Status::kOk))
-          return;  // the recorded statuses show the problem
+          return;  // the caller checks the recorded statuses
         faulty_step = faulty_step && status == Status::kOutOfMemory;
       }
     }
@@ -109,7 +110,7 @@ struct Swept {
   int64_t allocations = 0, rejected = 0;
 };
 
-/// Lets each allocation of both steps fail in turn.
+/// Makes each allocation of both steps fail in turn.
 Swept check_every(world::Case c, const Fault& fault = {}) {
   c.steps = 2;
   c.settings.portable_gemm = true;
@@ -200,7 +201,7 @@ TEST_CASE("out of memory: a step does not allocate, except for its arguments",
     world::Case eager = everything(ranks);
     eager.settings.commit = CommitMode::kEager;
     CHECK(check_every(eager).allocations == 0);
-    // If the queue of a stream is full, it grows, or the step waits until there is space.
+    // If the queue of a stream is full, the queue grows or the step waits until there is space.
     for (int variant = 0; variant < bits::kVariants; ++variant) {
       const size_t mesh = ranks == 1 ? 0 : 1;
       world::Case c = bits::make(

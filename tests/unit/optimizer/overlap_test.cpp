@@ -12,8 +12,7 @@ using namespace muonrt;
 
 namespace {
 
-// Counts the gather exchanges of each rank that have arrived, and lets a product wait for one of
-// them.
+// Counts the gathers that are complete on each rank, and makes a product wait for one of them.
 class Gate {
  public:
   explicit Gate(int ranks) : arrived_(static_cast<size_t>(ranks)) {}
@@ -22,8 +21,8 @@ class Gate {
     ++arrived_[static_cast<size_t>(rank)];
     changed_.notify_all();
   }
-  /// Waits until `count` exchanges have arrived at `rank`.
-  /// Errors: TIMEOUT if they do not arrive in time.
+  /// Waits until `count` gathers are complete on `rank`. Throws TIMEOUT if they are not complete in
+  /// time.
   void wait_for(int rank, int64_t count, std::chrono::milliseconds patience) {
     std::unique_lock lock(mutex_);
     const bool came = changed_.wait_for(
@@ -38,8 +37,8 @@ class Gate {
   std::vector<int64_t> arrived_;
 };
 
-// Delays the product of chunk k until exchange k + 1 has arrived. Chunks are counted by their
-// normalizations. After the last product of a step there is no such exchange.
+// Delays the products of chunk k until gather k + 1 is complete. Each normalization begins a new
+// chunk. The last chunk of a step is not delayed, because there is no further gather.
 class GatedOps : public wrapped::Ops {
  public:
   GatedOps(muonrt::Ops& inner, Gate& gate, int rank, int64_t chunks,
@@ -80,8 +79,8 @@ world::Case gated_case(int window, CommitMode commit) {
   return c;
 }
 
-// Runs a step with delayed products. A rank has two exchanges for each chunk: the gather, which is
-// counted, and the return.
+// Runs a step with delayed products. A rank has two exchanges for each chunk, the gather and the
+// return, and only the gather is counted.
 void run_gated(int window, CommitMode commit, std::chrono::milliseconds patience) {
   Gate gate(kRanks);
   std::mutex mutex;
@@ -137,7 +136,7 @@ std::pair<int32_t, world::Tensors> chunks_and_bits(const Placement& placement, i
 
 TEST_CASE("overlap: by default there are as many chunks as are in flight, with the same bits",
           "[unit][pipeline][bits]") {
-  const int64_t side = 192;  // 72 KiB in bf16, which exceeds PlanOptions::least_part
+  const int64_t side = 192;  // 72 KiB in bf16, more than PlanOptions::least_part
   for (const auto kind : {PlacementKind::kShard, PlacementKind::kReplicate}) {
     const auto alone = chunks_and_bits({kind, 0, 1}, 1, side);
     const auto default_ = chunks_and_bits({kind, 0, 1}, PlanOptions().window, side);
@@ -145,7 +144,7 @@ TEST_CASE("overlap: by default there are as many chunks as are in flight, with t
     CHECK(default_.first == 3);  // each chunk has one matrix for each owner
     CHECK((alone.second == default_.second));
   }
-  // Each owner has only 24 KiB.
+  // Each owner receives only 24 KiB, which is not worth dividing.
   CHECK(chunks_and_bits({PlacementKind::kShard, 0, 1}, 3, 64).first == 1);
 }
 
@@ -164,8 +163,7 @@ TEST_CASE("overlap: with one chunk in flight the same gate never opens", "[unit]
       FAIL("the product was not held");
     } catch (const Error& e) {
       INFO(e.message());
-      // An eager step has already voted when its products run, while an atomic step has not
-      // committed anything.
+      // An eager step has already voted when its products run. An atomic step has not.
       CHECK(e.status() == (commit == CommitMode::kAtomic ? Status::kTimeout : Status::kTorn));
       CHECK(e.message().find("product held") != std::string::npos);
     }

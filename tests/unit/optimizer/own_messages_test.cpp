@@ -1,4 +1,4 @@
-// Tests messages of a rank to itself. They stay in the receive buffers.
+// Tests messages from a rank to itself, which the rank packs directly into the receive buffers.
 
 #include "pipeline/own_messages.hpp"
 
@@ -64,14 +64,14 @@ TEST_CASE("own messages: blocks are packed into the receive buffers, and the oth
   CHECK(bytes[kReturnReceive] == 192);
   const char memory[4096] = {};
   keep_own_messages_in_place(chunk, 1, {memory, memory + 1024}, {memory + 2048, memory});
-  // bf16 elements have two bytes. 64 bytes of the gather's send buffer are stored at 128 of the
-  // receive buffer.
+  // bf16 elements have two bytes. The rank's message to itself moves from offset 64 of the gather's
+  // send buffer to offset 128 of the receive buffer.
   CHECK(places(chunk.gather_sends) == Places{{0, 0}, {2, 64}});
   CHECK(places(chunk.gather_receives) == Places{{0, 0}});
   CHECK(offsets(chunk.gather_blocks) ==
         std::vector<int64_t>{0, (1024 + 128) / 2, (1024 + 128) / 2 + 49, 64 / 2});
-  // 128 bytes of the return's send buffer are stored at 64 of the receive buffer, also for replica
-  // 2.
+  // In the return it moves from offset 128 of the send buffer to offset 64 of the receive buffer,
+  // from which it is also sent to replica 2.
   CHECK(places(chunk.return_sends) == Places{{0, 0}, {2, -2048 + 64}, {3, 128}});
   CHECK(places(chunk.return_receives) == Places{{0, 0}});
   CHECK(offsets(chunk.return_matrix_blocks) ==

@@ -136,7 +136,7 @@ TEST_CASE("tables: which parameters are active", "[unit][optimizer]") {
   rig.fill(0);
   CHECK(rig.active() == std::vector<int32_t>{1, 1, 0, 0, 0});
   CHECK(rig.tables.params()[kLate].clip_only == 0);
-  // The gradient is missing, although the parameter is not listed as inactive.
+  // Only the matrix is listed as inactive, so another parameter without a gradient is an error.
   rig.step.inactive_params = {kMatrix};
   rig.tables.params()[kVector].grad = nullptr;
   const auto error = capture_error([&] { rig.fill(0); });

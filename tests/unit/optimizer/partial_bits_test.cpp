@@ -14,8 +14,8 @@
 #include "support/sanitized.hpp"
 #include "support/wrapped_device.hpp"
 
-// Tests partial gradients. If their number is fixed, results must be bitwise identical to those of
-// one rank whose gradient is the sum of the partial gradients, added in f32 in the order of mesh
+// Tests partial gradients. For a given number of partial gradients, results must be bitwise
+// identical to those of one rank whose gradient is their sum, added in f32 in the order of mesh
 // coordinates.
 
 using namespace muonrt;
@@ -128,7 +128,8 @@ world::Case with_bf16_momentum(world::Case c) {
   return c;
 }
 
-/// Adds partial gradients in the order of the messages, which is the order of the ranks.
+/// Adds partial gradients in the wrong order: that of the messages, which is the order of the
+/// ranks.
 class RankOrder : public wrapped::Ops {
  public:
   RankOrder(muonrt::Ops& inner, size_t partial_grads)
@@ -162,8 +163,8 @@ void put(world::Rank& rank, int64_t param, size_t element, float x) {
   std::memcpy(rank.grad(param).data() + element * 4, &x, 4);
 }
 
-/// Checks that a step in which `spoil` changes gradients of a rank is skipped, and that the report
-/// names `param`.
+/// Runs a step in which `spoil` changes gradients of a rank. Checks that the step is skipped and
+/// that the report names `param`.
 void check_skipped(const MeshCase& m, int64_t param, const std::string& what,
                    const std::function<void(world::Rank&, int)>& spoil) {
   INFO(what);
@@ -223,7 +224,7 @@ TEST_CASE("partial: a partial gradient or sum that is not finite skips the step 
       if (r % 2 == 0) put(rank, param, 5, 1.5e38f);
     });
   }
-  // If the square of a sum overflows f32, there is no second moment.
+  // The square of the sum overflows f32, so the second moment would not be finite.
   check_skipped(m, 7, "square", [&](world::Rank& rank, int r) {
     if (r % 2 == 0) put(rank, 7, 5, 1e19f);
   });
@@ -252,7 +253,7 @@ TEST_CASE("partial: owners store the state, and its views have the bytes that th
         const StateView view = rank.optimizer().state(p, StateKind::kMomentum);
         const bool adamw = c.params[static_cast<size_t>(p)].role == Role::kAdamW;
         kept += view.numel * (adamw ? 8 : 4);
-        // The last parameter has no partial gradients.
+        // All parameters except the last one have partial gradients.
         const bool summed = p + 1 < std::ssize(c.params);
         const StateLocation of_sums =
             adamw ? StateLocation::kOwnedSlices : StateLocation::kOwnedMatrices;
@@ -295,7 +296,7 @@ TEST_CASE("partial: a matrix with zero gradients stops changing if owners store 
 namespace {
 
 /// A case with a matrix, and with AdamW parameters that may be inactive in a step because of
-/// update_every. The embedding and the matrix can be left out.
+/// update_every. The embedding and the matrix are optional.
 struct Resting {
   std::vector<Placement> placements, grad_placements;
   int window = 3;

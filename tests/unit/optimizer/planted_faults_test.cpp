@@ -8,9 +8,8 @@
 #include "support/bits_cases.hpp"
 #include "support/wrapped_device.hpp"
 
-// Tests that the comparison of results detects faults. Each of these faults occurs in real systems.
-// The tests plant the fault in the ops of the device, and the effect of the fault depends on the
-// number of ranks.
+// Tests that comparing the results of different numbers of ranks detects faults that occur in real
+// systems. The tests plant each fault in the ops of the device.
 
 using namespace muonrt;
 
@@ -35,8 +34,8 @@ void enqueue(Stream& stream, host::Task task) {
   dynamic_cast<host::HostStream&>(stream).enqueue(task);
 }
 
-/// Adds the squares of the norm separately for each rank's block of columns, as a sum over shards
-/// would do.
+/// Adds the squares of the norm separately for each rank's block of columns, like a system that
+/// sums over shards.
 class NormPerShard : public wrapped::Ops {
  public:
   NormPerShard(muonrt::Ops& inner, int64_t shards) : wrapped::Ops(inner), shards_(shards) {}
@@ -68,8 +67,8 @@ class NormPerShard : public wrapped::Ops {
   int64_t shards_;
 };
 
-/// Computes products whose order of summation depends on the number `block`, like a library that
-/// chooses its blocking by the leading dimension or splits the depth over threads.
+/// Computes products whose order of summation depends on `block`. GEMM libraries do this if they
+/// choose their blocking by the leading dimension, or split the inner dimension over threads.
 class BlockedProducts : public wrapped::Ops {
  public:
   using wrapped::Ops::Ops;
@@ -104,8 +103,7 @@ class BlockedProducts : public wrapped::Ops {
   }
 };
 
-/// Simulates a library whose results depend on the leading dimension. The leading dimension grows
-/// with `extra`.
+/// Simulates a library whose results depend on the leading dimension, which is larger by `extra`.
 class LeadingDimension : public BlockedProducts {
  public:
   LeadingDimension(muonrt::Ops& inner, int64_t extra) : BlockedProducts(inner), extra_(extra) {}
@@ -120,7 +118,7 @@ class LeadingDimension : public BlockedProducts {
   int64_t extra_;
 };
 
-/// Computes products whose depth is split over the threads.
+/// Computes products whose inner dimension is split over the threads.
 class TwoThreads : public BlockedProducts {
  public:
   TwoThreads(muonrt::Ops& inner, int64_t threads) : BlockedProducts(inner), threads_(threads) {}
@@ -166,7 +164,8 @@ class CastSkipped : public wrapped::Ops {
   bool here_;
 };
 
-/// Returns the tensors if every rank has the fault with the strength that `strength` returns.
+/// Returns the tensors of a run in which every rank has the fault, with the strength that
+/// `strength` returns.
 template <class Fault, class Strength>
 world::Tensors run(const bits::Factors& factors, Strength strength) {
   const world::Case c = bits::make(factors, false, 2);

@@ -14,9 +14,9 @@
 #include "support/sanitized.hpp"
 #include "support/thread_ranks.hpp"
 
-// Tests a step that fails during its vote, so that some ranks have committed it while others have
-// not received the vote sum. After `recover`, either the result equals that of a step without the
-// fault, or no rank has committed the step.
+// Tests a step that fails during its vote, so that some ranks have committed it and others have not
+// received the vote sum. After recover(), either the result is that of a step without the fault, or
+// no rank has committed the step.
 
 using namespace muonrt;
 using Settled = Recovery::Outcome;
@@ -56,8 +56,8 @@ void check_followed(const world::Case& c, int receiver, const std::vector<int>& 
   CHECK((result.tensors == expected));
 }
 
-/// Checks the recovery after steps in which only one rank receives the vote sum (each rank in
-/// turn), and after a step in which only the last rank does not receive it.
+/// Checks the recovery after steps in which only one rank receives the vote sum, for each rank.
+/// Also checks the recovery after a step in which only the last rank does not receive it.
 void check_all(const world::Case& c, int64_t reductions = 1) {
   const world::Tensors expected = world::run(c).tensors;
   for (int receiver = 0; receiver < c.world; ++receiver) {
@@ -203,13 +203,13 @@ TEST_CASE("recover: if no rank has committed the step, it is discarded", "[unit]
 TEST_CASE("recover: a step that fails after its vote is torn for all ranks", "[unit][recover]") {
   world::Case c = three_ranks();
   c.settings.commit = CommitMode::kEager;
-  // Rank 0 does not receive the sum of the second vote, which comes after the commits of its
+  // Rank 0 does not receive the sum of the second vote, which comes after it has committed its
   // chunks.
   const recovery::Result result = recovery::run(c, 1, {0}, 2);
   CHECK(result.ranks[1].step.status == Status::kOk);
   CHECK(result.ranks[0].step.status == Status::kTorn);
-  // Rank 2 may not have received the sum either. If two ranks are torn, the error names the first
-  // one among the survivors.
+  // Rank 2 may not have received the sum either. If the step is torn on both ranks, the error names
+  // the one that comes first among the survivors.
   const bool both = result.ranks[2].step.status == Status::kTorn;
   CHECK((both || result.ranks[2].step.status == Status::kOk));
   const char* const named = both ? "rank 2 is torn" : "rank 0 is torn";
@@ -231,8 +231,8 @@ std::optional<Error> error_of_recover(Optimizer& optimizer, Comm& survivors) {
   return std::nullopt;
 }
 
-/// Runs `recover` on a group of two ranks and returns the errors. The optimizer of each rank was
-/// created on a different group, which has `sizes[rank]` ranks.
+/// Runs recover() on a group of two ranks and returns the errors. Each rank has created its
+/// optimizer on a different group, which has `sizes[rank]` ranks.
 std::vector<std::optional<Error>> unrelated(std::vector<int> sizes) {
   ThreadGroup meeting(2);
   std::vector<std::optional<Error>> out(2);
@@ -246,7 +246,7 @@ std::vector<std::optional<Error>> unrelated(std::vector<int> sizes) {
       if (comm.rank() != (sizes[at] > 1 ? me : 0)) return;
       HostComm survivors(meeting.transport(me));
       out[at] = error_of_recover(rank.optimizer(), survivors);
-      // After a failed recovery the optimizer can still be used.
+      // A failed recovery leaves the optimizer usable.
       if (comm.size() == 1) RANK_CHECK(rank.step(1, report) == Status::kOk);
     });
   })));
@@ -303,7 +303,7 @@ TEST_CASE("recover: too few ranks are rejected, unless the policy allows it", "[
   world::on_each(c, [&](world::Rank& rank, Comm& comm) {
     StepReport report;
     rank.step(0, report);
-    const bool lowest = comm.rank() % 2 == 0;  // the halves are ranks 0 and 2, and ranks 1 and 3
+    const bool lowest = comm.rank() % 2 == 0;  // one half is ranks 0 and 2, the other 1 and 3
     HostComm half((lowest ? with_lowest : without).transport(comm.rank() / 2));
     const auto status = [&](Comm& survivors, SurvivorPolicy policy) {
       try {

@@ -39,8 +39,8 @@ Plant flip_gradient(int64_t param, int where) {
   };
 }
 
-/// Runs a step. Returns its message if it is rejected, and checks that it then changes nothing.
-/// Returns "" if the step is committed or skipped.
+/// Runs a step. If the step is rejected, checks that it changes nothing and returns its message. If
+/// the step is committed or skipped, returns "".
 std::string step(world::Rank& rank, int me, int64_t number, const Plant& plant = {}) {
   rank.fill_gradients(number);
   if (plant) plant(rank, me);
@@ -49,8 +49,8 @@ std::string step(world::Rank& rank, int me, int64_t number, const Plant& plant =
   return end.message;
 }
 
-/// Returns the messages of the steps of `script(rank, number)`, and checks that all ranks have the
-/// same messages.
+/// Returns the messages of the steps that `script(rank, number)` runs, and checks that all ranks
+/// have the same messages.
 template <class Script>
 std::vector<std::string> messages(const world::Case& c, Script script) {
   const auto all = world::on_each(c, [&](world::Rank& rank, Comm& comm) {
@@ -102,8 +102,8 @@ TEST_CASE("replica check: a gradient that one rank did not reduce is named by pa
                             "': its gradient on rank ", ranks - 1, " differs from rank 0")});
     }
   }
-  // If replica 0 differs, the error names all others. If the parameter is sharded, the error names
-  // the replica of the shard that differs.
+  // Replica 0 is the reference, so if it differs, the error names all other replicas. If the
+  // parameter is sharded, the error names the replica of the shard that differs.
   rows.push_back({replicated({4}), kOther, 0,
                   "param 'other': its gradient on ranks 1, 2, 3 differs from rank 0"});
   rows.push_back(
@@ -131,7 +131,7 @@ TEST_CASE("replica check: gradients of two parameters that are swapped do not ca
     const Plant swap = [](world::Rank& r, int number) {
       if (number != 1) return;
       std::swap(r.grad(kNorm),
-                r.grad(kOther));  // the optimizer reads the buffers that it was created with
+                r.grad(kOther));  // exchanges the buffers, which must be bound again
       for (const int64_t p : {kNorm, kOther}) r.optimizer().set_grad(p, r.grad(p).data());
     };
     return std::vector{step(rank, me, 0, swap)};
@@ -236,14 +236,14 @@ TEST_CASE("replica check: one of a thousand parameters is found with few message
     const world::Ended end = world::attempt_only(rank, 0);
     RANK_CHECK(end.says("param 'vector 700': its gradient on rank 2 differs from rank"));
     RANK_CHECK(gathered.most_bytes <= kExplanationBytes);
-    // The calls gather the errors of all ranks, the hashes for ten steps of the bisection, and the
-    // hashes of the parameter.
+    // The calls gather the errors of all ranks, the hashes of the ten steps of a binary search, and
+    // the hashes of the parameter.
     RANK_CHECK(gathered.calls >= 10 && gathered.calls <= 16);
     gathered = {};
     StepReport report;
     rank.step(0, report);
-    // Two numbers of the vote show that all replicas are equal. The only call gathers the squares
-    // of the weights before the first commit.
+    // Two numbers in the vote show that all replicas are equal. The only call gathers the squares
+    // of the weights for the check of the first update.
     RANK_CHECK(gathered.calls == 1);
   });
 }

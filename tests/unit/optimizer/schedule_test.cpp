@@ -55,8 +55,8 @@ TEST_CASE("schedule: every chunk is gathered, orthogonalized and committed once,
       std::map<int32_t, int> in_flight;
       for (const Action& a : schedule(11, window, commit)) {
         if (a.chunk >= 0) stages_of[a.chunk].push_back(a.stage);
-        // An eager update must have left its buffers before the update of the next chunk is stored
-        // in them.
+        // An eager step must have committed an update before the update of the next chunk
+        // overwrites its buffers.
         if (commit == CommitMode::kEager && a.stage == Stage::kOrthogonalize) {
           CHECK(in_flight[a.chunk % window]++ == 0);
         }

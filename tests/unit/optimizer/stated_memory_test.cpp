@@ -52,8 +52,8 @@ int64_t one_rank(const std::vector<std::pair<std::vector<int64_t>, int>>& shapes
   return bytes[0];
 }
 
-// A matrix is gathered in bf16 and needs two buffers X, one R and one Z. Rows are padded to 16
-// elements or 64 bytes.
+// A matrix is gathered in bf16. Its iteration needs two buffers X, one R and one Z. Rows are padded
+// to 16 elements or 64 bytes.
 constexpr int64_t kHost32x48 = 32 * 48 * 2 + (2 * 32 * 48 + 2 * 32 * 32) * 4;
 constexpr int64_t kGpu32x48 = 32 * 64 * 2 + (2 * 32 * 64 + 2 * 32 * 32) * 2;
 constexpr int64_t kGpu32x64 = kGpu32x48;
@@ -75,8 +75,8 @@ TEST_CASE("scratch: the memory covers as many matrices as one launch may contain
   constexpr int64_t kElements = int64_t{512} * 512;
   CHECK(one_rank({{{512, 512}, 5}}, DType::kF32, HostRules()) == 4 * kElements * (2 + 4 * 4));
   CHECK(one_rank({{{512, 512}, 5}}, DType::kBF16, CudaRules()) == 5 * kElements * (2 + 4 * 2));
-  // If one launch may mix shapes, all of them need scratch memory at the same time. Otherwise only
-  // the larger requirement counts.
+  // If one launch may contain several shapes, all of them need scratch memory at the same time.
+  // Otherwise they can share it, and only the larger requirement counts.
   CHECK(one_rank({{{32, 48}, 2}, {{32, 64}, 1}}, DType::kBF16, CudaRules()) ==
         2 * kGpu32x48 + kGpu32x64);
   CHECK(one_rank({{{32, 48}, 2}, {{32, 64}, 1}}, DType::kBF16, CudaRules(false)) == 2 * kGpu32x48);
@@ -109,8 +109,8 @@ struct Allocations {
   }
 };
 
-/// Compares the numbers of Optimizer::planned_memory() and check_bytes() with the numbers that the
-/// plan prints. Returns the numbers that differ, or "".
+/// Compares the numbers of Optimizer::planned_memory() and check_bytes() with those that the plan
+/// prints. Returns the numbers that differ, or "".
 std::string unstated(const Optimizer& o) {
   const std::string json = o.describe(true);
   const size_t block = json.find("\"block_plan\":");
@@ -181,15 +181,15 @@ TEST_CASE("memory: a rank allocates what its plan states", "[unit][optimizer]") 
       return std::any_of(sizes.begin(), sizes.end(),
                          [&](int64_t bytes) { return least <= bytes && bytes <= most; });
     };
-    // One allocation contains the messages and the scratch memory, and also votes, findings and
-    // padding. Each of the two chunks in flight has buffers for the chunks that use them, which may
-    // be smaller than the largest chunk.
+    // One allocation contains the messages, the scratch memory, votes, findings and padding. Each
+    // of the two chunks in flight has its own buffers. Their size depends on the chunks that use
+    // them, so they may be smaller than the largest chunk.
     const int64_t messages = of("message_bytes"),
                   working = of("staged_bytes") + of("scratch_bytes");
     RANK_CHECK(of("scratch_bytes") > 0);
     RANK_CHECK(has(working + (window == 1 ? messages : messages / 2), working + messages + kSlack));
-    // NorMuon's moments and all other state need two more allocations. The state of each parameter
-    // is aligned.
+    // Two more allocations contain NorMuon's moments and all other state. The state of each
+    // parameter is aligned.
     const int64_t state = of("state_bytes");
     RANK_CHECK(std::any_of(sizes.begin(), sizes.end(), [&](int64_t bytes) {
       return has(state - bytes, state - bytes + 3 * 256 * params);
@@ -201,7 +201,7 @@ TEST_CASE("memory: a rank allocates what its plan states for the checks of first
           "[unit][optimizer]") {
   const bool replicas = GENERATE(true, false);
   world::Case c = memory_case(CommitMode::kAtomic, 2);
-  c.settings.health_every = 0;  // the lists of both checks have the same sizes
+  c.settings.health_every = 0;  // statistics would also allocate such lists
   c.settings.replica_check = replicas ? ReplicaCheck::kFirst : ReplicaCheck::kOff;
   std::vector<Allocations> allocations(3);
   world::on_ranks(3, [&](Comm& comm) {

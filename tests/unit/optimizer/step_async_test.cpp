@@ -1,5 +1,5 @@
-// Tests steps that run while the caller continues: the effect of other calls during the step, and
-// the reporting of errors.
+// Tests steps that run while the caller continues: other calls during the step, and how errors are
+// reported.
 
 #include "muonrt/step_async.h"
 
@@ -33,8 +33,8 @@ bool error_has(const std::string& text) {
   return std::string(muonrt_get_last_error()).find(text) != std::string::npos;
 }
 
-/// An optimizer on one rank that has committed its first step, because the first step waits for its
-/// checks.
+/// An optimizer on one rank. Its first step is already committed, because the first step would wait
+/// for its checks.
 struct Rank : OneMatrix {
   explicit Rank(muonrt_comm_t* comm) {
     ok(muonrt_comm_set_timeout(comm, kTimeoutMs));

@@ -18,7 +18,7 @@ constexpr int kSteps = 3;
 
 world::Case make_case() {
   world::Case c = bits::make({.mesh = 5, .scheme = 1, .window = 2}, false, kSteps);
-  c.settings.groups[1].adamw_eps = 0.1;  // makes AdamW depend on the size of its gradients
+  c.settings.groups[1].adamw_eps = 0.1;  // so that AdamW depends on the magnitude of gradients
   c.settings.groups[0].momentum_kind = MomentumKind::kHeavyBall;
   return c;
 }
@@ -162,7 +162,7 @@ TEST_CASE("clipping: every gradient is multiplied by the quotient of the norms",
   for (size_t step = 0; step < kSteps; ++step)
     CHECK(clipped.reports[step].grad_norm == Approx(norm_of_step(c, step)).epsilon(1e-13));
   CHECK((clipped.tensors == expected.tensors));
-  // A norm below the bound changes nothing.
+  // If the norm is below the bound, clipping has no effect.
   c.settings.clip_norm = 1e6;
   CHECK((world::run(c).tensors == world::run(make_case()).tensors));
 }
@@ -175,7 +175,7 @@ TEST_CASE("clipping: a gradient of AdamW counts in the steps between its updates
     world::Case c = world::on_mesh({2});
     c.settings.groups = world::default_groups();
     c.settings.groups[1].update_every = 2;
-    // Sums of partial gradients cannot be clipped.
+    // Clipping is not supported with partial gradients.
     c.settings.clip_norm = partial_grads ? 0.0 : 1e3;
     for (const char* name : {"matrix", "table"}) {
       const Placement how = partial_grads ? partial : Placement{PlacementKind::kShard, 0, 1};

@@ -7,8 +7,8 @@
 #include "support/wrapped_device.hpp"
 
 // Tests a rank that dies, or messages that are lost, at each operation of a step. On every rank the
-// call must return in bounded time, nothing may be committed before the vote, and an optimizer that
-// has failed must remain unusable.
+// call must return in bounded time. Nothing may be committed before the vote, and an optimizer must
+// remain unusable after it has failed.
 
 using namespace muonrt;
 
@@ -33,7 +33,7 @@ struct Seen {
   bool changed_whole = false;
 };
 
-/// Runs two steps, of which the second one has the fault, and then a third step.
+/// Runs three steps. The fault occurs in the second step.
 std::vector<Seen> run(CommitMode commit, const std::function<ThreadFaults()>& make_faults) {
   world::Case c = small_case(commit);
   c.steps = 2;
@@ -119,7 +119,7 @@ TEST_CASE("faults: if a rank dies during the vote, no rank commits", "[unit][opt
         return f;
       });
       check_atomic(seen, dead);
-      // The dead rank did not vote, so the vote passed on no rank.
+      // The dead rank has not voted, so no rank may commit.
       for (const Seen& s : seen) CHECK(s.step.unchanged);
     }
   }
@@ -156,7 +156,7 @@ TEST_CASE("faults: an eager step that loses a rank after its vote returns TORN",
 
 namespace {
 
-/// Runs the given task on the stream before each pass of one kind.
+/// Runs a given task on the stream before each call of one op.
 class PlantedOps : public wrapped::Ops {
  public:
   enum class Where { kNowhere, kPack, kCommit, kHash };
@@ -251,7 +251,7 @@ TEST_CASE("faults: a communicator that fails after a step's last vote leaves the
       INFO("rank " << r << (eager ? ", eager, " : ", atomic, ") << status_name(step.status) << ", "
                    << next.message);
       // The other ranks may not have received the sum of the last vote yet. Eager steps commit
-      // before this vote.
+      // before this vote, so they are then torn.
       const bool in_doubt = r != 1 && step.status == (eager ? Status::kTorn : Status::kUndecided);
       CHECK((in_doubt || (step.status == Status::kOk && step.report.step == 2)));
       CHECK((in_doubt || !step.unchanged));
@@ -271,7 +271,8 @@ TEST_CASE("faults: update counts that differ between ranks return MISMATCH and a
   const auto ends = world::on_each(c, [](world::Rank& rank, Comm& comm) {
     StepReport report;
     RANK_CHECK(rank.step(0, report) == Status::kOk);
-    // The step number is unchanged, but the update count now includes the step without a gradient.
+    // This call does not change the step number, but the update count now includes the step in
+    // which the parameter was inactive.
     if (comm.rank() == 1) rank.optimizer().set_steps(1);
     return world::attempt(rank, 1);
   });

@@ -25,7 +25,7 @@ world::Case measured(const bits::Factors& f, int64_t every = 1, int steps = 2) {
   return c;
 }
 
-/// The reports of rank 0 after each step, and whether they are bitwise identical on all ranks.
+/// The reports of rank 0 after each step, and whether all ranks had bitwise identical reports.
 struct ReportedHealth {
   std::vector<HealthReport> reports;
   world::Tensors tensors;
@@ -50,7 +50,7 @@ bool same(const HealthReport& a, const HealthReport& b) {
 }
 
 /// Runs the steps of a case.
-/// @param between  called on every rank after its gradients are filled.
+/// @param between  Called on every rank after its gradients are filled.
 ReportedHealth run_and_report(const world::Case& c,
                               const std::function<void(world::Rank&, int, int64_t)>& between = {}) {
   ReportedHealth out;
@@ -66,7 +66,7 @@ ReportedHealth run_and_report(const world::Case& c,
       all[static_cast<size_t>(comm.rank())].push_back(rank.optimizer().health());
     }
     const std::lock_guard lock(mutex);
-    rank.add_to(out.tensors, seen);  // replicas may differ, because a case plants a difference
+    rank.add_to(out.tensors, seen);  // replicas may differ, because some cases plant a difference
   });
   out.reports = all[0];
   for (const auto& reports : all)
@@ -94,7 +94,7 @@ TEST_CASE("health: RMS equals float64 sums, sigmas equal an SVD of the update",
   world::Case c = measured({.mesh = 5, .scheme = 1, .window = 2}, 1, 1);
   c.settings.transport_dtype = DType::kF32;
   c.settings.groups[0].weight_decay = 0;
-  c.lr = 0.125;  // makes the update large compared with the rounding of the weights
+  c.lr = 0.125;  // makes the update large compared with rounding errors of the weights
   c.inactive_params = {{3}};
   const ReportedHealth reported = run_and_report(c);
   REQUIRE(reported.reports.size() == 1);
@@ -157,8 +157,8 @@ TEST_CASE(
     "[unit][optimizer][health]") {
   world::Case c = measured({.mesh = 8, .scheme = 2, .window = 2}, 2, 2);
   c.inactive_params.clear();
-  // The second step would also commit, but receives an infinite gradient in element 0 of each local
-  // shard of "wide".
+  // The second step is skipped, because element 0 of the gradient is infinite in each local shard
+  // of "wide".
   const auto spoil = [&](world::Rank& rank, int, int64_t step) {
     if (step != 1) return;
     auto& grad = rank.grad(5);
@@ -233,7 +233,7 @@ TEST_CASE("health: one bit that differs in one replica is named by parameter, ra
     CHECK(reported.reports[2].step == 2);  // step 3 collects no statistics
     const ReplicaDifference& d = reported.reports[3].difference;
     CHECK(d.param == plant.param);
-    // The report names the later replica, and the first one as its reference.
+    // The report names the second replica, and the first replica as its reference.
     CHECK(d.rank == plant.rank % 4 + 4);
     CHECK(d.reference == plant.rank % 4);
     CHECK(d.kind == plant.kind);
@@ -283,7 +283,7 @@ TEST_CASE("health: steps without statistics send, allocate and order nothing els
       CHECK(on[rank][step].bytes == off[rank][step].bytes);
       CHECK(on[rank][step].order == off[rank][step].order);
     }
-    // All memory is allocated at creation, but the first step may lengthen queues.
+    // All memory is allocated at creation, except that queues may grow in the first step.
     for (const auto& all : {on, always}) {
       CHECK(all[rank][3].allocations == all[rank][0].allocations);
       CHECK(all[rank][3].allocated == all[rank][0].allocated);
@@ -350,7 +350,7 @@ TEST_CASE("health: experts, parts, partial gradients and all forms of weights on
   const world::Case one_rank = make({1}, {r});
   const ReportedHealth expected = run_and_report(one_rank);
   REQUIRE(expected.reports[0].matrices.size() == 2 + 3 + 3);
-  // The values of these weights are stored in the parameters themselves.
+  // These parameters have no master weights, so the weights are read from the parameters.
   const auto& experts = expected.tensors.params[1];
   for (size_t e = 0; e < 3; ++e) {
     const MatrixHealth& m = expected.reports[0].matrices[2 + e];

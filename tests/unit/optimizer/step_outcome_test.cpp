@@ -4,8 +4,8 @@
 #include <random>
 #include <vector>
 
-// Tests how the state of one rank at the end of a step determines the outcome. Uses no threads and
-// no devices.
+// Tests how the state of a rank at the end of a step determines the outcome, without threads or
+// devices.
 
 namespace muonrt {
 
@@ -13,8 +13,8 @@ namespace {
 
 constexpr int64_t kWorld = 3, kFingerprint = 1000003;
 
-/// Returns the vote sum of `consenting` ranks, `nonfinite` ranks that found a non-finite value, and
-/// `failing` ranks with an error. All have the same fingerprint and factor.
+/// Returns the vote sum if `consenting` ranks accept, `nonfinite` ranks have found a non-finite
+/// value, and `failing` ranks have an error. All ranks have the same fingerprint and factor.
 Vote sum_of(int64_t consenting, int64_t nonfinite, int64_t failing) {
   Vote sum;
   sum.consent = consenting;

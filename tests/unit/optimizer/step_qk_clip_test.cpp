@@ -14,7 +14,7 @@ namespace {
 constexpr float kNothing = -HUGE_VALF;
 constexpr int64_t kCols = 12;
 
-/// A weight with 4 query heads.
+/// A weight of a layer with 4 query heads.
 struct Weight {
   QkKind kind;
   int64_t rows;
@@ -295,7 +295,7 @@ TEST_CASE("qk-clip: a logit that is not finite skips the step, -inf everywhere d
     world::on_each(c, [](world::Rank& rank, Comm& comm) {
       const world::Ended end = world::attempt(rank, 0);
       RANK_CHECK(end.status == Status::kSkipped && end.unchanged);
-      // The logit does not belong to a parameter, and all ranks find it.
+      // The logit does not belong to a parameter, and all ranks pass it.
       RANK_CHECK(end.report.nonfinite_param == -1 && end.report.nonfinite_rank == 0);
       // If a gradient is also non-finite, the report names the gradient.
       if (comm.rank() == 1) std::memset(rank.grad(0).data(), 0xff, 4);

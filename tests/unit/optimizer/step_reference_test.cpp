@@ -6,8 +6,8 @@
 #include "reference/reference.hpp"
 #include "support/world.hpp"
 
-// Compares whole steps over several ranks with the float64 reference implementation, which gathers
-// all tensors, performs one step, and cuts the result into shards.
+// Compares whole steps over several ranks with the float64 reference implementation, which runs
+// each step on whole tensors.
 
 using namespace muonrt;
 
@@ -85,7 +85,7 @@ std::vector<Row> rows() {
     row.adamw.adam_form = folded ? AdamForm::kFolded : AdamForm::kTorch;
     row.adam.folded = folded;
     row.adamw.update_every = every;
-    // The eps is large, so that an error in its position in the formula is detected.
+    // With a large eps, the test detects an error in the position of eps in the formula.
     row.adamw.adamw_eps = row.adam.eps = 0.05;
     row.adamw.beta1 = row.adam.beta1 = 0.8;
     row.adamw.beta2 = row.adam.beta2 = 0.9;
@@ -106,8 +106,8 @@ double lr_of(Role role, int64_t step) {
 
 bool scales_neurons(const Row& row) { return row.how.equilibrate || row.how.renormalize; }
 
-/// Returns a case with wide, tall and square matrices and vectors in all placements. Two of them
-/// have separate learning rates. If rows or columns are scaled, the case also has a transposed
+/// Returns a case with wide, tall and square matrices and vectors in all placements. Two parameters
+/// have their own learning rates. If rows or columns are scaled, the case also has a transposed
 /// matrix and a matrix with parts.
 world::Case case_of(const Row& row) {
   world::Case c = world::on_mesh({2, 2});
@@ -171,8 +171,8 @@ Expected expected_of(const Row& row, const world::Param& p, int64_t index) {
       reference::muon_step(how, out.w, out.m, g, &moments);
       continue;
     }
-    // Each block or part is a separate matrix. The learning rate of a block applies to the update,
-    // but not to the decay.
+    // Each block or part is orthogonalized as a separate matrix. The learning rate factor of blocks
+    // applies to the update, but not to the decay.
     const reference::Part whole = reference::whole_matrix(rows, cols);
     if (in_blocks) how.scale_times = row.muon.blocks.lr_factor;
     std::vector<std::vector<double>> none;
@@ -212,7 +212,7 @@ std::vector<double> bf16_values(const std::vector<unsigned char>& bytes) {
 
 /// Returns the number of elements of `got` that differ from the elements of `exact` rounded with
 /// the random bits. An f32 error can move one in a few hundred elements across a rounding
-/// threshold; for these, the values on both sides count as right.
+/// threshold. For these elements, the values on both sides are accepted.
 int wrongly_rounded(const std::vector<double>& exact, const std::vector<double>& got, uint64_t seed,
                     uint64_t step, uint32_t param) {
   int wrong = 0;
@@ -236,10 +236,10 @@ TEST_CASE(
     for (size_t i = 0; i < c.params.size(); ++i) {
       INFO(row.name << ", " << c.params[i].name);
       const Expected expected = expected_of(row, c.params[i], static_cast<int64_t>(i));
-      // Weights are of size 1, and a step changes them by at most 0.2 x 0.02 x sqrt(61) x 1.2. The
-      // f32 products cause a relative error of a few 1e-6 in this change, after amplification by
-      // the coefficients (largest slope about 1e3, eps 6e-8, at most 60 terms). A different kind of
-      // decay would change weights by at least 1e-3.
+      // Weights have magnitudes of about one, and a step changes them by at most 0.2 x 0.02 x
+      // sqrt(61) x 1.2. The f32 products cause a relative error of a few 1e-6 in this change, after
+      // amplification by the coefficients (largest slope about 1e3, eps 6e-8, at most 60 terms).
+      // The wrong kind of decay would change weights by at least 1e-3.
       CHECK(relative_error(expected.w, outcome.tensors.params[i]) < 2e-5);
       CHECK(relative_error(expected.m, outcome.tensors.momentum[i]) < 2e-6);
       if (c.params[i].role == Role::kAdamW)

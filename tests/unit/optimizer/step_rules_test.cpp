@@ -7,9 +7,9 @@
 #include "support/caller_functions.hpp"
 #include "support/rank_check.hpp"
 
-// Tests the rules of a step that settings select: results must be bitwise identical on every mesh,
-// and special cases must be right. step_reference_test.cpp compares the rules with the float64
-// reference implementation.
+// Tests the rules of a step that settings select, such as NorMuon and cautious decay. Results must
+// be bitwise identical on every mesh, and special cases must be correct. step_reference_test.cpp
+// compares the rules with the float64 reference implementation.
 
 using namespace muonrt;
 
@@ -61,7 +61,7 @@ std::vector<Rule> rules() {
   out.push_back({"clipping by the norm", false, [](world::Case& c) {
                    c.settings.clip_norm = 3.25;
                    c.settings.groups[0].momentum_kind = MomentumKind::kHeavyBall;
-                   // Makes AdamW depend on the size of its gradients.
+                   // With this eps, AdamW depends on the magnitude of its gradients.
                    c.settings.groups[1].adamw_eps = 0.1;
                  }});
   return out;
@@ -135,7 +135,7 @@ TEST_CASE("normuon: a single row or column is left alone on every axis",
     c.params = {world::matrix("gate", shape, {{PlacementKind::kShard, 0, 1}})};
     c.params[0].transposed = transposed;
     if (shape.size() == 3) c.params[0].view = View::kStack;
-    if (part)  // the rest of the matrix has several rows and columns
+    if (part)  // each part is a single row, but the matrix is not
       c.params[0].parts = {{"line", {{0, 1}}, whole(12)}, {"line", {{1, 2}}, whole(12)}};
     world::on_each(c, [&](world::Rank& rank, Comm&) {
       RANK_CHECK_THROWS_AS(rank.state(0, StateKind::kNormuon), Error);
@@ -160,7 +160,7 @@ TEST_CASE("normuon: a single row or column is left alone on every axis",
 
 namespace {
 
-/// Returns a case of a matrix that has a NorMuon moment for each of its rows.
+/// Returns a case with a matrix that has one NorMuon moment per row.
 world::Case with_moments(std::vector<int64_t> mesh, std::vector<int64_t> shape) {
   world::Case c = world::on_mesh(std::move(mesh));
   c.settings.groups = world::default_groups();
@@ -255,7 +255,8 @@ TEST_CASE("blocks: blocks that are shards need no messages between ranks", "[uni
     RANK_CHECK(rank.step(0, whole) == Status::kOk);
     RANK_CHECK(rank.step(1, blocks) == Status::kOk);
     RANK_CHECK(blocks.planned == 2);
-    // The first step also gathers and returns half a matrix in bf16; the vote is sent in both.
+    // The whole-matrix step also gathers and returns half a matrix in bf16. Both steps send the
+    // vote.
     RANK_CHECK(blocks.bytes_sent + 8 * 24 * 2 <= whole.bytes_sent);
     const std::string text = rank.optimizer().describe(false);
     RANK_CHECK(text.find("those between take blocks") != std::string::npos);
@@ -271,7 +272,7 @@ TEST_CASE("blocks, update_every: step numbers that differ between ranks return M
   rests.params[0].partial_grads = 3;
   rests.settings.groups = world::default_groups();
   rests.settings.groups[1].update_every = 2;
-  // For rank 2, the next step is a full step, or a step in which the parameter is inactive.
+  // On rank 2, the next step would be a full step, or a step in which the parameter is inactive.
   for (const auto& [c, number, setting] :
        {std::tuple{with_blocks(), 2 * kPeriod, "block_period 3"}, {rests, 4, "update_every 2"}}) {
     const auto ends = world::on_each(c, [number = number](world::Rank& rank, Comm& comm) {

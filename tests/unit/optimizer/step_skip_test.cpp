@@ -14,7 +14,7 @@ namespace {
 constexpr float kInf = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
-// Returns a case with three ranks, of which rank 2 has no rows of the first two parameters.
+// Returns a case with three ranks. Rank 2 holds no rows of the first two parameters.
 world::Case small_case(CommitMode commit = CommitMode::kAtomic) {
   world::Case c = world::on_mesh({3});
   c.settings.commit = commit;
@@ -31,7 +31,7 @@ void put(world::Rank& rank, int64_t param, int64_t element, float x) {
   std::memcpy(rank.grad(param).data() + 4 * element, &x, 4);
 }
 
-/// On every rank in turn, writes a non-finite value to every `stride`-th position, and checks that
+/// For each rank, writes a non-finite value to every `stride`-th position in turn, and checks that
 /// each of these steps is skipped.
 void skip_everywhere(const world::Case& c, world::Rank& rank, Comm& comm, int64_t stride) {
   constexpr float kInvalidArg[] = {kNan, kInf, -kInf};
@@ -114,7 +114,7 @@ TEST_CASE("skip: inactive parameters and their state do not change", "[unit][opt
     rank.step(0, report);
     const world::Tensors before = rank.tensors();
     rank.fill_gradients(1);
-    // An optimizer does not read the gradient of an inactive parameter.
+    // The gradient of an inactive parameter is not read, so NaN has no effect.
     std::ranges::fill(rank.grad(0), static_cast<unsigned char>(0xff));
     rank.optimizer().set_grad(3, nullptr);
     RANK_CHECK(rank.step_only(1, report) == Status::kOk);
@@ -136,7 +136,7 @@ TEST_CASE("step: later steps allocate nothing, and at most `window` chunks are r
       world::Case c = small_case(commit);
       c.settings.threads = 2;
       c.settings.window = window;
-      c.settings.chunk_bytes = 1;  // each matrix of an owner has its own chunk
+      c.settings.chunk_bytes = 1;  // gives each matrix of an owner its own chunk
       for (const char* name : {"e", "f", "g", "h", "i", "j"})
         world::add(c, name, {4, 6}, {{PlacementKind::kShard, 0, 1}});
       world::on_each(c, [&](world::Rank& rank, Comm&) {
@@ -183,7 +183,7 @@ TEST_CASE("optimizer: settings of a group may change between steps", "[unit][opt
     rank.optimizer().set_group(0, g);
     const auto before = rank.data(2);
     rank.step(1, report);
-    RANK_CHECK(rank.data(2) == before);  // with a learning rate of 0 and no decay, nothing changes
+    RANK_CHECK(rank.data(2) == before);  // a learning rate of 0 without decay changes nothing
     std::vector<GroupSettings> others(5, g);
     others[0].steps = 4;
     others[1].name = "other";
@@ -201,7 +201,7 @@ TEST_CASE("optimizer: settings of a group may change between steps", "[unit][opt
     g.momentum = 1.0;
     RANK_CHECK_THROWS_AS(rank.optimizer().set_group(0, g), Error);
   });
-  // If only one rank requests a change, all ranks reject it, and nothing changes.
+  // If only one rank changes the settings, all ranks reject the next step, and nothing changes.
   world::on_each(c, [](world::Rank& rank, Comm& comm) {
     StepReport report;
     rank.step(0, report);

@@ -53,10 +53,10 @@ TEST_CASE("method: restarts after the last step are omitted, invalid ones reject
 }
 
 TEST_CASE("method: FLOPs follow the tabulated counts", "[unit][method]") {
-  // The table contains costs in units of m^3 for an aspect ratio r, first with symmetric products
-  // at half cost, and then at full cost. T steps of the standard form cost T (1 + 3 r) and T (2 + 4
-  // r). Five steps of the Gram form with one restart cost 14 + 6 r and 28 + 8 r. Seven steps have
-  // two restarts.
+  // The table contains costs in units of m^3 for an aspect ratio r. In the first column symmetric
+  // products have half the cost, and in the second column the full cost. T steps of the standard
+  // form cost T (1 + 3 r) and T (2 + 4 r). Five steps of the Gram form with one restart cost 14 + 6
+  // r and 28 + 8 r. The row with seven steps has two restarts.
   struct Row {
     Method method;
     double cubes, slope, plain_cubes, plain_slope;
@@ -90,9 +90,9 @@ TEST_CASE("method: the cost of a product is that of its FLOPs or of its memory, 
   const double m = 16, n = 65536;
   CHECK(orthogonalize_cost(five, 16, 65536) ==
         5 * 256 * (3 * m * m + m * (m + n) + m * (m + 2 * n)) + 15 * 0x1p20);
-  // If four ranks share the work, the long side has a quarter of its columns on each.
+  // If four ranks share the work, each has a quarter of the columns of the long side.
   CHECK(orthogonalize_cost(five, 4096, 32768, 4) == orthogonalize_cost(five, 4096, 8192));
-  // The launches determine the cost of a tiny matrix, and their number grows with the number of
+  // Launches dominate the cost of a tiny matrix, and their number is proportional to the number of
   // steps.
   const Method ten = choose(FormChoice::kStandard, 1, 1, 10);
   CHECK(orthogonalize_flops(five, 1, 1) == 5 * 4);

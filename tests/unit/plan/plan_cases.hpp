@@ -22,8 +22,8 @@ inline std::shared_ptr<const muonrt::Mesh> mesh(std::vector<int64_t> shape,
                                               std::move(ranks));
 }
 
-/// Returns a Muon parameter whose tensor dimension 0 is sharded over mesh dimension `dim` (-1:
-/// replicated).
+/// Returns a Muon parameter whose tensor dimension 0 is sharded over mesh dimension `dim`. If `dim`
+/// is -1, the parameter is replicated.
 inline ParamSpec muon(std::string name, std::shared_ptr<const muonrt::Mesh> on,
                       std::vector<int64_t> shape, int dim = 0) {
   ParamSpec out;
@@ -49,7 +49,7 @@ inline ParamSpec placed(std::string name, std::shared_ptr<const muonrt::Mesh> on
   return out;
 }
 
-/// Adds a parameter; the world grows to include its mesh.
+/// Adds a parameter, and increases the number of ranks if its mesh needs more.
 inline void add(Problem& p, ParamSpec spec) {
   for (const int rank : spec.layout.mesh().ranks())
     p.options.world = std::max(p.options.world, rank + 1);

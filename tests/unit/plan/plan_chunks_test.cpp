@@ -15,7 +15,7 @@ struct Use {
   int items = 0;
 };
 
-/// Returns what each owner contributes to each chunk.
+/// Returns for each chunk the bytes and costs of each owner.
 std::vector<std::map<int32_t, Use>> uses(const std::vector<ChunkItem>& items, const Chunking& c) {
   std::vector<std::map<int32_t, Use>> out(static_cast<size_t>(c.chunks));
   for (size_t i = 0; i < items.size(); ++i) {
@@ -63,8 +63,8 @@ TEST_CASE("chunks: there are as many chunks as the owner with the most bytes nee
 
 TEST_CASE("chunks: different owners have costs as equal as their items allow", "[unit][plan]") {
   // Owner 0 has 8 items of cost 6. Owner 1 has 24 items of cost 2 and few bytes. Owner 2 has one
-  // item of cost 12 and 12 items of cost 3. The bytes of owner 0 need four chunks, so each chunk
-  // should have a cost of about 12.
+  // item of cost 12 and 12 items of cost 3. The bytes of owner 0 need four chunks, so the cost per
+  // chunk and owner should be about 12.
   std::vector<ChunkItem> items;
   for (int i = 0; i < 8; ++i) items.push_back({0, 0, 6, 50});
   for (int i = 0; i < 24; ++i) items.push_back({1, 1, 2, 1});
@@ -93,8 +93,8 @@ TEST_CASE("chunks: an owner with few items finishes early instead of spreading t
 }
 
 TEST_CASE("chunks: equal batches of an owner are adjacent", "[unit][plan]") {
-  // The names of two batches of equal cost alternate. The first chunks contain one batch, and the
-  // last chunks the other.
+  // In the order of names, items of two batches with equal costs alternate. The first chunks must
+  // contain one batch, and the last chunks the other batch.
   std::vector<ChunkItem> items;
   for (int i = 0; i < 8; ++i) items.push_back({0, i % 2, 5, 10});
   const Chunking chunks = cut_chunks(items, 20);
@@ -105,7 +105,7 @@ TEST_CASE("chunks: equal batches of an owner are adjacent", "[unit][plan]") {
 TEST_CASE("chunks: overlap, the matrices and the size of messages limit the number",
           "[unit][plan]") {
   const struct {
-    int64_t matrices, bytes;  // of owner 0; owner 1 has one matrix
+    int64_t matrices, bytes;  // of owner 0 (owner 1 has one matrix)
     int window;
     int64_t least;
     int32_t chunks;
@@ -123,12 +123,12 @@ TEST_CASE("chunks: overlap, the matrices and the size of messages limit the numb
     const int32_t wanted = chunks_to_overlap(items, row.window, row.least);
     CHECK(wanted == row.chunks);
     CHECK(cut_chunks(items, 1 << 20, wanted).chunks == row.chunks);
-    CHECK(cut_chunks(items, 100, wanted).chunks == row.matrices);  // the budget needs more
+    CHECK(cut_chunks(items, 100, wanted).chunks == row.matrices);  // the budget is one matrix
   }
   CHECK(chunks_to_overlap({}, 3, 1) == 1);
   CHECK(least_part(6400, 1) == 6400);
   CHECK(least_part(6400, 64) == 6400);
-  CHECK(least_part(6400, 640) == 64000);  // a message to each rank costs 100
+  CHECK(least_part(6400, 640) == 64000);  // each message counts 100
 }
 
 TEST_CASE("chunks: no chunk is empty, even if more chunks than matrices are wanted",

@@ -41,7 +41,7 @@ TEST_CASE("plan: the simulation detects a block list that forwards the wrong reg
   REQUIRE(plan.chunks().front().relay > 0);
   auto chunks = plan_case::all_rank_chunks(plan);
   REQUIRE(run_step(plan, chunks) == "");
-  // Rank 0 forwards a different region than planned.
+  // Makes rank 0 forward a different region than planned.
   auto& sends = chunks[0].front().relay_sends;
   REQUIRE(!sends.empty());
   sends.front().offset = 64;
@@ -49,8 +49,8 @@ TEST_CASE("plan: the simulation detects a block list that forwards the wrong reg
 }
 
 TEST_CASE("plan: replicas share equal messages", "[unit][plan]") {
-  // A (6, 4) matrix on a mesh of (replicate 3, shard 2): three ranks receive each half, which is
-  // packed once.
+  // A 6 x 4 matrix on a mesh with 3 replicas of 2 shards. Three ranks receive each half, but the
+  // owner packs it only once.
   Problem problem;
   plan_case::add(problem, plan_case::muon("w", plan_case::mesh({3, 2}), {6, 4}, 1));
   problem.params[0].owner = 3;  // replica 1, shard 1

@@ -66,9 +66,9 @@ std::vector<Model> models() {
         {7168, 2048, 14848, true}}}};
 }
 
-/// Every rank may own a matrix that is not an expert. Each expert belongs to one of `ep` groups of
-/// ranks. A group consists of consecutive ranks or of every `ep`-th rank. If `ep` is 1, every rank
-/// may own every matrix.
+/// Returns the owner problem of a model. Any rank may own a matrix that is not an expert. Each
+/// expert belongs to one of `ep` groups of ranks, and only these ranks may own it. A group consists
+/// of consecutive ranks or of every `ep`-th rank. If `ep` is 1, any rank may own any matrix.
 OwnerProblem owners_of(const Model& model, int32_t ranks, int32_t ep, bool consecutive) {
   OwnerProblem out;
   out.ranks = ranks;
@@ -154,7 +154,8 @@ TEST_CASE(
     const std::vector<int64_t> load = loads(problem, owners);
     CHECK(load == owners.load);
     CHECK(owners.makespan == *std::max_element(load.begin(), load.end()));
-    // The bound is at least as large as the trivial bounds, and at most the makespan.
+    // The bound must be at least as large as the trivial bounds, and at most as large as the
+    // makespan.
     const int64_t total = std::accumulate(load.begin(), load.end(), int64_t{0});
     CHECK(owners.lower_bound >= total / ranks);
     CHECK(owners.lower_bound <= owners.makespan);
@@ -184,8 +185,8 @@ TEST_CASE("ownership: the optimum of small problems is between bound and makespa
       ++tried;
       found += owners.makespan == best;
       if (restricted) return;
-      // Assigning the largest items first is within 4/3 - 1/(3 m) of the optimum (Graham 1969), and
-      // the improvements that follow never increase the makespan.
+      // Assigning the largest items first gives at most (4/3 - 1/(3 m)) times the optimum (Graham
+      // 1969), and the improvements that follow never increase the makespan.
       const int64_t m = problem.ranks;
       RC_ASSERT(3 * m * owners.makespan <= (4 * m - 1) * best);
       std::map<int64_t, int64_t, std::greater<>> counts;
@@ -208,9 +209,9 @@ TEST_CASE("bounds: mean, largest item and pigeonhole, worked by hand", "[unit][p
   CHECK(packing_bound({{10, 3}}, 4, 0, kFar) == 10);  // the largest item
   CHECK(packing_bound({{1, 10}}, 4, 0, kFar) == 3);   // 10 / 4, rounded up to whole items
   CHECK(packing_bound({{10, 5}}, 4, 0, kFar) == 20);  // five items on four ranks: one rank gets two
-  CHECK(packing_bound({{10, 4}, {7, 1}}, 4, 0, kFar) == 17);  // 7 shares a rank with a 10
+  CHECK(packing_bound({{10, 4}, {7, 1}}, 4, 0, kFar) == 17);  // the 7 shares a rank with a 10
   CHECK(packing_bound({{100, 9}}, 4, 0, kFar) == 300);  // nine items on four ranks: one gets three
-  CHECK(packing_bound({{10, 3}}, 4, 12, kFar) == 12);   // not less than the known bound
+  CHECK(packing_bound({{10, 3}}, 4, 12, kFar) == 12);   // at least the known bound
   CHECK(packing_bound({{5, 2}, {3, 2}, {2, 1}}, 1, 0, kFar) == 18);
 }
 
@@ -226,7 +227,7 @@ TEST_CASE("bounds: bin packing proves more than mean and pigeonhole", "[unit][pl
 }
 
 TEST_CASE("ownership: moves and swaps improve the largest-first assignment", "[unit][plan]") {
-  // Assigning the largest first gives 3 + 2 + 2 and 3 + 2. One swap of a 3 and a 2 gives 6 and 6.
+  // Assigning the largest first gives 3 + 2 + 2 and 3 + 2. Swapping a 3 and a 2 gives 6 and 6.
   const OwnerProblem problem{
       2, {{0, 1}}, {{3, 0, 0}, {3, 0, 0}, {2, 0, 0}, {2, 0, 0}, {2, 0, 0}}, {}};
   CHECK(assign_owners(problem).makespan == 6);
@@ -234,7 +235,8 @@ TEST_CASE("ownership: moves and swaps improve the largest-first assignment", "[u
 }
 
 TEST_CASE("ownership: a chain of restricted sets is levelled", "[unit][plan]") {
-  // Ranks {0, 1} may own 8 items, and ranks {1, 2} may own 4. Rank 1 must leave all 4 to rank 2.
+  // Ranks 0 and 1 may own 8 of the items, and ranks 1 and 2 the other 4. For equal loads, rank 2
+  // must own all 4 of these.
   OwnerProblem problem{3, {{0, 1}, {1, 2}}, {}, {}};
   for (int i = 0; i < 8; ++i) problem.items.push_back({1, 0, 0});
   for (int i = 0; i < 4; ++i) problem.items.push_back({1, 1, 0});
@@ -245,15 +247,15 @@ TEST_CASE("ownership: a chain of restricted sets is levelled", "[unit][plan]") {
 
 TEST_CASE("ownership: matrices for any rank are distributed over the nodes of experts",
           "[unit][plan]") {
-  // Each of two nodes has eight experts of cost 5, and four matrices of cost 10 may be anywhere.
-  // With two of them in each node, the four ranks of a node have 60 / 4 = 15 each; with four in one
-  // node they would have 80 / 4 = 20.
+  // Each of two nodes has eight experts of cost 5. Any rank may own the four matrices of cost 10.
+  // With two of these matrices in each node, the load of a rank is 60 / 4 = 15. With all four in
+  // one node, the load would be 80 / 4 = 20.
   OwnerProblem problem{8, {{0, 1, 2, 3, 4, 5, 6, 7}, {0, 1, 2, 3}, {4, 5, 6, 7}}, {}, {}};
   for (int i = 0; i < 4; ++i) problem.items.push_back({10, 0, 0});
   for (int i = 0; i < 16; ++i) problem.items.push_back({5, 1 + i % 2, 1});
   CHECK(assign_owners(problem).load == std::vector<int64_t>(8, 15));
-  // There are three levels. A rack has two nodes, and the second rack has its own matrix of cost
-  // 20.
+  // There are three levels. A rack has two nodes, and a matrix of cost 20 belongs to the second
+  // rack.
   problem.ranks = 16;
   problem.sets = {{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15},
                   {0, 1, 2, 3},
@@ -264,7 +266,8 @@ TEST_CASE("ownership: matrices for any rank are distributed over the nodes of ex
   problem.items = {{20, 5, 0}};
   for (int i = 0; i < 6; ++i) problem.items.push_back({10, 0, 1});
   for (int i = 0; i < 32; ++i) problem.items.push_back({5, 1 + i % 4, 2});
-  // 240 in all: four matrices of cost 10 are in the first rack, and two in the second one.
+  // The total cost is 240. Four matrices of cost 10 are assigned to the first rack, and two to the
+  // second one.
   const Ownership owners = assign_owners(problem);
   int64_t first = 0;
   for (int32_t rank = 0; rank < 8; ++rank) first += owners.load[static_cast<size_t>(rank)];

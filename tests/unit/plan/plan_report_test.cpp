@@ -80,7 +80,7 @@ TEST_CASE("traffic: measure_traffic equals the sum over the block lists of every
     }
     RC_ASSERT(std::accumulate(traffic.moved.begin(), traffic.moved.end(), int64_t{0}) ==
               traffic.moved_total);
-    // A region that is forwarded has gaps between its messages.
+    // Forwarded regions have gaps between their messages.
     const bool relayed = std::any_of(plan.chunks().begin(), plan.chunks().end(),
                                      [](const ChunkSpec& s) { return s.relay > 0; });
     if (relayed) RC_ASSERT(all_sent >= traffic.moved_total);
@@ -88,7 +88,7 @@ TEST_CASE("traffic: measure_traffic equals the sum over the block lists of every
   }));
 }
 
-// glibc counts the bytes of the heap. The sanitizers replace its allocator.
+// The next case needs glibc's count of heap bytes, which sanitizers do not provide.
 #if defined(__GLIBC__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 TEST_CASE("plan: memory does not grow with the product of ranks and shapes", "[unit][plan]") {
   const auto on = mesh({512, 128});
@@ -107,15 +107,17 @@ TEST_CASE("plan: memory does not grow with the product of ranks and shapes", "[u
     const Plan plan(std::move(p));
     return heap() - before;
   };
-  // Each iteration adds 129 matrices of about 300 bytes. One byte for each rank would add 64 KiB.
+  // Each iteration adds 129 matrices of about 300 bytes each. One byte per rank would add 64 KiB
+  // more.
   CHECK(bytes(12) - bytes(2) < 10 * 65536);
 }
 #endif
 
 TEST_CASE("plan: memory by kind, computed by hand", "[unit][plan]") {
-  // Two ranks each own one of two (8, 4) bf16 matrices, which are cut in half. A rank sends and
-  // receives 2 messages of 4 x 4 x 2 = 32 bytes (64 with alignment), in the gather and again in the
-  // return. One of the two messages is to itself and has no place in the send buffer.
+  // Two bf16 matrices of 8 x 4 are cut in half, and each of two ranks owns one matrix. In the
+  // gather and in the return, a rank sends and receives 2 messages of 4 x 4 x 2 = 32 bytes (64 with
+  // alignment). One of the two messages is to the rank itself and needs no space in the send
+  // buffer.
   Problem p;
   const auto on = mesh({2});
   for (const char* name : {"a", "b"}) plan_case::add(p, muon(name, on, {8, 4}));
@@ -128,8 +130,9 @@ TEST_CASE("plan: memory by kind, computed by hand", "[unit][plan]") {
   p.options.commit = CommitMode::kEager;
   CHECK(memory(0).message_bytes == 64 + 128 + 64 + 128);
   CHECK(memory(0).staged_bytes == 0);
-  // Rank 0 owns both matrices, with one matrix in each chunk and two chunks in flight. Rank 1 only
-  // sends 64 bytes and receives 64. Rank 0 sends 64 bytes to rank 1 only in the return.
+  // Rank 0 owns both matrices. Each chunk has one matrix, and two chunks are in flight. Per chunk,
+  // rank 1 only sends 64 bytes and receives 64 bytes. Rank 0 sends to rank 1 only in the return, 64
+  // bytes.
   for (size_t i = 0; i < 2; ++i) p.params[i].owner = 0;
   p.options.chunk_bytes = 1;
   CHECK(memory(1).message_bytes == 2 * (64 + 64));
@@ -142,8 +145,8 @@ TEST_CASE("partial: AdamW moments are distributed over all holders", "[unit][pla
   const auto on = mesh({2, 4});
   Problem p;
   plan_case::add(p, placed("embedding", on, {800, 10}, {kR, kP}, Role::kAdamW));
-  // Each rank sends its partial gradient of the slices that its replica owns, and sends its new
-  // values to all other ranks.
+  // Each rank sends its partial gradients of the slices that the other ranks of its replica own,
+  // and sends the new values of its own slice to all other ranks.
   for (const RankTraffic& r : measure_traffic(Plan(p)).ranks) {
     CHECK(r.memory.state_bytes == 1000 * 8);
     CHECK(r.sent == 3 * 4000 + 7 * 4000);
@@ -188,15 +191,15 @@ TEST_CASE("describe: the text has a row for every parameter, chunk and rank", "[
   CHECK(lines_with("S(0) over d1=2, R over d0=2") == 3);
   CHECK(lines_with("4 ranks; 6 matrices of 3 Muon parameters, 1 AdamW parameters") == 1);
   CHECK(lines_with("warning: param 'gate'") == 1);
-  CHECK(lines_with("warning: param 'experts'") == 1);  // 2560 bytes each, but chunk_bytes is 2000
+  CHECK(lines_with("warning: param 'experts'") == 1);  // 2560 bytes each; chunk_bytes is 2000
   CHECK(text.find(hash_text(plan)) != std::string::npos);
   CHECK(text.find(" \n") == std::string::npos);
-  CHECK(plan.describe(1).find("... 3 more\n") != std::string::npos);  // parameters and ranks
+  CHECK(plan.describe(1).find("... 3 more\n") != std::string::npos);  // of parameters and of ranks
 }
 
 TEST_CASE("report: round-robin owners for comparison, computed by hand", "[unit][plan]") {
   // Round-robin assignment in the order of size gives rank 0 the first and the third matrix, and
-  // rank 1 the second. The planner instead assigns the two smaller ones to the same rank.
+  // rank 1 the second one. The planner instead assigns the two smaller matrices to the same rank.
   Problem p;
   const auto on = mesh({2});
   for (const auto& [name, side] : {std::pair("a", 640), {"b", 512}, {"c", 512}})
@@ -210,16 +213,16 @@ TEST_CASE("report: round-robin owners for comparison, computed by hand", "[unit]
 
 TEST_CASE("report: the traffic that overlaps with products", "[unit][plan]") {
   // Two ranks own three of six 192 x 192 matrices each, in one, two or three chunks. Half of each
-  // matrix is sent in each direction, in bf16. The first gather and the last return are never
-  // hidden.
+  // matrix is sent in each direction, in bf16. The first gather and the last return never overlap
+  // with products.
   Problem p;
   const auto on = mesh({2});
   for (const char* name : {"a", "b", "c", "d", "e", "f"})
     plan_case::add(p, muon(name, on, {192, 192}));
-  const int64_t exchange = 2 * 192 * 192;  // 2 matrices, halves, 2 bytes for each element
+  const int64_t exchange = 2 * 192 * 192;  // 2 matrices, a half each, 2 bytes per element
   const struct {
     int window;
-    int64_t hidden;  // number of hidden exchanges, of six
+    int64_t hidden;  // number of hidden exchanges, out of six
     int warnings;
   } table[] = {{1, 0, 1}, {2, 3, 0}, {3, 4, 0}, {64, 4, 0}};
   for (const auto& row : table) {

@@ -1,7 +1,7 @@
 #pragma once
 
 // Moves elements through the block lists of a plan, rank by rank, and reports the first error. The
-// value of an element encodes its parameter and its index, so every copy can be checked.
+// value of an element encodes its parameter and index, so the simulation can check every copy.
 
 #include <stdexcept>
 #include <tuple>
@@ -110,7 +110,7 @@ class Simulation {
   }
 
  private:
-  using Buffers = std::map<int, std::vector<int64_t>>;  // by rank; ids, or -1 for none
+  using Buffers = std::map<int, std::vector<int64_t>>;  // element ids by rank; -1 means no element
   using Regions = std::vector<Region> RankChunk::*;
   using Element = muonrt::DType RankChunk::*;
 
@@ -165,7 +165,7 @@ class Simulation {
       }
     }
   }
-  /// A block in a message, as the owner sees it: part of a matrix of the plan.
+  /// A block of a matrix in a message to or from its owner.
   struct PlanBlock {
     int32_t matrix;
     int64_t rows, cols, row, col, packed_offset;
@@ -178,8 +178,8 @@ class Simulation {
             p.col,
             p.packed_offset};
   }
-  /// Returns the blocks that the owner receives in a gather: of matrices, or of all partial
-  /// gradients.
+  /// Returns the blocks that the owner receives in a gather. With partial gradients, these are the
+  /// blocks of all of them.
   static std::vector<PlanBlock> arrivals(const RankChunk& s) {
     std::vector<PlanBlock> out;
     if (s.kind == muonrt::ChunkKind::kDirections) {
@@ -204,7 +204,8 @@ class Simulation {
     }
   }
 
-  /// Checks that every element of every matrix arrives at its owner once for each partial gradient.
+  /// Checks that the owner receives every element of its matrices exactly once from each partial
+  /// gradient.
   void gather() const {
     Buffers sent = buffers(&RankChunk::gather_send_bytes, &RankChunk::gather_dtype),
             received = buffers(&RankChunk::gather_receive_bytes, &RankChunk::gather_dtype);
@@ -258,7 +259,7 @@ class Simulation {
 
   const Plan& plan_;
   std::vector<std::vector<RankChunk>> chunks_;  // for each rank
-  std::vector<naive::Held> held_, grads_;       // for each parameter, and for its gradient
+  std::vector<naive::Held> held_, grads_;       // of each parameter, and of its gradient
   std::map<int, const RankChunk*> current_;     // the ranks that take part in the current chunk
   std::map<std::pair<int, int64_t>, int> returned_;
 };

@@ -8,8 +8,8 @@
 #include "support/bits_cases.hpp"
 #include "unit/plan/plan_cases.hpp"
 
-// Tests updates that are returned in two levels: owners return updates to a few ranks, and these
-// forward them to the equal holders of other replicas. Also tests ReplicaMode::kEach.
+// Tests updates that are returned in two levels: owners return updates to a few ranks, which
+// forward them to the ranks with the same shards in other replicas. Also tests ReplicaMode::kEach.
 
 using namespace muonrt;
 using plan_case::placed;
@@ -19,7 +19,7 @@ namespace {
 const Placement kR{PlacementKind::kReplicate, 0, 1}, kS{PlacementKind::kShard, 0, 1},
     kP{PlacementKind::kPartial, 0, 1};
 
-/// Returns the number of other ranks in a list of regions.
+/// Returns the number of ranks other than `rank` in a list of regions.
 int64_t others(const std::vector<Region>& regions, int rank) {
   std::set<int32_t> out;
   for (const Region& r : regions) out.insert(r.peer);
@@ -27,7 +27,7 @@ int64_t others(const std::vector<Region>& regions, int rank) {
   return std::ssize(out);
 }
 
-/// Returns the maximum number of ranks to which a rank sends in one exchange of a return.
+/// Returns the largest number of ranks to which a rank sends in one exchange of a return.
 int64_t most_peers(const Plan& plan) {
   int64_t out = 0;
   for (int rank = 0; rank < plan.problem().options.world; ++rank) {
@@ -42,7 +42,7 @@ int64_t most_peers(const Plan& plan) {
   return out;
 }
 
-/// Returns a machine whose products of every size, and links, have these rates.
+/// Returns a machine with these rates of products and links. The rates do not depend on sizes.
 MachineProfile test_machine(double flops, double bytes, double message_seconds) {
   MachineProfile out;
   out.name = "test";
@@ -63,9 +63,9 @@ TEST_CASE("relay: blocks of replicas are as large as max_peers allows", "[unit][
   CHECK(relay_block(8, 128, true, 64) == 32);  // 31 and 31, not 7 and 127
   CHECK(relay_block(1, 64, true, 16) == 8);    // 7 and 7: DDP
   CHECK(relay_block(16, 1, true, 4) == 0);     // one replica: nothing to forward
-  CHECK(relay_block(4, 2, true, 1) == 2);      // 3 and 1: the minimum
+  CHECK(relay_block(4, 2, true, 1) == 2);      // 3 and 1, which is the minimum
   CHECK(relay_block(1, 2, true, 1) == 0);
-  // An owner that holds nothing has one more peer.
+  // An owner that holds no shard has one more peer.
   CHECK(relay_block(2, 2, true, 3) == 0);
   CHECK(relay_block(2, 2, false, 3) == 2);
 }
@@ -117,19 +117,20 @@ TEST_CASE("relay: no rank returns to more than max_peers peers, if possible",
     for (const ChunkSpec& chunk : plan.chunks()) relays = relays || chunk.relay > 0;
     CHECK(relays == row.relays);
     CHECK((plan.describe().find("two levels in") != std::string::npos) == row.relays);
-    // With the default max_peers nothing is forwarded in such a small world.
+    // With the default of max_peers, nothing is forwarded between so few ranks.
     p.options.max_peers = 0;
     const Plan direct(p);
     for (const ChunkSpec& chunk : direct.chunks()) CHECK(chunk.relay == 0);
     CHECK(direct.hash() != plan.hash());
-    // The bytes between ranks are equal for each parameter with and without relay.
+    // For each parameter, forwarding does not change the number of bytes that are sent.
     CHECK(measure_traffic(direct).moved == measure_traffic(plan).moved);
   }
 }
 
 TEST_CASE("relay: up to window - 1 chunks with two levels come after window - 1 others",
           "[unit][plan][relay]") {
-  // On eight ranks, five chunks of direct returns (D), and two chunks in two levels (R).
+  // Eight ranks have five chunks with direct returns (D) and two chunks with returns in two levels
+  // (R).
   Problem p;
   p.options.max_peers = 3;
   p.options.chunk_bytes = 1;
@@ -209,7 +210,7 @@ TEST_CASE("replicas: kEach moves nothing between replicas", "[unit][plan][replic
       }
     }
   }
-  // The caller's owner also determines its counterparts in the other replicas.
+  // The owner that the caller sets also determines the owners in the other replicas.
   p.params[0].owner = 4;
   const Plan given(p);
   CHECK(given.matrices()[0].owner == 1);
@@ -233,7 +234,8 @@ TEST_CASE("replicas: auto chooses the cheaper mode of the model and reports both
   const Plan once(p);
   CHECK_FALSE(once.each_replica());
   CHECK(once.once_seconds() < once.each_seconds());
-  // Each rank owns one of two equal matrices and sends one message with it to the other rank.
+  // Each rank owns one of two equal matrices and sends one message with its update to the other
+  // rank.
   p.options.machine = test_machine(1e9, 1e6, 1e-3);
   p.options.machine.exchange_seconds = 0.5;
   const Plan counted(p);
@@ -245,7 +247,7 @@ TEST_CASE("replicas: auto chooses the cheaper mode of the model and reports both
 
 TEST_CASE("replicas: the cost model reads rates by size, dtype and link",
           "[unit][plan][replicas]") {
-  // Two replicas of two ranks. A node has all four ranks, or two, or one.
+  // There are two replicas of two ranks each. A node has four ranks, two ranks or one rank.
   Problem p;
   p.options.replica_mode = ReplicaMode::kAuto;
   p.options.machine = test_machine(1e9, 1e6, 0);
@@ -259,8 +261,9 @@ TEST_CASE("replicas: the cost model reads rates by size, dtype and link",
     const Plan plan(p);
     return std::pair(plan.once_seconds(), plan.each_seconds());
   };
-  // With kOnce the owners are in different replicas, and each returns a half of its matrix to three
-  // ranks. With kEach a rank returns a half to its neighbor, and sends it a half for the gather.
+  // With kOnce the owners are in different replicas, and each owner returns halves of its matrix to
+  // three ranks. With kEach a rank sends its neighbor half a matrix in the gather, and returns half
+  // a matrix.
   const auto inside = seconds(4);
   const double once_bytes = (inside.first - cost / 1e9) * 1e6;
   const double each_bytes = (inside.second - cost / 1e9) * 1e6;
@@ -272,7 +275,7 @@ TEST_CASE("replicas: the cost model reads rates by size, dtype and link",
   CHECK(seconds(2).first == Approx(cost / 1e9 + once_bytes / 1e5));
   CHECK(seconds(2).second == inside.second);
   CHECK(seconds(1).second == Approx(cost / 1e9 + each_bytes / 1e5));
-  // The rate of products follows the short side, and the dtype of the iterates.
+  // The rate of products depends on the short side and on the dtype of the iterates.
   machine.products = {{32, 1e8, 1e8}, {64, 2e9, 2e9}};
   CHECK(seconds(4).first == Approx(cost / 2e9 + once_bytes / 1e6));
   machine.f32_ratio = 0.25;

@@ -31,7 +31,7 @@ TEST_CASE("routing: QK kind and layer from the name", "[unit][routing]") {
   CHECK(parsed("model.layers.0.self_attn.k_proj.weight") == std::pair(QkKind::kKey, int64_t{0}));
   CHECK(parsed("layers.7.attention.wq_b.weight") == std::pair(QkKind::kMlaQuery, int64_t{7}));
   CHECK(parsed("layers.7.attention.wkv_b.weight") == std::pair(QkKind::kMlaKeyValue, int64_t{7}));
-  // The layer is the last number in the name; a wrapper before ".weight" is ignored.
+  // The layer is the last number in the name. Wrapper modules in the name are ignored.
   CHECK(parsed("stage.1.layers.9.wq._orig_mod.weight") == std::pair(QkKind::kQuery, int64_t{9}));
   CHECK(parsed("attn.wq.weight") == std::pair(QkKind::kQuery, int64_t{-1}));
   for (const char* name : {"layers.1.attn.wv.weight", "layers.1.wq", "wq", "",
@@ -50,7 +50,7 @@ struct Row {
   const char* expected;  // role and view, or the reason for AdamW
 };
 
-/// Role, view and reason as in Row, or the message of the error.
+/// Returns role, view and reason in the form of Row::expected, or the error message.
 std::string found(const muonrt_routing_t* rules, const Row& row) {
   enum muonrt_role role = MUONRT_ROLE_MUON;
   enum muonrt_view view = MUONRT_VIEW_NONE;
@@ -79,7 +79,8 @@ TEST_CASE("routing: whole words of the name decide about role and view", "[unit]
       {"scale", 0, "fewer than two dimensions"},
       {"0.weight", 2, "muon"},
       {"w", 2, "muon"},
-      // A word inside another word, or before the word that names the kind of the component.
+      // A word does not count inside a longer word, or before the word that names the kind of
+      // component.
       {"embed_proj.weight", 2, "muon"},
       {"norm_proj.weight", 2, "muon"},
       {"normalizer.linear.weight", 2, "muon"},

@@ -22,8 +22,8 @@ namespace {
 
 constexpr int64_t kRows = 7, kCols = 5;
 
-/// An optimizer of a Muon matrix, which is whole on one rank or sharded by rows on several, and a
-/// replicated vector for AdamW.
+/// An optimizer of a Muon matrix and a replicated vector for AdamW. With several ranks, the matrix
+/// is sharded by rows.
 class Trainer {
  public:
   explicit Trainer(muonrt::Comm comm) : comm_(std::move(comm)) {
@@ -120,7 +120,7 @@ TEST_CASE("checkpoint: the shards of all ranks cover the state, and one rank wri
           "[unit][abi][state]") {
   std::map<std::pair<int64_t, int32_t>, std::vector<int>> held, written;
   std::mutex mutex;
-  int odd = 0;  // number of shards that have a different dtype, begin != 0, or no memory
+  int odd = 0;  // number of shards with a wrong dtype, begin != 0, or no memory
   on_two([&](int, Trainer& trainer) {
     const auto shards = trainer.optimizer->state_shards();
     const std::lock_guard lock(mutex);
@@ -238,7 +238,7 @@ TEST_CASE("checkpoint: notes and counters state what was saved and found", "[uni
   one.step(0.1);
   CHECK(one.counters().saved_bytes == 0);
   one.save(folder.path());
-  // The save contains two momenta, the master weights, and the f32 parameter.
+  // The save contains two momenta, the master weights and the f32 parameter.
   CHECK(one.counters().saved_bytes == 4 * 6 * 4);
   CHECK(one.counters().saved_param_bytes == 6 * 4);
   const auto at_save = std::pair{f, w};

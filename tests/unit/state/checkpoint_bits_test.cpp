@@ -9,8 +9,8 @@
 #include "support/resumed.hpp"
 #include "support/sanitized.hpp"
 
-// Tests runs that are saved, loaded on a different mesh and continued. The results must be bitwise
-// identical to those of a run without interruption.
+// Tests runs that are saved, loaded on a different mesh and continued. Their results must be
+// bitwise identical to those of an uninterrupted run.
 
 using namespace muonrt;
 
@@ -25,7 +25,7 @@ void check_moved(const world::Case& c, const world::Case& elsewhere,
   world::check_same(elsewhere, resumed::moved(c, elsewhere, kStop), expected);
 }
 
-/// Returns a case in which the update counts of parameters differ, before and after the save.
+/// Returns a case in which the update counts of parameters differ, both before and after the save.
 world::Case make(const bits::Factors& f, bool half) {
   world::Case c = bits::make(f, half, kSteps);
   c.inactive_params = {{}, {3, 9}, {0, 10}, {}};
@@ -33,7 +33,7 @@ world::Case make(const bits::Factors& f, bool half) {
 }
 
 /// Checks runs that continue on a different mesh.
-/// @param each  uses only every `each`-th mesh.
+/// @param each  Only every `each`-th mesh is used.
 void over_meshes(
     bool half, size_t each = kEach,
     const std::function<void(world::Case&)>& set = [](world::Case&) {}) {
@@ -156,7 +156,8 @@ TEST_CASE("checkpoint: parameters that the caller restores give the same bits as
 
 TEST_CASE("checkpoint: stochastic rounding uses the saved keys if the order of parameters changes",
           "[bits][state]") {
-  // The cases differ only in the order of the parameters. Gradients depend on the index.
+  // The cases differ only in the order of the parameters. Gradients depend on the index of the
+  // parameter, so they are swapped, too.
   const auto made = [](bool turned, int64_t seed) {
     world::Case c = world::on_mesh({2});
     c.settings.seed = seed;
@@ -195,8 +196,8 @@ TEST_CASE("checkpoint: f32 weights do not change if master weights become remain
     }
     return c;
   };
-  // Weights that are converted from master weights to remainders and back are equal to the weights
-  // of a run without interruption.
+  // Weights that are converted from master weights to remainders and back must equal the weights of
+  // an uninterrupted run.
   const world::Case owned = made(MasterKind::kOwned, 0), split = made(MasterKind::kRemainder, 6);
   const test_support::Folder first, second;
   resumed::save(owned, 1, first.path());

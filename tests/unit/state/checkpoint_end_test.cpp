@@ -14,8 +14,8 @@
 #include "support/rank_check.hpp"
 #include "support/wrapped_device.hpp"
 
-// Tests loads that fail while they write, the set of files that a load opens, and memory that the
-// host cannot access.
+// Tests loads that fail while they write, which files a load opens, and memory that the host cannot
+// access.
 
 using namespace muonrt;
 
@@ -112,7 +112,7 @@ TEST_CASE("checkpoint: a rank opens only the files that it needs, the correspond
       parse_manifest(std::string(std::istreambuf_iterator<char>(file), {}), name);
   REQUIRE(manifest.files.size() == 4);
   std::filesystem::remove(folder.path() + "/" + manifest.files[2].name);
-  // The rows that each rank reads (of 8), and whether it needs the removed file, which has rows 4
+  // Which of the 8 rows each rank reads, and whether it needs the removed file, which has rows 4
   // and 5.
   struct Reader {
     int rank, world;
@@ -170,7 +170,7 @@ TEST_CASE("checkpoint: memory that the host cannot access is copied through memo
 
 namespace {
 
-/// Returns a case with one bf16 matrix on one rank, and this kind of master weights.
+/// Returns a case with one rank and one bf16 matrix with this kind of master weights.
 world::Case weights(MasterKind kind) {
   world::Case c = world::on_mesh({1});
   c.params.push_back(world::matrix("w", {6, 5}, {}));
@@ -292,7 +292,7 @@ TEST_CASE("checkpoint: with partial, a new parameter gets a key that no other pa
   c.params.push_back(c.params[0]);
   c.params.back().name = "v";
   world::Case other = c;
-  other.params[0].name = "new";  // v keeps key 1, and "new" must not get key 0, which belonged to w
+  other.params[0].name = "new";  // v keeps key 1; key 0 belonged to w, so "new" must not get it
   std::swap(other.params[0], other.params[1]);
   const test_support::Folder folder;
   resumed::save(c, 2, folder.path());

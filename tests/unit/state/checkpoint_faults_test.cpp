@@ -25,10 +25,11 @@ using namespace resumed;
 
 namespace {
 
-// There is one run for every `kEach`-th operation. This operation fails in the run.
+// Runs are made only for every `kEach`-th operation, which fails in that run.
 constexpr int64_t kEach = kSanitized ? 4 : 1;
 
-/// Makes operation number `nth` of one rank fail and, if `lasting`, all later ones.
+/// Makes file operation number `nth` of one rank fail. If `lasting`, all later operations fail,
+/// too.
 class FailingFiles : public Files {
  public:
   FailingFiles(int64_t nth, bool lasting) : left_(nth), lasting_(lasting) {}
@@ -95,7 +96,7 @@ TEST_CASE("checkpoint: whichever operation fails, the folder has the old or the 
           problems[number] =
               problem_of([&] { save_state(rank.optimizer(), path, {.with_params = true}, files); });
           if (files.failed() && comm.rank() == failing) failed = true;
-          // The optimizer can still be used.
+          // The optimizer remains usable.
           run_steps(rank, 2, 3);
         });
         ended = !failed;
@@ -109,7 +110,7 @@ TEST_CASE("checkpoint: whichever operation fails, the folder has the old or the 
         if (problems[0] != "no error") CHECK_THAT(problems[0], Contains("planted"));
         const auto loaded = load(c, 0, 0, path).tensors;
         CHECK((loaded == (step == 1 ? old : fresh)));
-        // The next save removes all files of the failed one.
+        // The next save removes all files of the failed save.
         save(c, 2, path);
         CHECK(names_in(path).size() == 3);
       }
@@ -130,7 +131,8 @@ TEST_CASE("checkpoint: the wait reports errors of a background save, and the old
     world::on_ranks(2, [&](Comm& comm) {
       world::Rank rank(c, comm);
       run_steps(rank, 0, 2);
-      // Rank 1 checks the probe file, creates its file and writes it. The third operation fails.
+      // The operations of rank 1 are: check the probe file, create its data file, write it. The
+      // third one fails.
       BackgroundSave saving(std::make_unique<FailingFiles>(comm.rank() == 1 ? 2 : 1000, lasting));
       saving.reserve(rank.optimizer(), true);
       saving.begin(rank.optimizer(), folder.path(), {.with_params = true});
@@ -142,7 +144,7 @@ TEST_CASE("checkpoint: the wait reports errors of a background save, and the old
     CHECK_THAT(problems[0], Contains("rank 1") && Contains("planted: write"));
     CHECK(parse_manifest(content(folder.path() + "/manifest.json"), "m").step == 1);
     load(c, 1, 2, folder.path());
-    // If the fault is lasting, removing the file fails, too.
+    // If the fault is lasting, removing the file also fails.
     CHECK(names_in(folder.path()).size() == (lasting ? 4 : 3));
   }
 }
@@ -181,7 +183,8 @@ TEST_CASE("checkpoint: every flipped bit is detected, and the error names the fi
   REQUIRE(names.size() == 3);
   for (const std::string& name : names) {
     const std::string good = content(folder.path() + "/" + name);
-    // Flips a different bit in each byte of a sample. A load for every byte would take too long.
+    // Flips a different bit in each byte of a sample, because one load for every byte would take
+    // too long.
     const size_t flips = kSanitized ? 15 : 60;
     for (size_t i = 0; i < good.size(); i += 1 + good.size() / flips) {
       std::string bad = good;
@@ -314,7 +317,7 @@ TEST_CASE("checkpoint: of two concurrent saves into one folder one fails and the
   CHECK_THAT(problems[0], Contains("IO") && Contains(kLockName) && Contains("is locked"));
   CHECK(parse_manifest(content(folder.path() + "/manifest.json"), "m").step == 1);
   CHECK(problem_of([&] { load(c, 0, 0, folder.path()); }) == "no error");
-  // After the save has ended, another save succeeds.
+  // After the first save has ended, another save succeeds.
   CHECK(problem_of([&] { save(c, 2, folder.path()); }) == "no error");
   CHECK(parse_manifest(content(folder.path() + "/manifest.json"), "m").step == 2);
 }
@@ -333,7 +336,7 @@ TEST_CASE("checkpoint: the last saves are kept, and only files of older saves ar
   const Folder folder;
   for (const auto& names : {others, left})
     for (const std::string& name : names) put(folder.path() + "/" + name, "x");
-  std::vector<int64_t> expected, kept;  // the newest come first, whatever their step numbers are
+  std::vector<int64_t> expected, kept;  // newest first, independent of step numbers
   for (const int64_t steps : {3, 1, 2, 2, 1}) {
     save(small(), steps, folder.path(), {.with_params = true, .keep = 3});
     expected.insert(expected.begin(), steps);

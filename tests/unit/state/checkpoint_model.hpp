@@ -19,7 +19,7 @@ namespace checkpoint_model {
 using Bytes = std::vector<unsigned char>;
 using Key = std::pair<std::string, int32_t>;  // parameter and kind
 
-/// A tensor of the model, which has every kind of state.
+/// A tensor of the model.
 struct Tensor {
   const char* name;
   std::vector<int64_t> shape;
@@ -132,7 +132,7 @@ inline void save(const std::string& folder, int32_t ranks, int64_t steps, int32_
   });
 }
 
-/// Returns all tensors after `steps` steps on one rank, read from the memory of the optimizer.
+/// Returns all tensors after `steps` steps on one rank, as the optimizer stores them.
 inline std::map<Key, Bytes> values_after(int64_t steps) {
   Rank rank(muonrt::Comm::self());
   for (int64_t s = 0; s < steps; ++s) rank.step(s);

@@ -74,7 +74,7 @@ TEST_CASE("checkpoint reader: whole tensors of any mesh have the values of the o
     for (int64_t i = 0; i < info.n_tensors; ++i) {
       const muonrt_checkpoint_tensor_t tensor = checkpoint.tensor(i);
       CAPTURE(ranks, tensor.param, tensor.kind);
-      // The tensor with the parameter's values is the first of its tensors.
+      // The first tensor of each parameter contains its values.
       CHECK((tensor.kind == MUONRT_STATE_PARAM) == (tensor.param != last_param));
       last_param = tensor.param;
       const auto found = expected.find({tensor.param, tensor.kind});
@@ -157,7 +157,7 @@ TEST_CASE("checkpoint reader: kept checkpoints are listed and opened", "[unit][a
     CHECK(checkpoint.read(checkpoint.find_tensor("bias", MUONRT_STATE_VARIANCE)) ==
           values.at({"bias", MUONRT_STATE_VARIANCE}));
   }
-  // A checkpoint whose files are open stays readable after a save has removed them.
+  // A checkpoint whose files are open remains readable after a save has removed the files.
   muonrt::Checkpoint first(folder.path(), expected[2]), second(folder.path(), expected[1]);
   const Bytes before = first.read(1);
   rank.save(folder.path(), 0, 1);
@@ -197,7 +197,7 @@ TEST_CASE(
     checkpoint.verify();  // reads the files again
     CHECK(checkpoint.problems().empty());
   }
-  // The first file is damaged and the second is missing, and verify() reports both.
+  // The first file is damaged and the second one is missing. verify() must report both.
   flip(files[0], content(files[0]).size() - 1);
   std::filesystem::rename(files[1], files[1] + ".moved");
   muonrt::Checkpoint checkpoint(folder.path());
@@ -242,7 +242,7 @@ TEST_CASE("checkpoint reader: each invalid argument is rejected", "[unit][abi][s
               MUONRT_ERROR_IO, {"/no", "cannot be read"});
   CHECK(std::string(text) == "before");
   CHECK(muonrt_checkpoint_list(text, 8, &number, path) == MUONRT_OK);
-  // The text is cut to 8 bytes, including the terminating zero.
+  // The text is truncated to 8 bytes, including the terminating zero.
   CHECK(std::string(text) == "manifes");
   CHECK(number == 13);
 

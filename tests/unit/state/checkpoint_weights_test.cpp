@@ -40,7 +40,7 @@ std::string stored(const std::string& folder) {
   return out;
 }
 
-/// Returns whether a load into a new optimizer restores the saved parameters.
+/// Returns whether loading into a new optimizer restores the saved parameters.
 bool restored(const world::Tensors& at_save, const world::Case& c, const std::string& folder,
               const LoadSettings& how = {}) {
   return resumed::load(c, 0, 0, folder, how).tensors.params == at_save.params;
@@ -71,8 +71,8 @@ TEST_CASE("checkpoint: master weights of a checkpoint without parameters restore
   const auto at_save = resumed::save(c, 2, folder.path(), {.with_params = false});
   CHECK(stored(folder.path()).empty());
   CHECK(restored(at_save, c, folder.path()));
-  // If the master weights become remainders, the f32 weights stay the same, but ties in the bf16
-  // parameters are rounded away from zero.
+  // If master weights are converted to remainders, the f32 weights stay the same, but in the bf16
+  // parameters ties are rounded away from zero.
   c.params[0].master_kind = c.params[1].master_kind = MasterKind::kRemainder;
   CHECK(problem_of([&] { resumed::load(c, 0, 0, folder.path()); }) == "no error");
   CHECK_THAT(problem_of([&] { resumed::load(c, 0, 0, folder.path(), {.with_params = false}); }),
@@ -132,8 +132,8 @@ TEST_CASE("checkpoint: a folder with a checkpoint of another model is rejected w
     resumed::save(other, 1, folder.path(), {.overwrite = true});
     CHECK(problem_of([&] { resumed::load(other, 0, 0, folder.path()); }) == "no error");
   }
-  // A case with a different mesh, different dtypes and a different order of parameters is still the
-  // same model.
+  // A different mesh, different dtypes and a different order of parameters do not make a different
+  // model.
   const Folder folder;
   resumed::save(small(), 2, folder.path());
   world::Case same = small();

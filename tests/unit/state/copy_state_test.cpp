@@ -1,4 +1,4 @@
-// Tests copying state from the survivors of a failure to a new optimizer with different ranks and a
+// Tests copying state from the surviving ranks to a new optimizer with different ranks and a
 // different mesh.
 
 #include "state/copy/copy_state.hpp"
@@ -65,7 +65,7 @@ struct Row {
   world::Case from;
   std::set<int> dead;  // dead ranks of `from`
   world::Case to;
-  bool reversed = false;  // whether the survivors have the opposite order in `to`
+  bool reversed = false;  // whether the survivors are in reverse order in `to`
 };
 
 std::vector<Row> rows() {
@@ -91,8 +91,8 @@ std::vector<Row> rows() {
           {"the same mesh", make({2, 2}, {kSame, kRows}), {}, make({2, 2}, {kSame, kRows})}};
 }
 
-/// Runs the first steps of `from` until the dead ranks fail. The remaining ranks then copy the
-/// state to `to` and call `script(new rank, comm, old rank or null)`.
+/// Runs the first steps of `from`, after which the dead ranks exit. The remaining ranks then copy
+/// the state to `to` and call `script(new rank, comm, old rank or null)`.
 world::Tensors moved(const Row& row,
                      const std::function<void(world::Rank&, Comm&, world::Rank*)>& script) {
   const int world = std::max(row.from.world, row.to.world + static_cast<int>(row.dead.size()));
@@ -171,7 +171,7 @@ TEST_CASE("copy_state: elements that no rank holds are named, and nothing change
   moved(row, [](world::Rank& rank, Comm&, world::Rank* old) {
     const world::Tensors before = rank.tensors();
     const std::string problem = resumed::problem_of([&] { copy(rank, old); });
-    // Rank 3 had rows 9 to 11, and rank 2 is the first rank that needs one of them.
+    // The lost rank 3 held rows 9 to 11, and rank 2 is the first rank that needs one of these rows.
     RANK_CHECK(problem.find("INVALID_ARGUMENT rank 2: copy_state: param 'w': element 90 of its "
                             "param is lost") != std::string::npos);
     RANK_CHECK(rank.tensors() == before);

@@ -11,7 +11,7 @@ using namespace muonrt;
 
 namespace {
 
-/// Maps each element of the whole tensor to its index in the extent, computed one by one.
+/// Maps each element of the tensor that is in the extent to its index there, computed one by one.
 std::map<int64_t, int64_t> places(const Extent& x) {
   std::map<int64_t, int64_t> out;
   int64_t numel = 1;
@@ -72,8 +72,8 @@ TEST_CASE("extent: stretches and overlaps are those of its elements one by one",
   }
 }
 
-// Such an extent fits into a checkpoint of a few hundred bytes, but counting its elements from
-// element 0 on would take an hour.
+// A checkpoint of a few hundred bytes can describe such an extent, but iterating over its elements
+// would take an hour.
 TEST_CASE("extent: a part at the end of a huge tensor is found quickly", "[unit][state]") {
   constexpr int64_t kHuge = int64_t{1} << 40;
   const Extent columns = {{kHuge, 4}, {{{0, kHuge}}, {{1, 2}}}, 0, kHuge};
@@ -88,7 +88,7 @@ TEST_CASE("extent: a part at the end of a huge tensor is found quickly", "[unit]
   REQUIRE(both.size() == 2);
   CHECK(both[1].first == kHuge - 1);
   CHECK(both[1].second == 1);
-  // The other extent is flat, so its adjacent dimensions are merged.
+  // The second extent is flat, so its dimensions are merged.
   CHECK(overlaps(columns, whole_extent(4 * kHuge).part(4 * kHuge - 3, 4 * kHuge)).size() == 1);
   CHECK(overlaps(columns, whole_extent(4 * kHuge).part(4 * kHuge - 2, 4 * kHuge)).empty());
 }

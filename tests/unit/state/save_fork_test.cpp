@@ -1,5 +1,5 @@
-// Tests that forked children, other users and a change of the working directory do not affect
-// saves.
+// Tests that saves are not affected by forked children, other users or a change of the working
+// directory.
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -22,7 +22,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// An optimizer of one matrix on one rank, with memory that is reserved for a background save.
+/// An optimizer of one matrix on one rank, with reserved memory for a background save.
 class Saver {
  public:
   Saver() {
@@ -83,7 +83,7 @@ TEST_CASE("save: a child that outlives the save does not keep the folder locked"
   int ends[2];
   REQUIRE(pipe2(ends, O_CLOEXEC) == 0);
   REQUIRE(saver.begin(folder.path()) == MUONRT_OK);
-  const pid_t child = fork();  // the child acts like a worker of a data loader
+  const pid_t child = fork();  // like a worker process of a data loader
   if (child == 0) {
     close(ends[1]);
     char byte;
@@ -114,7 +114,7 @@ TEST_CASE("save: only users who may write the lock file can read it", "[unit][st
     CHECK(mode_of(path) == mode);
   }
   umask(before);
-  chmod(path.c_str(), 0644);  // the lock also reduces the mode of an existing file
+  chmod(path.c_str(), 0644);  // taking the lock also restricts the mode of an existing file
   { const FileLock lock = files.lock(path); }
   CHECK(mode_of(path) == 0600);
 }

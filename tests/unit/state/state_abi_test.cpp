@@ -137,8 +137,8 @@ TEST_CASE("state: each kind of state that exists has one shard on one rank", "[u
 
 TEST_CASE("state: AdamW uses the update count of a parameter, not the number of steps",
           "[unit][abi]") {
-  // The parameter is a single weight with gradient 1. With beta1 = 0, its update is g / (sqrt(v /
-  // (1 - beta2^t)) + eps).
+  // The parameter is a single weight with gradient g = 1. With beta1 = 0, its update is g / (sqrt(v
+  // / (1 - beta2^t)) + eps).
   constexpr double kLr = 0.01, kBeta2 = 0.999;
   constexpr int64_t kSteps = 2000;
   const auto moved = [&](int64_t updates, float variance) {
@@ -174,7 +174,7 @@ TEST_CASE("state: AdamW uses the update count of a parameter, not the number of 
       kLr * std::sqrt((1 - std::pow(kBeta2, kSteps + 1.0)) / (1 - std::pow(kBeta2, 3)));
   CHECK(wrong > 10 * kLr);
   CHECK(moved(-1, two) == Approx(wrong).epsilon(1e-3));
-  // With an update count of 0 the state starts from zero.
+  // With an update count of 0 and a variance of 0, the parameter starts again as in the first step.
   CHECK(moved(0, 0.0f) == Approx(kLr).epsilon(1e-3));
 }
 

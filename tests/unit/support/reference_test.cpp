@@ -33,7 +33,7 @@ TEST_CASE("reference: svd finds a known spectrum, with rank deficiency, too", "[
   for (size_t i = 0; i < spectrum.size(); ++i)
     CHECK(found.s[i] == Approx(spectrum[i]).margin(1e-14));
   const Matrix o = polar_factor(a, 1e-6);
-  CHECK(frobenius(o) == Approx(2.0));  // there are four singular values of 1
+  CHECK(frobenius(o) == Approx(2.0));  // four singular values are 1
   CHECK(max_difference(multiply(o, transpose(a)), transpose(multiply(o, transpose(a)))) <= 1e-8);
 }
 
@@ -59,7 +59,8 @@ TEST_CASE("reference: Newton-Schulz changes only singular values, in both forms"
 TEST_CASE("reference: ten Polar Express steps give the polar factor", "[unit][reference]") {
   const Matrix a = assemble(random_svd(8, 20, {1, 1, 0.8, 0.5, 0.2, 0.1, 0.05, 0.02}, 5));
   const Matrix o = newton_schulz(lists::kPolarReference, 1.01, a);
-  // The last step is the limit, in which u is not exactly 1. The published digits end at 1e-15.
+  // The last step is the limit of the coefficients, in which u is not exactly 1. The published
+  // digits end at 1e-15.
   CHECK(max_difference(o, polar_factor(a)) <= 1e-12);
 }
 
@@ -93,7 +94,7 @@ TEST_CASE("reference: the first AdamW step, by hand, in both forms", "[unit][ref
   how.weight_decay = 0.1;
   std::vector<double> w = {2}, m = {0}, v = {0};
   adamw_step(how, 1, w, m, v, {-3});
-  // In the first step, bias correction cancels the averaging: m' = g and v' = g^2.
+  // In the first step, the bias correction cancels the factors 1 - beta: m' = g and v' = g^2.
   CHECK(w[0] == Approx(2 - 0.5 * 0.1 * 2 - 0.5 * (-3) / (3 + 0.25)));
   how.folded = true;
   w = {2}, m = {0}, v = {0};
@@ -107,7 +108,7 @@ TEST_CASE("reference: a matrix in blocks, and its divisor, by hand", "[unit][ref
   CHECK(blocks[0].rows == std::vector<int64_t>{0, 1, 2});
   CHECK(blocks[3].rows == std::vector<int64_t>{3, 4});
   CHECK(blocks[3].cols == std::vector<int64_t>{2});
-  // Each block has two rows, the last one has one.
+  // The blocks have two rows each, except the last one, which has one row.
   CHECK(cut_into({whole_matrix(5, 1)}, 4, 1).size() == 3);
   // The norm of u is 5, and the coefficients give the identity.
   Matrix u(1, 2);
@@ -136,7 +137,7 @@ TEST_CASE("reference: a matrix in blocks, and its divisor, by hand", "[unit][ref
 }
 
 TEST_CASE("reference: random bits are those of Philox", "[unit][reference]") {
-  // The known answer of Random123 (kat_vectors, philox4x32 with 10 rounds).
+  // A test vector of Random123 (kat_vectors, philox4x32 with 10 rounds).
   const uint32_t words[] = {0x6627e8d5u, 0xe169c58du, 0xbc57ac4cu, 0x9b00dbd8u};
   for (uint64_t e = 0; e < 8; ++e)
     CHECK(random_bits(0, 0, 0, e) == (words[e / 2] >> 16 * (e % 2) & 0xffffu));

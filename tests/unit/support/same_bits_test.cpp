@@ -62,7 +62,7 @@ TEST_CASE("same bits: every variant of orthogonalization, with f16, AOL and bloc
   std::vector<world::Tensors> references;
   for (int variant = 0; variant < bits::kVariants; ++variant)
     references.push_back(bits::reference_ops(false, kSteps, variant));
-  // The variants must differ, so each variant must give different weights.
+  // To be useful, the variants must differ: each must give different weights.
   for (int variant = 1; variant < bits::kVariants; ++variant)
     CHECK(references[static_cast<size_t>(variant)].params != references[0].params);
   const auto rows =
@@ -126,7 +126,7 @@ TEST_CASE("same bits: the full product", "[.full][bits]") {
 }
 
 TEST_CASE("same bits: master weights and remainders equal the f32 parameter", "[bits]") {
-  // bf16 parameters must develop like f32 parameters with the same initial values.
+  // bf16 parameters must change like f32 parameters with the same initial values.
   for (const MasterKind kind : {MasterKind::kOwned, MasterKind::kRemainder}) {
     world::Case half = bits::make({}, false, kSteps), full = half;
     for (world::Param& p : half.params) {
@@ -141,7 +141,7 @@ TEST_CASE("same bits: master weights and remainders equal the f32 parameter", "[
           std::memset(b.data(p).data() + 4 * e, 0, 2);
           std::memcpy(b.data(p).data() + 4 * e + 2, a.data(p).data() + 2 * e, 2);
         }
-      // The gradients are the same f32 values.
+      // Both optimizers use the same f32 gradients.
       StepReport report;
       for (int step = 0; step < kSteps; ++step) {
         a.step(step, report);
