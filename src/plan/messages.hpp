@@ -20,8 +20,8 @@ enum class Exchange { kGather, kReturn, kRelay };
 /// May be passed instead of a rank to iterate over the messages of all ranks.
 constexpr int32_t kEveryRank = -1;
 
-/// The elements of one matrix in a message. In a message the entries ascend by matrix. A forwarded
-/// message keeps its entries unchanged, so they ascend by owner, then by matrix.
+/// The elements of one matrix in a message. The entries of a message ascend by matrix. A forwarded
+/// message contains the entries of all owners unchanged, so they ascend by owner, then by matrix.
 struct MessageEntry {
   Exchange exchange;
   int32_t from, to;
@@ -29,8 +29,8 @@ struct MessageEntry {
   Holder holder;  // the holder that sends in a gather, or receives in a return
 };
 
-/// Returns the layout of one parameter of the chunk. If the return has two levels, any parameter
-/// will do, because equal shards are on the same ranks for all parameters of the chunk.
+/// Returns the layout of one parameter of the chunk. If the return has two levels, equal shards are
+/// on the same ranks for all parameters of the chunk, so the layout of any of them can be used.
 const Layout& front_layout(const Plan& plan, const ChunkSpec& chunk);
 
 /// Returns the replicas whose holders get the update of `m` directly from its owner. If the return
@@ -52,8 +52,8 @@ void for_each_holder(const HolderGroup& group, const ShardRuns& runs, int32_t re
   }
 }
 
-/// The messages of a rank in a chunk of matrices. Each list has the order in which its messages are
-/// stored.
+/// The messages of a rank in a chunk of matrices. In each list the messages have the order in which
+/// they are stored.
 struct RankMessages {
   std::vector<int32_t> owned;  // ids of the matrices that the rank owns, ascending
   std::vector<MessageEntry> gather_sends, gather_receives, return_sends, return_receives,
@@ -76,7 +76,7 @@ class SliceGroup {
   /// `chunk` must outlive the object. If `rank` is not in the mesh, the group has no members.
   SliceGroup(const Plan& plan, const ChunkSpec& chunk, int32_t rank);
 
-  const std::vector<Member>& members() const { return members_; }  // ascending by rank
+  const std::vector<Member>& members() const { return members_; }  // in ascending order of rank
   const Member& member(int32_t rank) const;                        // `rank` must be a member
   /// Returns the range of local elements that the member's slice of segment `s` contains.
   std::pair<int64_t, int64_t> range(size_t s, const Member& owner) const;

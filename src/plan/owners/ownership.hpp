@@ -31,10 +31,10 @@ struct Ownership {
   int64_t lower_bound = 0;     // no assignment has a smaller makespan
 };
 
-/// Assigns each item, largest first, to the least loaded rank of its set, and distributes the items
-/// that many ranks may own so that smaller sets of ranks can balance theirs. Then moves an item, or
-/// exchanges up to four items of two ranks, as long as this makes the more loaded of the two ranks
-/// lighter and a fixed number of trials is not reached. Ties are broken by the order of the items,
+/// Assigns each item, largest first, to the least loaded rank of its set. Items that many ranks may
+/// own are distributed so that smaller sets of ranks can balance their own items. Afterwards, moves
+/// one item, or exchanges up to four items, between two ranks while this makes the more loaded of
+/// the two lighter. The number of trials is limited. Ties are broken by the order of the items,
 /// then by rank. The result depends only on the problem, and not on how its sets are numbered.
 Ownership assign_owners(const OwnerProblem& problem);
 

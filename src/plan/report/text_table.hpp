@@ -5,8 +5,8 @@
 
 namespace muonrt {
 
-/// Returns the columns of a terminal that UTF-8 text fills: 2 for a wide character, 0 for a
-/// combining one.
+/// Returns the number of terminal columns that UTF-8 text fills. A wide character fills 2 columns,
+/// and a combining character 0.
 size_t columns_of(const std::string& text);
 
 /// A table of text with aligned columns.
