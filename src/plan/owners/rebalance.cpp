@@ -72,7 +72,6 @@ class Search {
   /// items for one, or one for two. If this fails, too, and the load is more than 1% above the
   /// lower bound, tries to exchange several equal items for several equal ones. Skips partners that
   /// have not changed since the last failed search.
-  /// changed since the last failed search.
   bool improve(int32_t from, bool busiest) {
     const auto f = static_cast<size_t>(from);
     for (const size_t depth : {0, 1, 2}) {
