@@ -13,8 +13,8 @@
 
 namespace muonrt {
 
-/// Returns true if `status` means that the vote rejected the step. Then nothing has changed, and
-/// the optimizer can still be used.
+/// Returns true if `status` means that the vote rejected the step. In this case nothing has
+/// changed, and the optimizer can still be used.
 constexpr bool leaves_optimizer_usable(Status status) {
   return status == Status::kInvalidArgument || status == Status::kMismatch ||
          status == Status::kCallback || status == Status::kOutOfMemory;
@@ -29,7 +29,7 @@ struct Recovery {
 
 /// The number of ranks that must survive for a recovery.
 enum class SurvivorPolicy : int32_t {
-  kMajority = 0,  // more than half, or half if rank 0 is included
+  kMajority = 0,  // more than half of the ranks, or half including rank 0
   kAny = 1,       // unsafe, because two groups of survivors may decide differently
 };
 
@@ -62,8 +62,8 @@ class CommitState {
   /// step would not even reach its vote. Collective.
   /// Errors: MISMATCH, with ranks and numbers; any error of the communicator, which ends the
   /// optimizer.
-  /// @param setting, period the setting because of which the exchanges depend on the step number,
-  ///     for the message.
+  /// @param setting, period  The setting that makes the exchanges depend on the step number, for
+  ///     the error message.
   void agree_on_steps(Comm& comm, const char* setting, int period);
   /// Returns true if `mine` is equal on all ranks. Collective. Errors: any error of the
   /// communicator, which ends the optimizer.

@@ -20,8 +20,8 @@ std::vector<int64_t> consistency_check_bytes(const Plan& plan, const OptimizerSe
 /// Checks, before the first committed step, that weights and state are finite and that replicas are
 /// bitwise identical. Later steps do not check again. A check is due until a step that has run it
 /// is committed. In addition, Ops::check_masters() compares weights with their master weights in
-/// every step. For weights that no step has written yet, this class makes that comparison accept
-/// weights that the caller has rounded in either direction.
+/// every step. The caller may have rounded the initial weights in either direction. Until a step
+/// has written a weight, this class makes Ops::check_masters() accept both.
 class ConsistencyCheck {
  public:
   ConsistencyCheck() = default;
@@ -33,7 +33,7 @@ class ConsistencyCheck {
   void schedule_all();
   /// Makes the checks of a parameter's weights due. Must be called on all ranks.
   void schedule_weights(int64_t param);
-  /// Makes due the checks of a parameter that do not involve other ranks.
+  /// Makes the checks of a parameter due that do not involve other ranks.
   void schedule_local(int64_t param);
 
   /// Runs the checks that are due. Adds this rank's hashes of replicas to `inputs`, so that the
@@ -56,16 +56,16 @@ class ConsistencyCheck {
                                              const Vote& vote_sum);
 
   const FiniteCheck& finite_check() const { return finite_; }
-  /// Frees memory. Call it when FirstUpdate no longer needs finite_check().
+  /// Frees memory. Call it when FirstUpdate no longer uses finite_check().
   void forget_findings() { finite_.forget(); }
 
-  /// Returns what the step compares between the replicas of a parameter, as a text for the
+  /// Returns a description of what the step compares between the replicas of a parameter, for the
   /// agreement table.
   const char* described(int64_t param) const;
 
  private:
   // Bits that identify checks. kLocal checks this rank's values without other ranks. kRounding is
-  // not a check: until a step has written the weights, it allows that the caller has rounded them.
+  // not a check: while it is set, the caller may have rounded the weights in either direction.
   enum : uint8_t { kLocal = 1, kWeights = 2, kGradient = 4, kRounding = 8 };
   /// Returns the first parameter whose replicas differ. Collective.
   int64_t find_param(Comm& comm, bool gradients);
@@ -73,7 +73,7 @@ class ConsistencyCheck {
   ReplicaCheck when_ = ReplicaCheck::kFirst;
   FiniteCheck finite_;
   ReplicaHashes hashes_;
-  /// By parameter: checks that are due, and checks that this step runs.
+  /// For each parameter, the checks that are due, and the checks that this step runs.
   std::vector<uint8_t> due_, now_;
   std::vector<int64_t> by_rank_;  // memory for one number of each rank
 };

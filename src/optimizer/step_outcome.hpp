@@ -7,7 +7,7 @@
 
 namespace muonrt {
 
-/// The information that a rank has about a step after its streams have ended or failed.
+/// The information that a rank has about a step after its streams have finished or failed.
 struct StepEndState {
   Vote vote_sum;  // sum of the votes; rejecting_vote_sum() if it has not arrived
   /// Eager commit: sum of the confirming votes; rejecting_vote_sum() if it has not arrived.
@@ -39,8 +39,8 @@ inline const Vote& final_vote_sum(const StepEndState& end) {
 
 /// Returns the outcome of the step. If the streams end without an error, it depends only on the
 /// vote sums and on the rank's own fingerprint, so all ranks continue with the same exchange, or
-/// with none. Ranks with different fingerprints could only get different outcomes if the sum of the
-/// fingerprints were equal to the world size times one of them. Such a sum is as unlikely as a hash
+/// with none. For ranks with different fingerprints to get different outcomes, the sum of all
+/// fingerprints would have to equal the world size times one of them. This is as unlikely as a hash
 /// collision.
 StepOutcome determine_outcome(const StepEndState& end);
 

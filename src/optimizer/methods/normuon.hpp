@@ -16,7 +16,7 @@ struct StateRange;
 /// parameter.
 int64_t normuon_neurons(const OptimizerSettings& settings, int32_t param);
 
-/// Returns a hash that identifies the rows or columns of a parameter that have moments, and their
+/// Returns a hash that identifies which rows or columns of a parameter have moments, and their
 /// order.
 uint64_t normuon_digest(const OptimizerSettings& settings, int32_t param);
 
