@@ -34,7 +34,7 @@ class MappedFile {
   size_t size_ = 0;
 };
 
-/// A safetensors file. Threads: may be used from any thread.
+/// A safetensors file. Any thread may use it.
 class TensorFile {
  public:
   /// Errors: any error of MappedFile, header_bytes() or parse_tensor_table().
@@ -57,9 +57,9 @@ class TensorFile {
 /// The tensors of one file, or of several files.
 class TensorModel {
  public:
-  /// @param path  one of the following: a safetensors file; an index, which is a *.json file whose
-  ///     "weight_map" contains the file of each tensor; or a folder. In a folder, reads
-  ///     model.safetensors.index.json, or, if it does not exist, all *.safetensors files.
+  /// @param path  A safetensors file, an index or a folder. An index is a *.json file whose
+  ///     "weight_map" contains the file of each tensor. In a folder, the constructor reads
+  ///     model.safetensors.index.json or, if it does not exist, all *.safetensors files.
   /// Errors: any error of TensorFile; CORRUPT if the index is invalid or does not match its files;
   /// INVALID_ARGUMENT if two files contain a tensor with the same name, or a folder contains no
   /// safetensors file.
