@@ -6,8 +6,8 @@
 
 namespace muonrt {
 
-/// Maps f32 values to integers of the same order: -inf < ... < -0 < +0 < ... < +inf < every NaN.
-/// Taking the maximum of the integers gives the maximum of the values. The result depends neither
+/// Maps f32 values to integers in the same order: -inf < ... < -0 < +0 < ... < +inf < every NaN.
+/// The maximum of the integers corresponds to the maximum of the values. The result depends neither
 /// on the order of the operands nor on the floating-point mode of the caller.
 constexpr int32_t ordered_from_f32(float x) {
   const uint32_t u = std::bit_cast<uint32_t>(x);
