@@ -382,10 +382,10 @@ class Resolver {
   std::vector<std::vector<double>> events_;  // for each rank, the times of its events
   std::map<int32_t, size_t> index_;          // for each rank number, its index
   std::map<int32_t, Node> nodes_;
-  std::map<int64_t, size_t> expected_;  // by key: number of simulated ranks in the exchange
+  std::map<int64_t, size_t> expected_;  // number of simulated ranks for each exchange key
   std::set<int64_t> linked_;            // keys of exchanges whose times `exchange_` computes
   std::map<int64_t, std::vector<ExchangeMember>> waiting_;
-  std::map<size_t, int64_t> reductions_;  // number of reductions so far, by rank
+  std::map<size_t, int64_t> reductions_;  // number of reductions of each rank so far
 };
 
 }  // namespace

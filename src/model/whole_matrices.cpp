@@ -95,7 +95,7 @@ class Base {
   std::vector<NewtonSchulz> methods;
   int64_t transport;
   int window;
-  std::vector<ElementBytes> bytes;  // by parameter
+  std::vector<ElementBytes> bytes;  // one for each parameter
 };
 
 /// The bytes that a rank receives in collectives inside its node and between nodes.

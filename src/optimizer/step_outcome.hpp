@@ -10,7 +10,7 @@ namespace muonrt {
 /// The information that a rank has about a step after its streams have finished or failed.
 struct StepEndState {
   Vote vote_sum;  // sum of the votes; rejecting_vote_sum() if it has not arrived
-  /// Eager commit: sum of the confirming votes; rejecting_vote_sum() if it has not arrived.
+  /// Sum of the confirming votes of an eager commit; rejecting_vote_sum() if it has not arrived.
   Vote confirm_sum;
   int64_t world = 0, fingerprint = 0;
   CommitMode commit = CommitMode::kAtomic;

@@ -81,7 +81,7 @@ class ActiveMessages {
 
   std::vector<Region> regions_;
   std::vector<ParamBytes> contents_;               // in ascending order
-  std::vector<std::pair<size_t, size_t>> ranges_;  // by region: first entry in contents_, count
+  std::vector<std::pair<size_t, size_t>> ranges_;  // for each region: first entry, count
 };
 
 }  // namespace muonrt

@@ -30,8 +30,8 @@ struct MessageBuffers {
 
 /// The objects that chunks use in addition to PipelineContext. Fixed when the optimizer is created.
 struct ChunkConfig {
-  const std::vector<NewtonSchulz>* newton_schulz = nullptr;  // by group
-  const std::vector<NormuonState>* normuon = nullptr;        // by matrix; null if NorMuon is off
+  const std::vector<NewtonSchulz>* newton_schulz = nullptr;  // indexed by group
+  const std::vector<NormuonState>* normuon = nullptr;        // by matrix id; null if off
   ExchangeCallbacks callbacks;         // exchange the chunks that have RankChunk::callbacks
   CallbackFailure* failure = nullptr;  // the callbacks report errors here
   Health* health = nullptr;            // null if no step collects statistics

@@ -68,7 +68,7 @@ Pipeline::Pipeline(PipelineContext context, int rank, std::vector<RankChunk> chu
 // Returns the parameters whose gradients this rank does not pack completely: AdamW parameters, and
 // replicas that are not gathered. Before the vote, only the scan reads these gradients.
 std::vector<int32_t> Pipeline::unpacked() const {
-  std::map<int32_t, int64_t> packed;  // number of elements by parameter
+  std::map<int32_t, int64_t> packed;  // number of packed elements of each parameter
   for (const RankChunk& chunk : rank_chunks_) {
     for (const ShardBlock& p : chunk.gather_blocks) packed[p.param] += p.rows * p.cols;
   }

@@ -69,7 +69,7 @@ class RelayChooser {
   BlockTable blocks_;
   std::map<std::tuple<int64_t, int64_t, bool>, int32_t> known_;  // by arguments of block_of()
   std::vector<int32_t> block_of_kind_;                           // -1 if not computed yet
-  std::vector<std::vector<int64_t>> over_;  // by layout; empty if not computed yet
+  std::vector<std::vector<int64_t>> over_;  // indexed by layout; empty if not computed yet
 };
 
 }  // namespace muonrt

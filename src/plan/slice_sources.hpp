@@ -41,8 +41,8 @@ class SliceSources {
                                    std::map<int64_t, std::vector<Block>>& known);
 
   Layout param_, grad_;                                       // both viewed as matrices
-  std::vector<std::vector<int>> holders_;                     // by replica
-  std::map<int64_t, std::vector<Block>> of_param_, of_grad_;  // by shard index
+  std::vector<std::vector<int>> holders_;                     // indexed by replica
+  std::map<int64_t, std::vector<Block>> of_param_, of_grad_;  // keys are shard indices
 };
 
 }  // namespace muonrt

@@ -161,7 +161,7 @@ struct OptimizerSettings {
 
   DeviceKind device = DeviceKind::kHost;
   int device_index = 0;
-  int threads = 0;  // 0: chosen at creation by threads_of()
+  int threads = 0;  // if 0, threads_of() chooses it at creation
   DType transport_dtype = DType::kBF16;
   DType iteration_dtype = DType::kF32;
   std::optional<DType> gram_iteration_dtype;  // default: iteration_dtype
@@ -169,7 +169,7 @@ struct OptimizerSettings {
   int window = 3;
   ReplicaMode replica_mode = ReplicaMode::kOnce;
   int max_peers = 0;    // see PlanOptions
-  std::string machine;  // name or JSON text of a profile; empty: default of the device
+  std::string machine;  // name or JSON text of a profile; if empty, the device's default
   int64_t chunk_bytes = 64 << 20;
   int64_t timeout_ms = 600000;
   bool trace = false;
@@ -184,7 +184,7 @@ struct OptimizerSettings {
   Allocator allocator = {};              // if it has no functions, the device's allocator is used
   AssignOwner assign_owner;              // if empty, the plan chooses owners
   ExchangeCallbacks exchange_callbacks;  // if empty, the built-in exchanges are used
-  /// For debugging: one parameter and one stage at a time; results are bitwise identical.
+  /// For debugging: runs one parameter and one stage at a time, with bitwise identical results.
   bool serial = false;
   bool poison = false;       // for debugging: fills messages and scratch with NaN before every step
   int64_t seed = 0;          // for stochastic rounding

@@ -61,7 +61,7 @@ struct MachineProfile {
   double busy_handover_seconds = 0;   // the same if all cores of the host are busy
   double processors = 1;              // SMs or compute units of a GPU; cores of a host's node
   double exchange_processors = 0;     // processors left free for exchanges; see shares_cores()
-  double rank_threads = 0;            // threads of a host rank; 0: its part of the cores of a node
+  double rank_threads = 0;            // threads of a host rank; if 0, its part of the node's cores
   double node_ranks = 1;              // number of consecutive ranks that are in the same node
   double node_bytes = 0;              // bytes per second and direction of a rank inside a node
   double network_bytes = 0;           // bytes per second and direction of a rank between nodes

@@ -119,7 +119,7 @@ class BlockTable {
   const HolderTable& holders_;
   /// Keys consist of the kind and the shard.
   std::unordered_map<uint64_t, std::vector<Block>> known_;
-  std::vector<ShardRuns> runs_;  // by kind; empty if not computed yet
+  std::vector<ShardRuns> runs_;  // indexed by kind; empty if not computed yet
 };
 
 }  // namespace muonrt

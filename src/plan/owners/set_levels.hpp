@@ -34,8 +34,8 @@ class SetLevels {
  private:
   bool is_part(int32_t part, int32_t set) const;
 
-  std::vector<int64_t> sizes_, loads_;         // by set
-  std::vector<bool> divided_;                  // by set
+  std::vector<int64_t> sizes_, loads_;         // indexed by set
+  std::vector<bool> divided_;                  // indexed by set
   std::vector<std::vector<int32_t>> outer_;    // for each set, the sets that contain it, ascending
   std::vector<std::vector<int32_t>> sets_of_;  // for each rank, the sets that contain it, ascending
 };

@@ -47,7 +47,7 @@ struct PlanReport {
   int64_t hidden_bytes = 0;
   Spread sent, received, message_bytes, staged_bytes, state_bytes;
   Spread param_bytes, grad_bytes, master_bytes, moment_bytes;
-  std::vector<int64_t> scratch, checks;  // bytes by rank; empty if unknown
+  std::vector<int64_t> scratch, checks;  // bytes of each rank; empty if unknown
   Spread scratch_bytes, check_bytes;
   Spread total_bytes;       // the sum of all kinds of memory
   size_t largest_rank = 0;  // the first rank that needs the most memory

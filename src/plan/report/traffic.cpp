@@ -321,8 +321,8 @@ class Measurement {
 
   const Plan& plan_;
   BlockTable blocks_;
-  std::vector<ChunkBytes> buffers_;  // buffers of the current chunk, by rank
-  std::vector<RankBuffers> taken_;   // by rank
+  std::vector<ChunkBytes> buffers_;  // one for each rank: buffers of the current chunk
+  std::vector<RankBuffers> taken_;   // one for each rank
   std::vector<PeerSums> peers_;      // current chunk: differences between neighboring ranks
   // Current chunk: the number of other ranks to which each owner returns.
   std::vector<int64_t> returns_;

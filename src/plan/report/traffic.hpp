@@ -30,7 +30,7 @@ struct ChunkTraffic {
 struct PlanTraffic {
   std::vector<RankTraffic> ranks;
   std::vector<ChunkTraffic> chunks;
-  std::vector<int64_t> moved;  // by parameter, bytes that ranks send to each other
+  std::vector<int64_t> moved;  // for each parameter, bytes that ranks send to each other
   int64_t moved_total = 0;
 };
 
