@@ -41,12 +41,12 @@ enum class SafetyMode : int32_t {
 /// The settings of a coefficient list. default_settings() returns the published settings of a
 /// family.
 struct CoefficientSettings {
-  int steps = 5;  // 1 to kMaxSteps
+  int steps = 5;  // number of steps, 1 to kMaxSteps
   /// For generated families: the smallest singular value for which the list is optimized, in (0,
   /// 1).
   double lower_bound = 1e-3;
   double cushion = 0.02;  // for generated families: the fit starts at cushion x upper bound
-  double safety = 1.02;   // 1 to 2
+  double safety = 1.02;   // safety factor, 1 to 2
   SafetyMode mode = SafetyMode::kInner;
   std::vector<Coefficients> custom;  // only for kCustom; the size must be `steps`
 };

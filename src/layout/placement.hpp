@@ -9,7 +9,7 @@
 
 namespace muonrt {
 
-/// How a tensor is placed along one mesh dim. The values equal those of `enum
+/// The kinds of placement along one mesh dim. The values equal those of `enum
 /// muonrt_placement_kind`.
 enum class PlacementKind : int32_t {
   kReplicate = 0,
@@ -27,11 +27,11 @@ struct Placement {
   friend bool operator==(const Placement&, const Placement&) = default;
 };
 
-/// The order in which placements are applied. For some uneven sizes the results differ; see
-/// README.md.
+/// The order in which placements are applied. For some uneven sizes, the two orders give different
+/// results; see README.md.
 enum class Reading : int32_t {
   kLiteral = 0,  // from left to right, as `distribute_tensor` does
-  kOrdered = 1,  // in the order in which the program cut, as in FSDP2's buffers
+  kOrdered = 1,  // in the order in which the program applied them, as in FSDP2
 };
 
 /// Cuts a tensor dim over one mesh dim, or over several mesh dims as one flattened dim (row-major
@@ -55,8 +55,8 @@ using ShardOrder = std::vector<std::vector<int>>;
 ///     are used. If empty, the order is decoded from the split factors.
 /// Errors: INVALID_ARGUMENT if the number of placements is wrong, a tensor dim is out of range, a
 /// split factor is < 1, or the split factors encode no order. Also if flat dims are given with the
-/// literal reading, or if a flat dim is unknown, named twice, not sharded, or on a different tensor
-/// dim than the other flat dims.
+/// literal reading, or if a flat dim is unknown, named twice or not sharded. All flat dims must be
+/// on the same tensor dim.
 std::vector<Cut> cuts_from_placements(const Mesh& mesh, int tensor_dims,
                                       const std::vector<Placement>& placements, Reading reading,
                                       const std::vector<int>& flat_dims = {});

@@ -22,7 +22,7 @@ struct StepEndState {
 
 enum class StepOutcome : int32_t {
   kCommitted,
-  /// Not committed, because a value was non-finite; the ranks exchange which rank found it.
+  /// Not committed, because a value was non-finite. The ranks exchange which rank found it.
   kSkipped,
   kRejected,  // not committed for a different reason, which the ranks exchange
   // The following outcomes end the optimizer without another exchange.
@@ -38,7 +38,7 @@ inline const Vote& final_vote_sum(const StepEndState& end) {
 }
 
 /// Returns the outcome of the step. If the streams end without an error, it depends only on the
-/// vote sums and on the rank's own fingerprint, so all ranks continue with the same exchange, or
+/// vote sums and on the rank's own fingerprint. All ranks then continue with the same exchange, or
 /// with none. For ranks with different fingerprints to get different outcomes, the sum of all
 /// fingerprints would have to equal the world size times one of them. This is as unlikely as a hash
 /// collision.

@@ -17,7 +17,7 @@ namespace muonrt {
 /// read them as soon as the step has ended.
 struct StepReadback {
   Vote vote_sum;              // sum of all ranks' votes
-  Vote confirm_sum;           // eager commit: sum of the second, confirming votes
+  Vote confirm_sum;           // sum of the second, confirming votes of an eager commit
   Findings findings;          // findings of this rank
   int64_t vote_sent = 0;      // 1 if this rank's vote may have reached its peers
   int64_t vote_returned = 0;  // 1 if the reduction of the votes has returned, accepted or not
@@ -43,7 +43,7 @@ struct TableCopy {
 /// The work of a pipeline in every step, in addition to the chunks of its plan. It is fixed when
 /// the optimizer is created.
 struct PipelineConfig {
-  ChunkConfig chunks;  // `health` and `failure` are set by the pipeline
+  ChunkConfig chunks;  // the pipeline sets `health` and `failure`
   AdamWParams adamw;
   std::vector<int32_t> held_params;    // every parameter of which this rank holds an element
   std::vector<int32_t> master_params;  // parameters with f32 master weights on this rank
@@ -76,8 +76,8 @@ class Pipeline {
   /// the communicator. Errors: any error of the communicator.
   void connect();
   /// Enqueues a whole step. After a fixed number of launches it blocks until the work on the
-  /// caller's stream has ended, because a GPU queues a limited number of launches and a full queue
-  /// would block without a timeout. `inputs` and the tables must not change until `wait` returns.
+  /// caller's stream has ended. A GPU queues a limited number of launches, and a full queue would
+  /// block without a timeout. `inputs` and the tables must not change until `wait` returns.
   /// Errors: any error of a local pass, of an exchange, or of caller_stream_error().
   void enqueue(const StepInputs& inputs);
   /// Makes the next step start after the work that is now on the caller's stream.
@@ -159,7 +159,7 @@ class Pipeline {
   char* transient_ = nullptr;  // start of the memory that every step writes before reading it
   std::unique_ptr<Clipping> clipping_;
   std::unique_ptr<Health> health_;
-  std::vector<int32_t> scanned_;  // parameters whose gradients the stage `scan` checks
+  std::vector<int32_t> scanned_;  // parameters whose gradients `scan` checks
   std::unique_ptr<Stream> compute_, exchange_;
   Deadline caller_deadline_ = Deadline::in_ms(0);
   std::unique_ptr<Event> callbacks_done_, vote_ready_, vote_received_, finished_;
@@ -179,7 +179,7 @@ class Pipeline {
   StepReadback* readback_ = nullptr;  // points into readback_buffer_
   int64_t owned_ = 0;
   int32_t resident_ = 0, resident_peak_ = 0;
-  std::unique_ptr<Stream> callers_;  // for make_caller_stream_wait(); null until its first call
+  std::unique_ptr<Stream> callers_;  // used by make_caller_stream_wait(); null before
 };
 
 }  // namespace muonrt

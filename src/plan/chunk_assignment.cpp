@@ -18,8 +18,8 @@ namespace {
 /// Smaller messages would only add latency.
 constexpr int64_t kMinSlice = 1024;
 
-/// Matrices may share a chunk if their classes are equal; the same holds for slices. For slices the
-/// class also contains the mesh dims over which the parameter is distributed, so that a rank has
+/// Matrices may share a chunk if their classes are equal; the same holds for slices. The class of
+/// slices also contains the mesh dims over which the parameter is distributed. A rank therefore has
 /// the same peers for all slices of a chunk. For the same reason, the class contains the
 /// replicating mesh dims if the return has two levels.
 struct ChunkClass {
@@ -31,8 +31,8 @@ struct ChunkClass {
   // ChunkSpec::relay; if it is > 0, `relay_over` contains the replicating mesh dims.
   int32_t relay = 0;
   std::vector<int64_t> relay_over = {};
-  // ParamSpec::update_every. It is part of the class so that a step runs all of a chunk or none of
-  // it.
+  // ParamSpec::update_every. All matrices of a chunk have the same value, so a step runs either all
+  // or none of the chunk.
   int32_t update_every = 1;
   auto operator<=>(const ChunkClass&) const = default;
 };
@@ -62,7 +62,7 @@ ChunkClass class_of(const ParamSpec& spec, const PlanOptions& options) {
   return out;
 }
 
-/// Returns the largest number of local elements that a rank has of the tensor.
+/// Returns the number of local elements on the rank that holds most of the tensor.
 int64_t largest_share(const Layout& layout) {
   int64_t out = 0;
   for (const ShardRun& run : shard_runs(layout)) out = std::max(out, run.numel);
@@ -96,7 +96,7 @@ std::vector<int32_t> order_of(const std::vector<const ChunkClass*>& classes, int
 void Plan::assign_chunks(const std::vector<int32_t>& by_name, const std::vector<int32_t>& params) {
   RelayChooser relays(problem_.params, problem_.options, holders_);
   std::map<ChunkClass, std::vector<int32_t>>
-      classes;  // ids of matrices; if the kind is kSlices, of parameters
+      classes;  // ids of matrices, or of parameters if the kind is kSlices
   for (const int32_t id : by_name) {
     const int32_t param = matrices_[static_cast<size_t>(id)].param;
     ChunkClass of = class_of(problem_.params[static_cast<size_t>(param)], problem_.options);
@@ -176,9 +176,9 @@ void Plan::add_matrix_chunks(const ChunkSpec& proto, const std::vector<int32_t>&
   }
 }
 
-// The first chunk has the first parameter of every owner, the second chunk has the second one, and
-// so on, so that all owners work at the same time with any window. In a serial step each chunk has
-// one parameter.
+// The first chunk contains the first parameter of every owner, the second chunk the second one, and
+// so on. All owners therefore work at the same time, with any window. In a serial step each chunk
+// has one parameter.
 void Plan::add_callback_chunks(const ChunkSpec& proto, std::vector<int32_t> ids) {
   std::sort(ids.begin(), ids.end());
   std::vector<size_t> next(static_cast<size_t>(problem_.options.world), chunks_.size());

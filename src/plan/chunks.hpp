@@ -11,7 +11,7 @@ namespace muonrt {
 struct ChunkItem {
   int32_t owner;  // rank of the owner
   int32_t batch;  // equal for matrices that may share a launch
-  int64_t cost;   // in FLOPs
+  int64_t cost;   // cost in FLOPs
   int64_t bytes;  // size of the whole matrix in the transport dtype
 };
 
@@ -29,16 +29,16 @@ struct Chunking {
 Chunking cut_chunks(const std::vector<ChunkItem>& items, int64_t budget, int32_t wanted = 1);
 
 /// Returns how many bytes of one owner justify another chunk. A chunk costs launches, and one
-/// message for each of the `ranks` that hold a matrix. `least` is the result for up to 64 ranks.
+/// message for each of the `ranks` that hold a matrix. If there are at most 64 such ranks, the
+/// result is `least`.
 inline int64_t least_part(int64_t least, int64_t ranks) {
   return std::max(least, least / 64 * ranks);
 }
 
 /// Returns how many chunks are needed to overlap exchanges with products. Usually this is the
-/// number of chunks in flight (`window`), provided that some owner has at least this many matrices
-/// and at least `least` bytes for each chunk. The result may be larger, up to kMaxChunks, if an
-/// owner has kEfficient times as many bytes for each chunk. If `window` is 1, nothing overlaps and
-/// the result is 1.
+/// number of chunks in flight (`window`). Some owner must then have at least one matrix and `least`
+/// bytes for each chunk. The result may be larger, up to kMaxChunks, if an owner has kEfficient
+/// times as many bytes for each chunk. If `window` is 1, nothing overlaps and the result is 1.
 int32_t chunks_to_overlap(const std::vector<ChunkItem>& items, int window, int64_t least);
 
 constexpr int64_t kEfficient = 8;

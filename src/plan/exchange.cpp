@@ -108,8 +108,8 @@ class OwnerSide {
   }
 
   /// Makes one list of blocks for each term of the sum. The terms are added in the order of their
-  /// mesh coordinates, so the sum depends neither on which ranks hold them nor on the order in
-  /// which they arrive.
+  /// mesh coordinates. The sum therefore depends neither on which ranks hold the terms nor on the
+  /// order in which they arrive.
   void add_partial_grads(const std::vector<MessageEntry>& entries) {
     MessageCursor cursor(size_of(chunk_.gather_dtype));
     for_each_message(entries, [&](const MessageEntry* first, const MessageEntry* last) {

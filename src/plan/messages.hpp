@@ -11,9 +11,9 @@
 
 namespace muonrt {
 
-// The messages of a chunk. Both the block lists of a rank and the traffic report of all ranks are
-// derived from them. A message has at least one element, and a rank may send a message to itself.
-// Chunks that are transferred by the caller's functions have no messages.
+// The messages of a chunk. The code derives from them both the block lists of a rank and the
+// traffic report of all ranks. A message has at least one element, and a rank may send a message to
+// itself. Chunks that are transferred by the caller's functions have no messages.
 
 enum class Exchange { kGather, kReturn, kRelay };
 
@@ -29,8 +29,8 @@ struct MessageEntry {
   Holder holder;  // the holder that sends in a gather, or receives in a return
 };
 
-/// Returns the layout of one parameter of the chunk. If the return has two levels, equal shards are
-/// on the same ranks for all parameters of the chunk, so the layout of any of them can be used.
+/// Returns the layout of one parameter of the chunk. If the return has two levels, this may be any
+/// parameter, because equal shards are on the same ranks for all parameters of the chunk.
 const Layout& front_layout(const Plan& plan, const ChunkSpec& chunk);
 
 /// Returns the replicas whose holders get the update of `m` directly from its owner. If the return
@@ -38,7 +38,7 @@ const Layout& front_layout(const Plan& plan, const ChunkSpec& chunk);
 std::vector<int32_t> returned_replicas(const Plan& plan, const ChunkSpec& chunk, const Matrix& m);
 
 /// Calls `use(holder, numel)` for each holder in a replica whose shard is not empty.
-/// @param runs  the number of elements of the matrix on each shard.
+/// @param runs  Number of elements of the matrix on each shard.
 template <class Use>
 void for_each_holder(const HolderGroup& group, const ShardRuns& runs, int32_t replica,
                      const Use& use) {
@@ -102,7 +102,8 @@ class SliceGroup {
  private:
   const ChunkSpec& chunk_;
   std::vector<Member> members_;
-  /// For each segment, the local elements of its parameter, equal on all members.
+  /// For each segment, the number of local elements of its parameter, which is equal on all
+  /// members.
   std::vector<int64_t> local_;
   int32_t replicas_ = 0;
   bool gathers_ = false;
@@ -139,7 +140,7 @@ class SplitGather {
 
   const Plan& plan_;
   const ChunkSpec& chunk_;
-  std::vector<int32_t> owners_;  // ascending
+  std::vector<int32_t> owners_;  // in ascending order
   std::vector<SliceSources> sources_;
 };
 

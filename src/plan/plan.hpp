@@ -40,15 +40,15 @@ struct Segment {
 struct ChunkSpec {
   ChunkKind kind = ChunkKind::kDirections;
   DType gather_dtype = DType::kBF16, return_dtype = DType::kBF16;
-  std::vector<int32_t> matrices;  // ids, ascending
+  std::vector<int32_t> matrices;  // ids in ascending order
   /// For kSlices, segments of parameters over the same mesh dims; otherwise empty.
   std::vector<Segment> segments;
-  /// Size of the whole matrices in the gather dtype (sums of partial gradients: f32), or of the
+  /// Size of the whole matrices in the gather dtype (for sums of partial gradients: f32), or of the
   /// segments in f32.
   int64_t bytes = 0;
   bool by_callback = false;  // true if the caller's functions transfer the matrices
   int32_t update_every = 1;  // ParamSpec::update_every, equal for all parameters of the chunk
-  /// If the return has two levels: number of replicas in a block (relay.hpp); otherwise 0.
+  /// Number of replicas in a block (relay.hpp) if the return has two levels; otherwise 0.
   int32_t relay = 0;
 };
 
@@ -74,9 +74,9 @@ class Plan {
  public:
   /// Makes the plan, which depends only on `problem`. The owner and the chunk of a parameter do not
   /// depend on its index in the list of parameters. A parameter without elements has no matrices.
-  /// Errors: INVALID_ARGUMENT if an option is out of range, a name is missing or occurs twice, a
-  /// mesh contains ranks outside the world, a Muon parameter is neither a matrix nor a stack, a
-  /// scale is not finite, or a given owner is not a holder.
+  /// Errors: INVALID_ARGUMENT if an option is out of range, a name is missing or occurs twice, or a
+  /// scale is not finite; if a mesh contains ranks outside the world, or a given owner is not a
+  /// holder; or if a Muon parameter is neither a matrix nor a stack.
   explicit Plan(Problem problem);
 
   const Problem& problem() const { return problem_; }
@@ -102,17 +102,17 @@ class Plan {
   /// matrices() then has a separate entry for each of them.
   bool each_replica() const { return each_; }
   bool every_rank() const { return problem_.options.replica_mode == ReplicaMode::kEveryRank; }
-  /// Return the time of a step in seconds by the cost model (owners/cost.hpp) for the replica modes
-  /// kOnce and kEach, or 0 if the mode is not kAuto. If the products of kEach, evenly distributed,
-  /// already take longer than a whole step with kOnce, each_seconds() returns only the time of
-  /// these products.
+  /// Return the time of a step in seconds by the cost model (owners/cost.hpp), for the replica
+  /// modes kOnce and kEach. If the mode is not kAuto, they return 0. If the products of kEach,
+  /// evenly distributed, already take longer than a whole step with kOnce, each_seconds() returns
+  /// only the time of these products.
   double once_seconds() const { return once_seconds_; }
   double each_seconds() const { return each_seconds_; }
 
   /// Returns text that describes owners, chunks, bytes and balance.
   /// @param max_rows  Maximum number of rows in each table; 0 means all rows.
-  /// @param scratch   scratch bytes of each rank (pipeline/batches); empty if unknown.
-  /// @param checks    bytes that each rank needs for the consistency check
+  /// @param scratch   Scratch bytes of each rank (pipeline/batches); empty if unknown.
+  /// @param checks    Bytes that each rank needs for the consistency check
   ///     (optimizer/consistency_check); empty if unknown.
   std::string describe(int64_t max_rows = 0, std::span<const int64_t> scratch = {},
                        std::span<const int64_t> checks = {}) const;

@@ -15,16 +15,16 @@ namespace muonrt {
 
 enum class Role : int32_t { kMuon = 1, kAdamW = 2 };
 /// Selects which ranks orthogonalize a matrix: one rank for all replicas (kOnce), one rank in each
-/// replica (kEach), the cheaper of these two by the cost model (kAuto), or every rank that holds
-/// the matrix, for itself (kEveryRank). The results are bitwise identical.
+/// replica (kEach), or every rank that holds the matrix, for itself (kEveryRank). kAuto selects the
+/// cheaper of kOnce and kEach by the cost model. The results are bitwise identical.
 enum class ReplicaMode : int32_t { kOnce = 0, kEach = 1, kAuto = 2, kEveryRank = 3 };
 enum class CommitMode : int32_t { kAtomic = 0, kEager = 1 };
 
-/// A part of each matrix of a parameter that is orthogonalized as a separate matrix, such as the
-/// query rows of a fused QKV, one head, or one half of gate_up.
+/// A part of each matrix of a parameter, which is orthogonalized as a separate matrix. Examples are
+/// the query rows of a fused QKV, one head, or one half of gate_up.
 struct MatrixPart {
   std::string name;
-  Runs rows, cols;  // of the matrix; the part contains every element that is in both
+  Runs rows, cols;  // rows and columns of the matrix that form the part
   double update_scale = 1.0;
   double decay_scale = 1.0;
 };
@@ -42,7 +42,7 @@ struct ParamSpec {
   bool transposed = false;  // true if rows are inputs; scales and parts already account for this
   FormChoice form = FormChoice::kAuto;
   int newton_schulz_steps = 5;
-  DType iteration_dtype = DType::kF32;  // for the cost model
+  DType iteration_dtype = DType::kF32;  // used by the cost model
   std::vector<int> gram_restarts = {2};
   /// The scale that the rule gives for this shape, times the learning-rate factors.
   double update_scale = 1.0;
@@ -54,7 +54,7 @@ struct ParamSpec {
   std::vector<int32_t> owners;
   /// True if the caller's functions transfer the matrices. Any rank may then own them.
   bool by_callback = false;
-  int update_every = 1;        // AdamW: steps from one update to the next
+  int update_every = 1;        // for AdamW: number of steps from one update to the next
   bool master = false;         // true if weights have an f32 value, stored separately or split off
   int32_t priority = 0;        // chunks with lower values come first
   int64_t owner_bytes = 0;     // bytes of NorMuon state on each rank that owns one of its matrices
@@ -89,8 +89,8 @@ inline int owner_of(const ParamSpec& spec, int64_t index) {
 /// The default of PlanOptions::least_part on a GPU, in bytes.
 constexpr int32_t kGpuLeastPart = 8 << 20;
 
-/// The default of PlanOptions::max_peers. The number is limited because queue pairs, channels and
-/// launches grow with the number of peers.
+/// The default of PlanOptions::max_peers. There is a limit because the number of queue pairs,
+/// channels and launches grows with the number of peers.
 constexpr int kMaxPeers = 64;
 
 struct PlanOptions {

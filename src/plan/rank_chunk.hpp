@@ -20,7 +20,7 @@ struct ShardBlock {
   float update_scale;              // ParamSpec::update_scale, or the scale of the part
   float decay_scale = 1.0f;        // factor for the group's weight decay
   /// The row-major index of the block's first element in the whole tensor, and the distance between
-  /// rows there.
+  /// two rows of the block in the tensor.
   int64_t tensor_index = 0, tensor_ld = 0;
 };
 
@@ -101,7 +101,7 @@ struct RankChunk {
   std::vector<Region> return_sends, return_receives;
   std::vector<ShardBlock> return_blocks;
   // The second level of the return takes place inside the receive buffer. This rank forwards the
-  // messages that owners sent to it to the ranks that hold the same shard in other replicas, and
+  // messages of the owners to the ranks that hold the same shard in other replicas. It also
   // receives the messages that these ranks forward.
   std::vector<Region> relay_sends, relay_receives;
   int64_t gather_send_bytes = 0, gather_receive_bytes = 0;
@@ -112,7 +112,7 @@ struct RankChunk {
   std::vector<std::vector<ShardBlock>> partial_grad_blocks;
   std::vector<OwnerState> owner_state;
   std::vector<int32_t> owner_state_views;  // entry i is the table index of owner_state[i]
-  // These are in the order of owner_state, and their `param` is a table index.
+  // The entries are in the order of owner_state, and their `param` is a table index.
   std::vector<ShardBlock> owner_state_blocks;
   int64_t sum_bytes = 0, direction_bytes = 0;
   bool takes_part() const {

@@ -57,9 +57,9 @@ struct Overlap {
 /// Returns the common elements in ascending order.
 std::vector<Overlap> overlaps(const Extent& a, const Extent& b);
 
-/// Checks an extent that was read from a file. It is valid if the lists ascend and are inside the
-/// shape, the product of the shape is `numel`, and `begin` and `end` are inside the product of the
-/// lists. Returns a description of the problem, or null if the extent is valid.
+/// Checks an extent that was read from a file, and returns a description of the problem, or null if
+/// the extent is valid. The lists must ascend and be inside the shape. The product of the shape
+/// must be `numel`, and `begin` and `end` must be inside the product of the lists.
 const char* problem_of(const Extent& extent, int64_t numel);
 
 }  // namespace muonrt

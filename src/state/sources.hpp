@@ -14,7 +14,7 @@
 namespace muonrt {
 
 /// Reads the shards of a checkpoint. Opens a file only if the open files do not contain the needed
-/// elements, because in a large job the tables of all files would need much memory on every rank.
+/// elements. In a large job, the tables of all files would need much memory on every rank.
 class StateSources {
  public:
   /// @param manifest  It must outlive this object.

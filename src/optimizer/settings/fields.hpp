@@ -21,11 +21,11 @@ struct Word {
   int32_t value;
 };
 
-/// The setting is a number in [low, high], or in [low, high) if `open` is true.
+/// The setting is a number in [low, high]. If `open` is true, it is in [low, high).
 struct Number {
   double low, high;
   bool open = false;
-  bool or_zero = false;  // if true, 0 is also valid and selects a default
+  bool or_zero = false;  // if true, 0 is also valid and means a default
 };
 /// The setting is a number in [0, 1) that is still below 1 after it is rounded to f32.
 struct Decay {};
@@ -198,8 +198,8 @@ void visit_option_fields(Visit&& visit) {
               NumberOrNone{"gradients clipped to it vanish in f32", "none"}});
   visit(Field{MUONRT_FIELD(health_every), Integers{0, int64_t{1} << 53}});
   visit(Field{MUONRT_FIELD(replica_check), Choice{kReplicaChecks}});
-  // Ranks may differ in these options, except in the choice of muonrt's symmetric products, because
-  // it is part of the description of the device, which ranks compare.
+  // Ranks may differ in these options, except in the choice of muonrt's symmetric products. This
+  // choice is part of the description of the device, which ranks compare.
   visit(Field{MUONRT_FIELD(device_index), Unchecked{}, kUnlisted});
   visit(Field{MUONRT_FIELD(threads), Integers{0, 256}, kUnlisted});
   visit(Field{MUONRT_FIELD(timeout_ms), Integers{1, kMaxTimeoutMs}, kUnlisted});

@@ -50,12 +50,12 @@ struct Candidate {
   auto operator<=>(const Candidate&) const = default;
 };
 
-/// The ranks that may own the items of a set, as a heap of the ranks of each replica and a heap of
-/// the first entries of these heaps. Loads only grow, so it suffices to update an outdated first
-/// entry before it is used.
+/// The ranks that may own the items of a set. There is one heap for the ranks of each replica, and
+/// a heap of the first entries of these heaps. Loads only grow, so it suffices to update an
+/// outdated first entry before it is used.
 class OwnerHeap {
  public:
-  /// @param candidate  returns the current Candidate of a rank.
+  /// @param candidate  Returns the current Candidate of a rank.
   template <class Current>
   OwnerHeap(const std::vector<int32_t>& ranks, const std::vector<int32_t>& replicas,
             const Current& candidate) {
@@ -99,15 +99,15 @@ class OwnerHeap {
     }
   }
 
-  std::vector<std::vector<Candidate>> ranks_;  // for each replica
+  std::vector<std::vector<Candidate>> ranks_;  // one heap for each replica
   std::vector<Candidate> replicas_;
-  std::vector<int64_t> owned_;  // for each replica
+  std::vector<int64_t> owned_;  // one entry for each replica
 };
 
 /// Assigns each item, largest first, to the least loaded rank of its set, as far as the levels of
 /// smaller sets allow. If ranks are equally loaded, replicas take turns, because the owner's
 /// replica sends the gradient and receives the update before all others.
-/// @param levels  null to ignore the levels of smaller sets.
+/// @param levels  If null, the levels of smaller sets are ignored.
 Shares largest_first(const OwnerProblem& problem, const OwnerClasses& classes, SetLevels* levels) {
   Shares out;
   out.of_rank.resize(static_cast<size_t>(problem.ranks));
