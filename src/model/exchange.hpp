@@ -22,11 +22,11 @@ using ExchangeModel =
     std::function<void(std::span<const ExchangeMember> members, std::span<double> ended)>;
 
 /// Models an exchange by the links of the ranks. A member's messages begin after the latency of an
-/// exchange and the time to set up each message; without messages to other ranks, the latency is
-/// that of a pass. The messages of a link share its rate equally. A message ends when the slower
-/// of its two links has moved it, and up to as many bytes of each other message. On the host, a
-/// rank copies its message to itself before all others. If a peer of a member is not simulated, the
-/// member ends at the time of the slowest member.
+/// exchange and the time to set up each message. If a member has no messages to other ranks, the
+/// latency is that of a pass. The messages of a link share its rate equally. A message ends when
+/// the slower of its two links has moved it, and up to as many bytes of each other message. On the
+/// host, a rank copies its message to itself before all others. If a peer of a member is not
+/// simulated, the member ends at the time of the slowest member.
 ExchangeModel exchange_by_rank(const MachineProfile& profile);
 
 /// Returns 0 if both ranks are in one node, 1 otherwise.
@@ -40,8 +40,8 @@ double own_copy_seconds(const MachineProfile& profile, int32_t rank, const Recor
 /// down.
 double reduce_seconds(const MachineProfile& profile, int64_t bytes, int world);
 
-/// Errors: INTERNAL unless `messages`, the messages of `peer`, include one of `bytes` bytes with
-/// `rank`.
+/// Checks that `messages`, the messages of `peer`, include one of `bytes` bytes to or from `rank`.
+/// Errors: INTERNAL.
 void require_message(const std::vector<PeerBytes>& messages, int32_t rank, int32_t peer,
                      int64_t bytes);
 

@@ -17,7 +17,7 @@ namespace muonrt {
 /// operations that it enqueues afterwards are delayed.
 class ModelledDevice final : public Device {
  public:
-  /// @param profile, rules  must outlive the device.
+  /// @param profile, rules  They must outlive the device.
   /// @param world  Number of ranks. With a single rank, products use all processors, because there
   ///     are no exchanges.
   ModelledDevice(const MachineProfile& profile, const MatrixRules& rules, int32_t rank, int world);
@@ -73,7 +73,7 @@ class ModelledDevice final : public Device {
 /// the ranks are not modelled.
 class ModelledComm final : public Comm {
  public:
-  /// @param device  must outlive the communicator.
+  /// @param device  It must outlive the communicator.
   ModelledComm(ModelledDevice& device, int world) : device_(device), world_(world) {}
 
   int rank() const override { return device_.recording().rank; }

@@ -16,15 +16,15 @@ struct StrategyStep {
   std::string assumption;    // one sentence
   double seconds = 0;        // when the last simulated rank has finished
   RankTimes critical;        // times of the rank with the most products and local work
-  int64_t memory_bytes = 0;  // of the rank that needs the most memory
-  int64_t sent_bytes = 0;    // of the rank that sends the most
+  int64_t memory_bytes = 0;  // memory of the rank that needs the most
+  int64_t sent_bytes = 0;    // bytes from the rank that sends the most
 };
 
 /// Computes the steps of other strategies on the same machine and for the same layouts. For all
 /// strategies, symmetric products, batches, transport dtype and link model are those of muonrt. The
 /// other strategies assume that the trainer reduces partial gradients.
-/// @param ours  The plan of muonrt; `step` is its modelled step. If it repeats matrices in
-///     replicas, the other strategies distribute the matrices of a plan that does not.
+/// @param ours  The plan of muonrt; `step` is its modelled step. If this plan repeats matrices in
+///     replicas, the other strategies distribute the matrices of a plan that does not repeat them.
 /// Errors: NOT_SUPPORTED if the caller's functions exchange the messages, because their time is
 /// unknown.
 std::vector<StrategyStep> compare_strategies(const Planning& ours, const Simulation& step,

@@ -52,9 +52,9 @@ class CommitState {
   int64_t steps() const { return steps_; }
   void set_steps(int64_t steps) { steps_ = steps; }
 
-  /// Errors: INVALID_STATE if an earlier step has ended the optimizer.
+  /// Checks that the optimizer can be used. Errors: INVALID_STATE if an earlier step has ended it.
   void require_usable() const;
-  /// Errors: TORN if a step has ended with TORN.
+  /// Checks that no step has ended with TORN. Errors: TORN.
   void require_whole(const char* what) const;
   uint64_t identity() const { return identity_; }
   /// Compares the step numbers of all ranks. Call it before a step whose exchanges depend on the
@@ -75,14 +75,14 @@ class CommitState {
   /// streams and of the communicator.
   StepEndState end_state(const StepReadback& readback) const;
   /// Counts the step as committed.
-  /// @param vote_sum  the sum of its votes.
+  /// @param vote_sum  Sum of the votes of the step.
   void on_commit(const Vote& vote_sum);
-  /// Memory for the findings of all ranks, which is allocated in advance so that explain_skip()
-  /// does not have to allocate.
+  /// Returns memory for the findings of all ranks. It is allocated in advance so that
+  /// explain_skip() does not have to allocate.
   std::vector<NonfiniteSource>& nonfinite_by_rank() { return nonfinite_by_rank_; }
   /// Ends the optimizer after the step has failed. The communicator must have been aborted before
-  /// the call, because the readback is not final until then.
-  /// @return  the error for the caller: TORN, UNDECIDED, or `error` itself.
+  /// the call, because until then the readback may change.
+  /// @return  The error for the caller: TORN, UNDECIDED, or `error` itself.
   Error on_failure(const Error& error, const StepReadback& readback);
   /// Ends the optimizer with this error, independent of the outcome of the step.
   void set_fatal_error(const Error& error) { fatal_error_ = error; }
@@ -94,7 +94,7 @@ class CommitState {
  private:
   SurvivorState survivor_state() const;
 
-  /// A random number of this rank; after agree_on_identity() equal on all ranks.
+  /// A random number of this rank. After agree_on_identity() it is equal on all ranks.
   uint64_t identity_ = 0;
   int64_t rank_ = 0, world_ = 1;
   std::vector<int64_t> by_rank_;  // memory for one number of each rank

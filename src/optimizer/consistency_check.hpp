@@ -39,18 +39,18 @@ class ConsistencyCheck {
   /// Runs the checks that are due. Adds this rank's hashes of replicas to `inputs`, so that the
   /// vote compares them. Also mixes the set of hashed data into the fingerprint in `inputs`, so
   /// that the vote detects ranks that check different parameters. Blocks if any check is due.
-  /// @param params  the views after ParamTables::fill_for_step(); this function sets their
+  /// @param params  Views after ParamTables::fill_for_step(). This function sets their
   ///     `rounded_by_caller`.
   /// Errors: any error of FiniteCheck or of the pipeline.
   void run_before_step(Pipeline& pipeline, const OptimizerSettings& settings, ParamView* params,
                        StepInputs& inputs);
   /// Marks the checks that the committed step has run as no longer due. With ReplicaCheck::kEvery,
   /// the comparison of replicas remains due.
-  /// @param wrote_nonfinite  true if the commit wrote a non-finite value on this rank. If so, all
-  ///     checks that do not involve other ranks are due again.
+  /// @param wrote_nonfinite  True if the commit wrote a non-finite value on this rank. In this
+  ///     case, all checks that do not involve other ranks are due again.
   void on_commit(bool wrote_nonfinite);
-  /// Call it after a step was rejected. Returns the same MISMATCH error on every rank if the vote
-  /// sum shows that replicas differ. If there is enough memory for the text, the error names the
+  /// Returns the same MISMATCH error on every rank if the vote sum shows that replicas differ. Call
+  /// it after a step was rejected. If there is enough memory for the text, the error names the
   /// parameter and the ranks. Collective.
   std::optional<Error> find_replica_mismatch(Comm& comm, const OptimizerSettings& settings,
                                              const Vote& vote_sum);

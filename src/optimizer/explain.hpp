@@ -16,8 +16,8 @@ namespace muonrt {
 
 /// Stores the source of the non-finite value in the report of a skipped step. If ranks found
 /// several sources, chooses the one that is closest to the cause. Collective. Does not allocate.
-/// @param own  the source that this rank found.
-/// @param all  memory for the sources of all ranks.
+/// @param own  Source that this rank found.
+/// @param all  Memory for the sources of all ranks.
 void explain_skip(Comm& comm, const NonfiniteSource& own, std::vector<NonfiniteSource>& all,
                   StepReport& report);
 
@@ -33,7 +33,7 @@ std::string describe_skip(const OptimizerSettings& settings, const StepReport& s
 
 /// Returns the arguments and counts of a step that must be equal on all ranks. If an allocation
 /// fails, the table is marked as incomplete.
-/// @param committed  the number of committed steps before this one.
+/// @param committed  Number of committed steps before this one.
 /// @param check      Describes what the step compares between replicas.
 AgreementTable make_step_table(const OptimizerSettings& settings, const StepArgs& args,
                                const ParamTables& tables, const Findings& findings,

@@ -23,7 +23,7 @@ class FiniteCheck {
   /// parameters use in turn.
   static int64_t bytes(int64_t params);
   /// Allocates the memory.
-  /// @param state  must outlive this object.
+  /// @param state  It must outlive this object.
   FiniteCheck(Device& device, const OptimizerSettings& settings, const State& state);
 
   /// Checks the parameters for which `bit` is set in `due`, which is indexed by parameter. Runs

@@ -69,7 +69,7 @@ class Optimizer {
   Status wait(StepReport& report);
   /// Completes the step in flight, if there is one. Collective. Errors: any error of the step.
   void settle();
-  /// Errors: INVALID_STATE, with the name `function`, if a step is in flight.
+  /// Checks that no step is in flight. Errors: INVALID_STATE, with the name `function`.
   void require_idle(const char* function) const;
 
   /// Brings the surviving ranks to the same step after a step has failed. If one of them has
@@ -77,11 +77,12 @@ class Optimizer {
   /// Errors: the same as muonrt_optimizer_recover().
   Recovery recover(Comm& survivors, SurvivorPolicy policy = SurvivorPolicy::kMajority);
 
-  /// Errors: INVALID_ARGUMENT if the index is invalid, or if the gradient is misaligned, overlaps
-  /// memory that steps write, or is in memory that the device cannot access.
+  /// Checks a gradient. Errors: INVALID_ARGUMENT if the index is invalid, or if the gradient is
+  /// misaligned, overlaps memory that steps write, or is in memory that the device cannot access.
   void check_grad(int64_t param, const void* grad) const;
   void set_grad(int64_t param, const void* grad);
-  /// Errors: the same as muonrt_optimizer_set_data() and muonrt_optimizer_reset_masters().
+  /// The errors are the same as for muonrt_optimizer_set_data() and
+  /// muonrt_optimizer_reset_masters().
   void set_data(int64_t param, void* data);
   void reset_masters(const std::vector<int64_t>& params);
   void set_group(int32_t index, const GroupSettings& group);
@@ -99,9 +100,9 @@ class Optimizer {
   RandomKeys random_keys() const { return param_tables_.random_keys(); }
   /// Continues from loaded state. The arguments must be equal on all ranks.
   void resume(int64_t steps, const std::vector<int64_t>& updates, const RandomKeys& keys);
-  /// Errors: INVALID_STATE if an earlier call has ended the optimizer.
+  /// Checks that the optimizer can be used. Errors: INVALID_STATE if an earlier call has ended it.
   void require_usable() const { commit_state_.require_usable(); }
-  /// Errors: TORN if a failed step has changed only some of the parameters and state.
+  /// Checks that no failed step has changed only some of the parameters and state. Errors: TORN.
   /// @param what  Name of the operation in the error message.
   void require_whole(const char* what) const { commit_state_.require_whole(what); }
   /// Returns a random number that is equal on all ranks of this optimizer.

@@ -35,13 +35,13 @@ class ParamTables {
   /// Allocates the device's copy of the tables if the device cannot read the host's tables.
   void allocate_device_copy(Device& device);
   /// Sets the gradients of the owner state to the sums of the pipeline.
-  /// @param full_pipeline  must have the chunks that were passed to the constructor.
+  /// @param full_pipeline  It must have the chunks that were passed to the constructor.
   void bind_sums(const Pipeline& full_pipeline);
 
   /// Sets which parameters are active in a step, and all scalars of the step.
-  /// @param plan       the plan of the step.
-  /// @param committed  the number of committed steps before this one.
-  /// @return  the fingerprint, which is a hash of all values here that could differ between ranks.
+  /// @param plan       Plan of the step.
+  /// @param committed  Number of committed steps before this one.
+  /// @return  The fingerprint, which is a hash of all values here that could differ between ranks.
   /// Errors: INVALID_ARGUMENT if f32 cannot represent a number, a parameter index is invalid, or an
   /// active parameter has no gradient. After an error, call deactivate_all().
   int64_t fill_for_step(const OptimizerSettings& settings, const Plan& plan, const StepArgs& args,
@@ -61,14 +61,14 @@ class ParamTables {
   void set_updates(int64_t param, int64_t updates) {
     updates_[static_cast<size_t>(param)] = updates;
   }
-  /// Sets the update counts to those after `steps` committed steps in which no parameter was
-  /// inactive.
+  /// Sets the update counts to their values after `steps` committed steps in which no parameter was
+  /// listed as inactive.
   void set_steps(const OptimizerSettings& settings, int64_t steps);
 
   RandomKeys random_keys() const;
   void set_random_keys(const RandomKeys& keys);
 
-  /// The views of the parameters in host memory. Their addresses do not change.
+  /// Returns the views of the parameters in host memory. Their addresses do not change.
   ParamView* params() { return params_; }
   const ParamView* params() const { return params_; }
   /// Returns the index of the parameter to which a view belongs. The view may be a view of owner

@@ -84,8 +84,8 @@ class State {
   }
   /// Returns null if the parameter has no state of this kind.
   const StateEntry* find(int64_t param, StateKind kind) const;
-  /// Errors: INVALID_STATE if the parameter, whose name is `name`, has no state of this kind;
-  /// INVALID_ARGUMENT if there is no such kind.
+  /// Returns an entry of a parameter. Errors: INVALID_STATE if the parameter, whose name is `name`,
+  /// has no state of this kind; INVALID_ARGUMENT if there is no such kind.
   const StateEntry& at(int64_t param, StateKind kind, const std::string& name) const;
   const NormuonMemory& normuon() const { return normuon_; }
 

@@ -43,7 +43,8 @@ struct StepReport {
 
 /// The statistics of the last step that collected them.
 struct HealthReport {
-  /// The number of committed steps after this step; -1 if no step has collected statistics yet.
+  /// The number of committed steps when this step had ended; -1 if no step has collected
+  /// statistics.
   int64_t step = -1;
   bool skipped = false;
   std::vector<MatrixHealth> matrices;

@@ -148,7 +148,7 @@ struct ParamSettings {
 
 /// Chooses the owners of a Muon parameter. Called once for each parameter, in order, when an
 /// optimizer is created.
-/// @param holders  the ranks that hold elements of the parameter, ascending.
+/// @param holders  Ranks that hold elements of the parameter, in ascending order.
 /// @param owner    One entry for each matrix, initially -1. If the function sets only the first
 ///     entry, that owner gets all matrices.
 /// @return  0, or an error code; creation then fails with this code.
@@ -174,7 +174,7 @@ struct OptimizerSettings {
   int64_t timeout_ms = 600000;
   bool trace = false;
   bool portable_gemm = false;
-  // For CUDA only; see CudaSettings.
+  // The next two options apply only to CUDA; see CudaSettings.
   SymmetricProvider symmetric = SymmetricProvider::kDefault;
   bool graphs = false;
   // If true, ranks compare before a step which parameters are inactive, and do not exchange the
@@ -187,8 +187,8 @@ struct OptimizerSettings {
   /// For debugging: runs one parameter and one stage at a time, with bitwise identical results.
   bool serial = false;
   bool poison = false;       // for debugging: fills messages and scratch with NaN before every step
-  int64_t seed = 0;          // for stochastic rounding
-  double clip_norm = 0.0;    // for all gradients together; 0 means no clipping
+  int64_t seed = 0;          // seed of stochastic rounding
+  double clip_norm = 0.0;    // maximum norm of all gradients together; 0 means no clipping
   int64_t health_every = 0;  // every n-th step collects statistics; 0 means that no step does
   ReplicaCheck replica_check = ReplicaCheck::kFirst;
   std::vector<GroupSettings> groups;

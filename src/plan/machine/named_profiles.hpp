@@ -20,9 +20,9 @@ const std::vector<NamedProfile>& named_profiles();
 std::string profile_names();
 
 /// Returns the built-in profile of this name, or parses the argument if it is a JSON text.
-/// @param what  names the argument in errors.
-/// Errors: INVALID_ARGUMENT for an unknown name, and for a missing or unknown field, a field
-/// without a source, or a number out of range; CORRUPT for invalid JSON.
+/// @param what  Names the argument in errors.
+/// Errors: INVALID_ARGUMENT if the name is unknown, or if a field is missing, unknown, out of range
+/// or without a source; CORRUPT for invalid JSON.
 MachineProfile find_profile(std::string_view name_or_json, const std::string& what);
 
 }  // namespace muonrt

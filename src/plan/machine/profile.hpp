@@ -85,12 +85,12 @@ struct MachineProfile {
   /// Returns a profile of the same host with `ranks` ranks in a node. The rates of a rank are
   /// proportional to its number of threads, and its memory is its part of the host's. Returns an
   /// equal profile for a GPU.
-  /// @param threads  number of threads of a rank; 0 means its part of the cores, but at least one.
+  /// @param threads  Number of threads of a rank; 0 means its part of the cores, but at least one.
   MachineProfile with_ranks(int ranks, int threads) const;
 };
 
 /// Parses a profile from JSON.
-/// @param what  names the text in errors.
+/// @param what  Names the text in errors.
 /// Errors: INVALID_ARGUMENT, with the name of the field, if a field is missing, unknown, out of
 /// range or without a source; CORRUPT for invalid JSON.
 MachineProfile parse_profile(std::string_view text, const std::string& what);

@@ -30,7 +30,7 @@ struct Share {
 
 /// The loads of all ranks, and the items of each class that they own.
 struct Shares {
-  std::vector<std::vector<Share>> of_rank;  // for each rank, ascending by class; all counts are > 0
+  std::vector<std::vector<Share>> of_rank;  // for each rank, in order of class; all counts are > 0
   std::vector<int64_t> load;
 };
 
@@ -42,7 +42,7 @@ void rebalance(const OwnerProblem& problem, const OwnerClasses& classes, int64_t
 /// Returns a lower bound on the makespan, from the mean, the largest item and bin packing. It is
 /// computed for all usable ranks together, and for each distinct set of ranks with the items that
 /// only these ranks may own.
-/// @param reached  the makespan of an existing assignment.
+/// @param reached  Makespan of an existing assignment.
 int64_t owner_lower_bound(const OwnerProblem& problem, const OwnerClasses& classes,
                           int64_t reached);
 

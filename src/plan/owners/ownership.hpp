@@ -7,7 +7,7 @@ namespace muonrt {
 
 /// A matrix that needs an owner.
 struct OwnerItem {
-  int64_t cost;   // in FLOPs, >= 0
+  int64_t cost;   // cost in FLOPs, >= 0
   int32_t set;    // index into OwnerProblem::sets
   int32_t shape;  // items of equal shape are distributed to the ranks in turn
 };
@@ -16,11 +16,11 @@ struct OwnerItem {
 /// names.
 struct OwnerProblem {
   int32_t ranks = 1;
-  /// Sets of ranks that may own an item; each is ascending, distinct and not empty.
+  /// Sets of ranks that may own an item. Each set is in ascending order, distinct and not empty.
   std::vector<std::vector<int32_t>> sets;
   std::vector<OwnerItem> items;
-  /// For each set, the replica of each of its ranks. Empty for sets (or for all sets) without
-  /// replicas.
+  /// For each set, the replica of each of its ranks. It may be empty for a set, or for all sets, if
+  /// there are no replicas.
   std::vector<std::vector<int32_t>> replicas = {};
 };
 

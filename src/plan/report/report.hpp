@@ -18,7 +18,7 @@ struct ParamReport {
   int64_t bytes = 0;  // size of all its matrices in the transport dtype
   double flops = 0;
   std::vector<int32_t> owners, chunks;  // for each matrix, its owner and its chunk
-  /// True for AdamW with state in slices; `chunks` then has the chunks of the slices.
+  /// True for AdamW with state in slices; `chunks` then contains the chunks of the slices.
   bool sliced = false;
 };
 
