@@ -108,8 +108,8 @@ class Layout {
   const std::shared_ptr<const Mesh>& shared_mesh() const { return d_->mesh; }
   const std::vector<int64_t>& shape() const { return d_->shape; }
   int dims() const { return static_cast<int>(d_->shape.size()); }
-  /// The shape of the tensor itself. Cuts refer to its dims even in a view. first_dim() returns the
-  /// first tensor dim that a dim of the view contains.
+  /// tensor_shape() returns the shape of the tensor itself. Cuts refer to its dims even in a view.
+  /// first_dim() returns the first tensor dim that a dim of the view contains.
   const std::vector<int64_t>& tensor_shape() const { return d_->tensor_shape; }
   int first_dim(int dim) const { return d_->first[static_cast<size_t>(dim)]; }
   int64_t numel() const { return d_->numel; }

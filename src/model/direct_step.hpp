@@ -17,8 +17,7 @@ namespace muonrt {
 struct DirectChunk {
   std::vector<int32_t> matrices;  // ids in the plan; matrices of a batch are adjacent
   int64_t pack_bytes = 0, unpack_bytes = 0, result_bytes = 0, commit_bytes = 0;
-  double gather_seconds = 0, return_seconds = 0;  // times of exchanges that are not modelled by
-                                                  // messages
+  double gather_seconds = 0, return_seconds = 0;  // times of exchanges without messages
   RecordedExchange give_back, relay;              // messages of the return, and of its second level
 };
 

@@ -49,7 +49,7 @@ class ModelledDevice final : public Device {
   std::unique_ptr<Event> create_event() override;
   void record(Event& event, Stream& stream) override;
   void wait(Stream& stream, const Event& event) override;
-  /// Errors: NOT_SUPPORTED.
+  /// Throws NOT_SUPPORTED, because the time of the caller's functions is unknown.
   void call(Stream&, int (*)(void*, void*), void*, int64_t*) override;
   void timestamp(Stream& stream, int64_t* where) override;
   void synchronize(const Event& event, Deadline) override;
@@ -85,7 +85,7 @@ class ModelledComm final : public Comm {
                 std::span<const ReceiveFrom> receives) override;
   void reduce_max(Stream& stream, const float*, float*, int64_t n) override;
   void reduce_sum(Stream& stream, const int64_t*, int64_t*, int64_t n) override;
-  /// Errors: NOT_SUPPORTED.
+  /// Throws NOT_SUPPORTED, because the time of an allgather is not modelled.
   void allgather(const void*, void*, int64_t) override;
   std::unique_ptr<Comm> duplicate() override;
   void set_timeout_ms(int64_t) override {}

@@ -30,7 +30,8 @@ int64_t weight(const ParamView& p) {
   return 2 * param + (p.form == WeightForm::kRemainder ? 4 : 0);
 }
 
-/// AdamW reads the gradient, and reads and writes both moments and the weight.
+/// Returns the bytes of AdamW for one element. It reads the gradient, and reads and writes both
+/// moments and the weight.
 int64_t adamw(const ParamView& p) { return grad(p) + 16 + weight(p); }
 
 int64_t gradients(std::span<const int32_t> list, const ParamView* params) {

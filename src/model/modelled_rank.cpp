@@ -40,7 +40,7 @@ ModelledRank::ModelledRank(const Planning& planning, const std::vector<NewtonSch
   number_exchanges();
 }
 
-/// The footprint covers all ranks of the node, because they share its caches.
+/// Sets the footprint for all ranks of the node together, because they share its caches.
 void ModelledRank::set_footprint(const Planning& planning, const MachineProfile& profile,
                                  int32_t rank) {
   const PlanReport& report = planning.reports().full;

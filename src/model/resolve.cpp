@@ -318,7 +318,7 @@ class Resolver {
     work(s, own_copy_seconds(profile_, out_[r].rank, x), StreamPhase::kOwn);
   }
 
-  /// Errors: INTERNAL if the peer does not expect this message.
+  /// Throws INTERNAL if the peer does not expect this message.
   void require_exchanged(int64_t key, int32_t peer, int32_t rank, int64_t bytes) const {
     const auto& all = ranks_[index_.at(peer)]->exchanges;
     const auto same = std::find_if(all.begin(), all.end(),

@@ -75,7 +75,7 @@ class State {
   void reset_masters(Device& device, const OptimizerSettings& settings,
                      const std::vector<int64_t>& params);
 
-  /// The entries of all parameters, in the order of the parameters.
+  /// Returns the entries of all parameters, in the order of the parameters.
   const std::vector<StateEntry>& entries() const { return entries_; }
   /// Returns the entries of the parameters [first, end).
   std::span<const StateEntry> entries_of(int64_t first, int64_t end) const {

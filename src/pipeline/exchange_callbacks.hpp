@@ -37,7 +37,7 @@ struct BoundCallback {
   void* local = nullptr;
   void* full = nullptr;
 
-  /// A function for Device::call. `argument` is a BoundCallback.
+  /// Makes the call. It is a function for Device::call; `argument` is a BoundCallback.
   static int run(void* argument, void* stream) {
     const BoundCallback& c = *static_cast<const BoundCallback*>(argument);
     const ExchangeCallbacks& f = *c.callbacks;

@@ -51,7 +51,7 @@ class Health {
   /// Enqueues work that resets the statistics. Call it before each step; `collects` is true if the
   /// step collects them.
   void begin(bool collects);
-  /// Call it after a step that collects statistics. Collective; blocks.
+  /// Computes the results. Call it after a step that collects statistics. Collective; blocks.
   /// @param views    Views of the parameters in host memory.
   /// @param updated  True if the step was committed.
   /// Errors: any error of the streams or of the communicator.

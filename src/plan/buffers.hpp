@@ -71,9 +71,9 @@ class RankBuffers {
     }
   }
 
-  /// The sizes of the buffers that are allocated; the index is the chunk index modulo the window.
-  /// Chunks with the same remainder use the same buffers one after the other, so an entry has the
-  /// largest sizes of these chunks. The list ends at the last entry that is used.
+  /// Returns the sizes of the buffers that are allocated; the index is the chunk index modulo the
+  /// window. Chunks with the same remainder use the same buffers one after the other, so an entry
+  /// has the largest sizes of these chunks. The list ends at the last entry that is used.
   const std::vector<ChunkBytes>& in_flight() const { return in_flight_; }
   int64_t message_bytes() const {
     int64_t sum = 0;
@@ -81,8 +81,8 @@ class RankBuffers {
       for (const int64_t bytes : buffers) sum += bytes;
     return sum;
   }
-  /// The bytes of the buffers with updates and sums that each chunk keeps until the vote. They are
-  /// counted only if commits are atomic.
+  /// Returns the bytes of the buffers with updates and sums that each chunk needs until the vote.
+  /// They are counted only if commits are atomic.
   int64_t staged_bytes() const { return staged_; }
 
  private:

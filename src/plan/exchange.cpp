@@ -134,8 +134,9 @@ class OwnerSide {
     chunk_.gather_receive_bytes = cursor.total();
   }
 
-  /// The send buffer of the return begins with the same messages as the receive buffer of the
-  /// gather. If the message to a peer is already in the buffer, its region is used again.
+  /// Adds the messages of the return. The send buffer of the return begins with the same messages
+  /// as the receive buffer of the gather. If the message to a peer is already in the buffer, its
+  /// region is used again.
   void add_return(const std::vector<MessageEntry>& entries) {
     for_each_message(entries, [&](const MessageEntry* first, const MessageEntry* last) {
       const auto [at, is_new] = messages_.try_emplace(content_of(first, last));

@@ -25,7 +25,7 @@ class MessageCursor {
     return at;
   }
   Region region(int32_t peer) const { return {peer, begin_, end_ - begin_}; }
-  /// The size of the buffer in bytes, a multiple of kMessageAlignment.
+  /// Returns the size of the buffer in bytes, a multiple of kMessageAlignment.
   int64_t total() const { return round_up(end_, kMessageAlignment); }
 
  private:
@@ -75,7 +75,7 @@ void add_holder_side(const ExchangeContext& context, const RankMessages& message
 
 /// Fills RankChunk::owned with the matrices `ids`, ordered so that matrices with equal batch keys
 /// are adjacent. `ids` must ascend.
-/// @return  a map from each matrix to its index in RankChunk::owned.
+/// @return  A map from each matrix to its index in RankChunk::owned.
 std::map<int32_t, int32_t> add_owned(const ExchangeContext& context,
                                      const std::vector<int32_t>& ids, RankChunk& chunk);
 

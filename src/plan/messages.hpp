@@ -73,7 +73,8 @@ class SliceGroup {
     int64_t numel = 0;  // number of elements of its slices in all segments
   };
 
-  /// `chunk` must outlive the object. If `rank` is not in the mesh, the group has no members.
+  /// Creates the group of `rank`. `chunk` must outlive it. If `rank` is not in the mesh, the group
+  /// has no members.
   SliceGroup(const Plan& plan, const ChunkSpec& chunk, int32_t rank);
 
   const std::vector<Member>& members() const { return members_; }  // in ascending order of rank

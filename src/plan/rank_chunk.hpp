@@ -47,8 +47,8 @@ struct OwnedMatrix {
   int32_t matrix;             // index into Plan::matrices()
   int64_t rows, cols;         // size of the whole matrix
   bool inputs_first = false;  // true if rows are inputs
-  /// True if the matrix is stored transposed, because the shorter side must come first. If both
-  /// sides are equal, the outputs must come first.
+  /// Returns true if the matrix is stored transposed, because the shorter side must come first. If
+  /// both sides are equal, the outputs must come first.
   bool transposed() const { return rows > cols || (rows == cols && inputs_first); }
   int64_t short_side() const { return rows < cols ? rows : cols; }
   int64_t long_side() const { return rows < cols ? cols : rows; }

@@ -22,7 +22,7 @@ struct SharedBlock {
 /// separate layout. Not thread-safe.
 class SliceSources {
  public:
-  /// @param spec  must have a grad_layout, and must outlive this object.
+  /// @param spec  It must have a grad_layout, and must outlive this object.
   explicit SliceSources(const ParamSpec& spec);
 
   /// Returns the replica of the gradient that `owner` gathers. This is the owner's replica; if the

@@ -52,7 +52,7 @@ class CheckpointReader {
   /// Returns the tensors, parameter by parameter: the parameter itself, then its state, ordered by
   /// kind.
   const std::vector<Tensor>& tensors() const { return tensors_; }
-  /// Errors: INVALID_ARGUMENT if there is no tensor with this index.
+  /// Returns a tensor. Errors: INVALID_ARGUMENT if there is no tensor with this index.
   const Tensor& at(int64_t index) const;
   int64_t find(const std::string& param, int32_t kind) const;
   /// Returns false for a parameter of which only the hash was saved.

@@ -52,7 +52,7 @@ Manifest manifest_of(const Optimizer& optimizer);
 std::string to_text(const Manifest& manifest);
 /// @param what  Name of the manifest for error messages. Errors: CORRUPT.
 Manifest parse_manifest(std::string_view text, const std::string& what);
-/// Errors: IO; any error of parse_manifest().
+/// Reads a manifest from a file. Errors: IO; any error of parse_manifest().
 Manifest read_manifest(const std::string& path);
 
 /// A manifest and its text. The ranks in one process share it.

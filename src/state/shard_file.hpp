@@ -40,7 +40,7 @@ struct StoredShard {
 /// Reads a file of state shards. Every byte is checked before it is returned.
 class ShardFile {
  public:
-  /// Errors: IO or CORRUPT, with the name of the file.
+  /// Opens the file and checks its header. Errors: IO or CORRUPT, with the name of the file.
   ShardFile(const std::string& folder, const ManifestFile& record);
 
   const std::string& path() const { return file_.path(); }

@@ -33,8 +33,8 @@ class NormuonMemory {
   /// that is normalized.
   NormuonMemory(Device& device, const OptimizerSettings& settings, const Plan& plan, int rank);
 
-  /// The states, indexed by matrix. A state has `neurons` = 0 if this rank does not normalize its
-  /// matrix.
+  /// Returns the states, indexed by matrix. A state has `neurons` = 0 if this rank does not
+  /// normalize its matrix.
   const std::vector<NormuonState>& states() const { return states_; }
 
   /// Returns the f32 moments of all matrices of a parameter, ordered by expert, then by part. The

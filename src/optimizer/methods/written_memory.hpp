@@ -16,7 +16,7 @@ class WrittenMemory {
   WrittenMemory() = default;
   /// @param params  Views of the parameters in the settings.
   WrittenMemory(const OptimizerSettings& settings, const ParamView* params, const State& state);
-  /// Errors: INVALID_ARGUMENT, with both buffers, if `given` overlaps this memory.
+  /// Throws INVALID_ARGUMENT, with both buffers, if `given` overlaps this memory.
   void require_apart_from(const Interval& given) const;
   /// Replaces `from` with `to`. Errors: INVALID_ARGUMENT if `to` overlaps another buffer.
   void move(const Interval& from, const Interval& to);

@@ -204,7 +204,8 @@ void check_param(const OptimizerSettings& s, const ParamSettings& p, int rank, i
   check_master(p, who, numel);
 }
 
-/// There is only one plan for block steps, so all groups with blocks must have the same period.
+/// Checks the block periods. There is only one plan for block steps, so all groups with blocks must
+/// have the same period.
 void check_periods(const OptimizerSettings& s) {
   const GroupSettings* first = nullptr;
   for (const GroupSettings& g : s.groups) {

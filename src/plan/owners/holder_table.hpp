@@ -41,8 +41,8 @@ struct HolderGroup {
 class HolderTable {
  public:
   HolderTable() = default;
-  /// Errors: INVALID_ARGUMENT if a Muon parameter is neither a matrix nor a stack, or if a mesh
-  /// contains a rank outside the world.
+  /// Makes the table. Errors: INVALID_ARGUMENT if a Muon parameter is neither a matrix nor a stack,
+  /// or if a mesh contains a rank outside the world.
   HolderTable(const std::vector<ParamSpec>& params, int32_t world);
 
   /// Returns an index that is equal for parameters with equal layouts and parts.
@@ -60,7 +60,7 @@ class HolderTable {
   int32_t kind(int32_t param, int64_t index) const;
   int32_t kinds() const { return kinds_; }
   int32_t grad_kind(int32_t param, int64_t index) const;
-  /// The distinct sets of ranks that may own a matrix. Each set is ascending.
+  /// Returns the distinct sets of ranks that may own a matrix, each in ascending order.
   const std::vector<std::vector<int32_t>>& candidates() const { return candidates_; }
 
  private:

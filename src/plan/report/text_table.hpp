@@ -19,7 +19,7 @@ class TextTable {
   };
 
   explicit TextTable(std::vector<Column> columns) : columns_(std::move(columns)) {}
-  /// @param row  one cell for each column.
+  /// @param row  One cell for each column.
   void add(std::vector<std::string> row) { rows_.push_back(std::move(row)); }
   /// Returns the header and the rows, one line each, without trailing blanks.
   std::string text() const;

@@ -14,8 +14,8 @@ struct RankTraffic {
   int64_t sent = 0, received = 0;
   int64_t messages = 0;  // number of messages to other ranks
   int64_t peers = 0;     // largest number of destinations in one exchange of a return
-  int32_t chunks = 0;    // number of chunks in which it takes part
-  int32_t owned = 0;     // number of matrices that it owns
+  int32_t chunks = 0;    // number of chunks in which the rank takes part
+  int32_t owned = 0;     // number of matrices that the rank owns
   MemoryPlan memory;
   int64_t param_bytes = 0, grad_bytes = 0;  // sizes of the caller's buffers
   int64_t master_bytes = 0;  // masters and remainders, including masters in the caller's memory
