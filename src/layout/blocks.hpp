@@ -23,9 +23,10 @@ struct Block {
 /// a stack.
 std::pair<int64_t, int64_t> matrix_shape(const Layout& layout);
 
-/// Returns the blocks that `rank` holds of the matrix, by ascending local offset. A message has the
-/// blocks in the same order. The blocks are disjoint and as large as possible: a contiguous shard
-/// is one block, and a flat range is at most three. The list is empty if the rank holds nothing.
+/// Returns the blocks that `rank` holds of the matrix, in ascending order of their local offsets. A
+/// message has the blocks in the same order. The blocks are disjoint and as large as possible: a
+/// contiguous shard is one block, and a flat range is at most three. The list is empty if the rank
+/// holds nothing.
 /// Errors: the same as matrix_shape().
 std::vector<Block> blocks_of(const Layout& layout, int rank);
 
@@ -36,8 +37,8 @@ std::vector<Block> blocks_of(const Layout& layout, int rank);
 std::vector<Block> blocks_of_matrix(const Layout& stack, int rank, int64_t e);
 
 /// Returns the intersection of `blocks` with a part of the matrix that consists of the given rows
-/// and columns, by ascending local offset. The rows and columns of the returned blocks are
-/// positions in the lists `rows` and `cols`.
+/// and columns, in ascending order of local offsets. The rows and columns of the returned blocks
+/// are positions in the lists `rows` and `cols`.
 std::vector<Block> blocks_of_part(const std::vector<Block>& blocks, const Runs& rows,
                                   const Runs& cols);
 

@@ -123,12 +123,13 @@ class Layout {
   const RowBounds& row_bounds() const { return std::get<RowBounds>(d_->last); }
   const Owner& owner() const { return std::get<Owner>(d_->last); }
   const FlatRanges& flat() const { return std::get<FlatRanges>(d_->last); }
-  /// shard_dims() returns the mesh dims that take part in a cut, and replica_dims() all others.
-  /// partial_dims() returns the replica dims that are partial. All lists are ascending.
+  /// shard_dims() returns the mesh dims that take part in a cut, and replica_dims() all other mesh
+  /// dims. partial_dims() returns the replica dims that are partial. All lists are in ascending
+  /// order.
   const std::vector<int>& shard_dims() const { return d_->shard_dims; }
   const std::vector<int>& replica_dims() const { return d_->replica_dims; }
   const std::vector<int>& partial_dims() const { return d_->partial_dims; }
-  /// Returns the replica dims that are not partial, ascending.
+  /// Returns the replica dims that are not partial, in ascending order.
   std::vector<int> full_replica_dims() const;
 
   bool holds_mesh_rank(int rank) const { return d_->mesh->position_of(rank) >= 0; }
@@ -142,8 +143,8 @@ class Layout {
   /// empty. It is (number of elements) for flat ranges, and all zeros outside the mesh.
   std::vector<int64_t> local_shape(int rank) const;
   int64_t local_numel(int rank) const;
-  /// Returns the range [first, second) of elements that the rank holds of the local tensor that the
-  /// cuts give. If there are no flat ranges, this is the whole local tensor. Outside the mesh it is
+  /// Returns the range [first, second) of elements that the rank holds of its local tensor after
+  /// the cuts. If there are no flat ranges, this is the whole local tensor. Outside the mesh it is
   /// (0, 0).
   std::pair<int64_t, int64_t> flat_range(int rank) const;
 

@@ -55,8 +55,7 @@ class Mesh {
   int64_t coord(int64_t position, int dim) const {
     return position / strides_[static_cast<size_t>(dim)] % shape_[static_cast<size_t>(dim)];
   }
-  /// Returns the difference between the positions of two ranks whose coordinates of `dim` differ by
-  /// 1.
+  /// Returns the difference between the positions of two neighbors along `dim`.
   int64_t stride(int dim) const { return strides_[static_cast<size_t>(dim)]; }
   /// Returns the product of the sizes of `dims`.
   int64_t count_over(const std::vector<int>& dims) const;
@@ -89,7 +88,7 @@ class Mesh {
   std::vector<int64_t> shape_, strides_;
   std::vector<std::string> names_;
   int64_t size_ = 1;
-  /// Pairs (rank, position), ascending; empty if each rank equals its position.
+  /// Pairs (rank, position) in ascending order. The list is empty if each rank equals its position.
   std::vector<std::pair<int32_t, int32_t>> by_rank_;
   std::shared_ptr<RanksAndHash> computed_;  // shared by all copies
 };

@@ -13,7 +13,7 @@ namespace muonrt {
 // Parsers for the text forms of layouts on the command line. They ignore blanks between tokens.
 // Every error is INVALID_ARGUMENT; its message quotes the wrong part and shows the expected form.
 
-/// Parses a list such as "4096,2048". An empty text is an empty list.
+/// Parses a list such as "4096,2048". An empty text means an empty list.
 /// @param what  Name of the text in error messages.
 std::vector<int64_t> parse_list(std::string_view text, std::string_view what);
 

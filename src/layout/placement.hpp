@@ -61,7 +61,7 @@ std::vector<Cut> cuts_from_placements(const Mesh& mesh, int tensor_dims,
                                       const std::vector<Placement>& placements, Reading reading,
                                       const std::vector<int>& flat_dims = {});
 
-/// Returns the mesh dims whose placement is kPartial, ascending.
+/// Returns the mesh dims whose placement is kPartial, in ascending order.
 std::vector<int> partial_dims(const std::vector<Placement>& placements);
 
 /// Returns the order that the split factors encode, or nullopt if they encode none.

@@ -31,7 +31,7 @@ int64_t bytes_of_peers(std::span<const Message> messages, int rank) {
 class ActiveMessages {
  public:
   ActiveMessages() = default;
-  /// @param contents  the parameters of all messages, in any order.
+  /// @param contents  Parameters of all messages, in any order.
   ActiveMessages(std::vector<Region> regions, std::vector<ParamBytes> contents);
 
   /// Replaces `messages` with the messages that contain active parameters. Does not allocate if

@@ -36,15 +36,15 @@ BatchBytes batch_bytes(const BatchShape& batch, const NewtonSchulz& settings, DT
                        const MatrixRules& rules, bool health);
 
 /// Returns the bytes of scratch memory of the batch group that needs the most.
-/// @param methods  indexed by group.
+/// @param methods  One entry for each group.
 int64_t largest_batch_group_bytes(std::span<const BatchShape> batches,
                                   std::span<const NewtonSchulz> methods, DType transport,
                                   const MatrixRules& rules, bool health);
 
 /// Returns, for each rank, the bytes of scratch memory that it allocates for products. This is what
 /// its largest batch group needs. The workspace of a backend's product library is not included.
-/// @param methods  indexed by group.
-/// @param health   true if steps may collect statistics.
+/// @param methods  One entry for each group.
+/// @param health   True if steps may collect statistics.
 std::vector<int64_t> scratch_bytes(const Plan& plan, std::span<const NewtonSchulz> methods,
                                    const MatrixRules& rules, bool health);
 

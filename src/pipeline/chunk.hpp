@@ -25,7 +25,7 @@ struct MessageBuffers {
   void* gather_receive = nullptr;
   void* return_send = nullptr;
   float* sums = nullptr;       // sums of partial gradients; valid until `commit` has run
-  void* directions = nullptr;  // computed from the sums
+  void* directions = nullptr;  // directions that are computed from the sums
 };
 
 /// The objects that chunks use in addition to PipelineContext. Fixed when the optimizer is created.
@@ -91,7 +91,7 @@ class Chunk {
     std::vector<NormuonState> normuon;  // one for each matrix; empty if no matrix has NorMuon
     std::vector<NormuonState> lines;    // OrthogonalizeArgs::lines
     void* workspace = nullptr;
-    float* lanczos = nullptr;  // workspace, if steps may collect statistics
+    float* lanczos = nullptr;  // workspace for statistics, if steps may collect them
     MatrixBatch result;
   };
   // Batches that are orthogonalized in lockstep and share the scratch memory.
@@ -100,7 +100,7 @@ class Chunk {
     // `with_statistics` is used in steps that collect statistics.
     std::optional<Orthogonalization> newton_schulz, with_statistics;
     int32_t span = 0;                    // first of its three spans
-    bool ran = false;                    // newton_schulz has run without a graph
+    bool ran = false;                    // true if newton_schulz has run without a graph
     std::unique_ptr<DeviceGraph> graph;  // graph of newton_schulz, if the device captures graphs
   };
 

@@ -25,7 +25,7 @@ struct ClippingConfig {
   int64_t logits = 0;  // number of logits of all layers
   /// Contains all weights on every rank, including weights that other ranks hold.
   std::vector<ClippedWeight> clipped;
-  GradientTables tables;  // where the factor of the gradients is written
+  GradientTables tables;  // receive the factor of the gradients
 };
 
 /// Computes the norm of all gradients, the factor of the gradients, and the row factors of QK-clip.
@@ -34,7 +34,8 @@ class Clipping {
  public:
   Clipping(const PipelineContext& context, ClippingConfig config);
 
-  /// Enqueues all work. Later work on the compute stream may use the tables and factors.
+  /// Enqueues all work. Work that is enqueued later on the compute stream may use the tables and
+  /// factors.
   void enqueue(const StepInputs& inputs);
   /// Enqueues the copies of the norm and the logits to host memory.
   void report();

@@ -48,8 +48,8 @@ class Health {
   }
   bool collects() const { return collects_; }
 
-  /// Enqueues work that resets the statistics. Call it before each step; `collects` is true if the
-  /// step collects them.
+  /// Starts a step. If `collects` is true, the step collects statistics, and this function enqueues
+  /// work that resets them.
   void begin(bool collects);
   /// Computes the results. Call it after a step that collects statistics. Collective; blocks.
   /// @param views    Views of the parameters in host memory.

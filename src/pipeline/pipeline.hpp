@@ -57,7 +57,7 @@ struct PipelineConfig {
 };
 
 /// Runs the stages of a step in a fixed order. Owns the chunks, their buffers and the two streams.
-/// Host and CUDA, and all layouts, use this class, so tests of one of them also test the others.
+/// Host and CUDA, and all layouts, use this class, so every test covers code that all of them use.
 class Pipeline {
  public:
   /// Allocates all memory that a step needs, so that steps do not allocate.
@@ -173,7 +173,7 @@ class Pipeline {
   /// One for each chunk index; null if this rank does not take part in the chunk.
   std::vector<std::unique_ptr<Chunk>> chunks_;
   std::vector<Action> order_;
-  std::vector<Span> spans_;  // scan, vote, adamw, confirm
+  std::vector<Span> spans_;  // the spans of scan, vote, adamw and confirm
   SpanTimes times_;
   Buffer readback_buffer_;
   StepReadback* readback_ = nullptr;  // points into readback_buffer_

@@ -46,7 +46,7 @@ struct StepInputs {
   bool local_ok = true;              // if false, this rank votes to reject the step
   GradientFactors factors;           // this rank's factors
   const float* qk_logits = nullptr;  // this rank's logits of all layers; null if there are none
-  bool collect_health = false;       // collect statistics; requires that the pipeline has a Health
+  bool collect_health = false;       // true if the step collects statistics (Health)
   /// The host's table of parameters, if all ranks have the same inactive parameters and do not
   /// exchange their bytes. If it is null, everything is exchanged.
   const ParamView* omits_inactive = nullptr;

@@ -9,7 +9,7 @@
 namespace muonrt {
 
 enum class Stage : int32_t {
-  kScan,           // check gradients that no pack reads (AdamW's), or with eager commits all
+  kScan,           // check gradients that no pack reads; with eager commits, all of them
   kGather,         // compute and pack directions, and exchange them to the owners
   kOrthogonalize,  // unpack, Newton-Schulz, pack, and exchange back
   kVote,
