@@ -131,7 +131,7 @@ namespace muonrt::api {
 /// ended.
 class CommCall {
  public:
-  /// Errors: any error of check_handle(), with `argument`.
+  /// Begins a call. Errors: any error of check_handle(), with `argument`.
   CommCall(muonrt_comm* comm, const char* function, const char* argument = "comm");
   ~CommCall();
   CommCall(const CommCall&) = delete;

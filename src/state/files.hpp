@@ -24,7 +24,8 @@ class FileLock {
   Descriptor file_;
 };
 
-/// The file system operations of a save. Errors of all functions: IO, with the file and the reason.
+/// The file system operations of a save. All functions throw IO, with the file and the reason, if
+/// they fail.
 class Files {
  public:
   virtual ~Files() = default;

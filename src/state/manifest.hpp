@@ -21,7 +21,7 @@ struct ManifestParam {
   double momentum_constant = 0;  // constant of the momentum
   int64_t updates = 0;
   uint32_t key = 0;     // determines the random bits of stochastic rounding
-  std::string neurons;  // NorMuon: hash of the neurons that have moments; otherwise ""
+  std::string neurons;  // hash of the neurons that have NorMuon moments; "" if none have
   int64_t group = 0;
   uint64_t hash = 0;                         // hash of its elements, see param_hashes()
   std::map<std::string, std::string> state;  // maps the name of a kind of state to its dtype
@@ -33,7 +33,7 @@ struct Manifest {
   int64_t step = 0;
   uint64_t seed = 0;  // seed of stochastic rounding
   bool with_params = false;
-  std::vector<std::map<std::string, std::string>> groups;  // settings by name
+  std::vector<std::map<std::string, std::string>> groups;  // settings of each group, keyed by name
   std::vector<ManifestParam> params;
   std::vector<ManifestFile> files;
 };
@@ -43,6 +43,7 @@ constexpr const char* kManifestName = "manifest.json";
 constexpr const char* kCheckpointFormat = "muonrt checkpoint 1";
 constexpr int32_t kCheckpointVersion = 1;
 
+/// Returns the path of a manifest.
 /// @param name  Name of an older manifest that was kept; if it is empty, the newest one.
 std::string manifest_path(const std::string& folder, const std::string& name);
 

@@ -63,11 +63,11 @@ class Save {
   std::string path_;  // path of this rank's file
   /// For each parameter, true if it equals its rounded master weights.
   std::vector<bool> in_masters_;
-  Manifest manifest_;  // on rank 0: the manifest that publish() writes
+  Manifest manifest_;  // the manifest that publish() writes, on rank 0
   ManifestFile own_file_;
   bool may_be_named_ = false;         // true if a manifest may name own_file_
   std::vector<RankFile> rank_files_;  // indexed by rank
-  FileLock lock_;                     // on rank 0: the lock of the folder
+  FileLock lock_;                     // the lock of the folder, on rank 0
 };
 
 }  // namespace muonrt
