@@ -12,11 +12,11 @@ namespace {
 
 using Real = long double;
 
-// In no dtype can smaller singular values of a normalized matrix be distinguished from zero.
+// Smaller singular values of a normalized matrix cannot be distinguished from zero in any dtype.
 constexpr double kSmallestSigma = 1e-9;
 constexpr double kLargestSigma = 4.0;
-// No step may map a value in (0, 1] to a value above this limit. The steps of generated lists map
-// (0, 1] to (0, 2) by design, and published lists do, too.
+// No step may map a value in (0, 1] to a value above this limit. By design, steps of generated
+// lists map (0, 1] to (0, 2); the steps of published lists do the same.
 constexpr double kMaxInside = 4.0;
 // The image of a singular value slightly above 1 may be at most this many times the largest image
 // of (0, 1].
@@ -70,8 +70,8 @@ Real apply(const Coefficients& s, Real x) {
   return x * (s.a + y * (s.b + y * s.c));
 }
 
-/// Returns the image of an interval under one step. The image is exact, so applying all steps in
-/// order gives the exact range of their composition and not only a bound.
+/// Returns the image of an interval under one step. The image is exact, so the composition of all
+/// steps gives an exact range and not only a bound.
 Interval apply(const Coefficients& s, Interval in) {
   Interval out = {apply(s, in.low), apply(s, in.high)};
   if (out.low > out.high) std::swap(out.low, out.high);
@@ -84,7 +84,7 @@ Interval apply(const Coefficients& s, Interval in) {
       out.high = std::max(out.high, apply(s, x));
     }
   };
-  // At the stationary points a + 3 b y + 5 c y^2 = 0, where y = x^2.
+  // The stationary points satisfy a + 3 b y + 5 c y^2 = 0, where y = x^2.
   const Real a = s.a, b = 3 * Real(s.b), c = 5 * Real(s.c);
   if (c == 0) {
     if (b != 0) visit(-a / b);
@@ -103,8 +103,8 @@ Interval range_of(const CoefficientList& list, Real low, Real high) {
   return x;
 }
 
-/// Returns the largest sigma, up to kLargestSigma, for which `good` returns true. As sigma grows,
-/// `good` must change from true to false only once.
+/// Returns the largest sigma, up to kLargestSigma, for which `good` returns true. `good` must be
+/// true up to some sigma and false above it.
 template <class Good>
 double largest_sigma(const Good& good) {
   Real low = 0, high = kLargestSigma;
@@ -148,9 +148,9 @@ void check_settings(CoefficientFamily family, const CoefficientSettings& s) {
                  " is set; set 0 or use polar_express");
 }
 
-/// Returns the limit for the largest image when rounding is included. The images of a generated
-/// list with few steps exceed kHeadroomLimit within (0, 1] by design, so such a list is rejected
-/// only if they grow beyond that.
+/// Returns the limit for the largest image, including rounding. By design, the images of a
+/// generated list with few steps exceed kHeadroomLimit within (0, 1]. Such a list is rejected only
+/// if rounding makes the images larger than that.
 Real most_after(const CoefficientList& list) {
   return std::max<Real>(kHeadroomLimit, range_of(list, 0, 1).high * kGrowth);
 }
@@ -332,8 +332,7 @@ Real drift_of(DType dtype) {
   return dtype == DType::kF16 ? 0x1p-10L : 0x1p-23L;
 }
 
-/// Returns the image of (0, 1] for the case that rounding increases the largest value before every
-/// step.
+/// Returns the image of (0, 1] if rounding increases the largest value before every step.
 Interval drifted(const CoefficientList& list, DType dtype) {
   Interval x = {static_cast<Real>(kSmallestSigma) / list.input_safety,
                 1 / static_cast<Real>(list.input_safety)};

@@ -28,8 +28,8 @@ enum class CoefficientFamily : int32_t {
   kCustom = 100,
 };
 
-/// How a list is modified so that rounding errors do not grow. The values are public. Sources: the
-/// generator of NoahAmsel/PolarExpress (inner), Dao-AILab/gram-newton-schulz (all).
+/// Selects how a list is modified so that rounding errors do not grow. The values are public.
+/// Sources: the generator of NoahAmsel/PolarExpress (inner), Dao-AILab/gram-newton-schulz (all).
 enum class SafetyMode : int32_t {
   kAuto = 0,  // the mode that default_settings() returns for the family
   /// Divides the input and, while the list is generated, every polynomial except the last.
@@ -38,13 +38,15 @@ enum class SafetyMode : int32_t {
   kNone = 3,  // does not change the list, and divides the input by safety x norm
 };
 
-/// The settings of a coefficient list. default_settings() returns them for a family.
+/// The settings of a coefficient list. default_settings() returns the published settings of a
+/// family.
 struct CoefficientSettings {
-  int steps = 5;  // 1 to kMaxSteps
-  /// Generated families: smallest singular value that is targeted, in (0, 1).
+  int steps = 5;  // number of steps, 1 to kMaxSteps
+  /// For generated families: the smallest singular value for which the list is optimized, in (0,
+  /// 1).
   double lower_bound = 1e-3;
-  double cushion = 0.02;  // generated families: the fit starts at cushion x upper bound
-  double safety = 1.02;   // 1 to 2
+  double cushion = 0.02;  // for generated families: the fit starts at cushion x upper bound
+  double safety = 1.02;   // safety factor, 1 to 2
   SafetyMode mode = SafetyMode::kInner;
   std::vector<Coefficients> custom;  // only for kCustom; the size must be `steps`
 };
@@ -58,10 +60,11 @@ struct CoefficientList {
 
 constexpr int kMaxSteps = 32;
 /// Rounding can increase the largest singular value of a normalized matrix, so lists must also work
-/// for values up to these limits. Storing the matrix in half precision increases it by up to 2^-7.
-/// In f32, rounding the norm increases it by less than 2^-20.
+/// for values up to these limits. Storing the matrix in half precision increases the value by up to
+/// 2^-7. In f32, rounding the norm increases it by less than 2^-20.
 constexpr double kReach = 1.0 + 0x1p-7, kReachF32 = 1.0 + 0x1p-20;
-/// A list has no headroom if the absolute value of its image exceeds this limit.
+/// A list has no headroom if the absolute value of the image of a singular value exceeds this
+/// limit.
 constexpr double kHeadroomLimit = 1.5;
 
 std::span<const CoefficientFamily> coefficient_families();
@@ -72,16 +75,17 @@ int published_steps(CoefficientFamily family);
 
 /// Returns the settings with which the family was published, for `steps` steps (0 means
 /// published_steps()). Polar Express has safety 1.02 in mode kInner. CANS and the cubic list have
-/// an input factor of 1.02, because they have no headroom without it. All other families are
-/// unchanged.
+/// an input factor of 1.02, because they have no headroom without it. All other families have no
+/// safety factor.
 CoefficientSettings default_settings(CoefficientFamily family, int steps = 0);
 
-/// Makes the list of steps that a group uses. For the Keller Jordan and classical families one step
-/// is repeated, and for DeepSeek-V4 the last step is repeated. Other published lists have a fixed
-/// number of steps. Errors: INVALID_ARGUMENT if a setting is out of range, a coefficient is
-/// non-finite, a step maps a value in (0, 1] to a value above 4, or the list changes sign or
-/// exceeds kHeadroomLimit within (0, kReach].
-/// @param iteration  the dtype of the iterates. For f32 the last range is (0, kReachF32].
+/// Makes the list of steps that a group uses. For the Keller Jordan and classical families, one
+/// step is repeated; for DeepSeek-V4, the last step is repeated. Other published lists have a fixed
+/// number of steps.
+/// Errors: INVALID_ARGUMENT if a setting is out of range, a coefficient is non-finite, a step maps
+/// a value in (0, 1] to a value above 4, or the list changes sign or exceeds kHeadroomLimit within
+/// (0, kReach].
+/// @param iteration  Dtype of the iterates. For f32 the last range is (0, kReachF32].
 CoefficientList make_coefficients(CoefficientFamily family, const CoefficientSettings& settings,
                                   DType iteration = DType::kBF16);
 
@@ -93,17 +97,17 @@ struct Range {
   double low, high;
 };
 
-/// Returns the image of a singular value of the matrix after division by its norm. input_safety is
-/// applied first.
+/// Returns the value to which the list maps a singular value of the normalized matrix. First
+/// divides it by input_safety.
 double image(const CoefficientList& list, double sigma);
-/// Returns the smallest and the largest image of [low, high], which are exact up to rounding.
+/// Returns the smallest and the largest image of the values in [low, high], exact up to rounding.
 Range image_range(const CoefficientList& list, double low, double high);
-/// Returns the slope of the image at zero. Noise in null directions grows by this factor.
+/// Returns the slope of the image at zero. Rounding errors in null directions grow by this factor.
 double slope_at_zero(const CoefficientList& list);
-/// Returns true if the images stay positive and bounded when every step rounds to `dtype`. This is
-/// modelled by increasing the largest singular value by 2 units of roundoff before each step.
+/// Returns true if the images remain positive and bounded when every step rounds to `dtype`. This
+/// is modelled by increasing the largest singular value by 2 units of roundoff before each step.
 bool has_headroom(const CoefficientList& list, DType dtype);
-/// Errors: INVALID_ARGUMENT, with the growth, if the list has no headroom in `dtype`.
+/// Checks that the list has headroom in `dtype`. Errors: INVALID_ARGUMENT, with the growth.
 void require_headroom(const CoefficientList& list, DType dtype);
 /// Returns the largest sigma, up to 4, for which the absolute value of the image is at most
 /// kHeadroomLimit on all of (0, sigma].

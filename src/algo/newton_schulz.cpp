@@ -11,8 +11,8 @@
 namespace muonrt {
 namespace {
 
-/// Returns the first step after `begin` before which X is rebuilt. The standard form is treated as
-/// the Gram form with a rebuild before every step.
+/// Returns the first step after `begin` before which X is rebuilt. The standard form rebuilds X
+/// before every step.
 size_t segment_end(const Method& method, size_t steps, size_t begin) {
   if (method.form == Form::kStandard) return begin + 1;
   for (const int i : method.restarts)
@@ -27,8 +27,9 @@ bool keeps_q(const Method& method, size_t steps) {
 }
 
 /// The buffers of a workspace. `q` and `spare` exist only if a segment has two or more steps. `w`
-/// is stored in the memory of `x_next`, which the end of a segment writes. Its matrices have the
-/// stride of `x_next`, so that every matrix of `w` is in the memory of the same matrix of `x_next`.
+/// uses the memory of `x_next`, which is written only at the end of a segment. Its matrices have
+/// the stride of `x_next`, so that every matrix of `w` is in the memory of the same matrix of
+/// `x_next`.
 struct Space {
   MatrixBatch x, x_next;          // m x n
   MatrixBatch r, z, w, q, spare;  // m x m
@@ -73,7 +74,7 @@ Space carve(const MatrixRules& rules, const NewtonSchulz& settings, const Method
 /// iterates are bitwise symmetric. A backend therefore needs only one symmetric kernel.
 class Products {
  public:
-  /// @param watched  the tally to which watch() adds, or null.
+  /// @param watched  Tally to which watch() adds, or null.
   Products(Ops& ops, Stream& stream, Tally* watched)
       : ops_(ops), stream_(stream), watched_(watched) {}
 
@@ -91,7 +92,7 @@ class Products {
     p.gamma = static_cast<float>(gamma);
     steps.push_back({{p}, {}});
   }
-  /// The last two products do not depend on each other.
+  /// Combines the last two products into one step, because they do not depend on each other.
   void join_last_two() {
     const Product last = steps.back().products.front();
     steps.pop_back();
@@ -111,7 +112,7 @@ class Products {
     p.beta = static_cast<float>(beta);
     steps.push_back({{p}, {}});
   }
-  /// This op and the next two run after the last product that was appended.
+  /// scale_rows() and the next two ops run after the last product that was appended.
   void scale_rows(const MatrixBatch& gram, const MatrixBatch& x, const MatrixBatch& factors,
                   const AolRule& rule) {
     steps.back().then.push_back([&ops = ops_, &stream = stream_, gram, x, factors, rule] {
@@ -136,8 +137,8 @@ class Products {
   Tally* watched_;
 };
 
-/// Z = b R + c R^2 of a step, written as factor times matrix. If c is 0, the matrix is R and the
-/// factor is b, so no product is needed.
+/// The matrix Z = b R + c R^2 of a step, written as factor times matrix. If c is 0, the matrix is R
+/// and the factor is b, so no product is needed.
 struct Scaled {
   double factor;
   MatrixBatch matrix;
@@ -149,8 +150,8 @@ Scaled polynomial(Products& products, const Space& s, const Coefficients& step) 
   return {1.0, s.z};
 }
 
-/// Appends the products of a segment: X <- q(X X^T) X with R = X X^T. If the segment has two or
-/// more steps, computes Q = q(R) from m x m products first.
+/// Appends the products of a segment: X <- q(X X^T) X. If the segment has two or more steps, first
+/// computes Q = q(R) from m x m products, where R = X X^T.
 void append_segment(Products& products, Space& s, std::span<const Coefficients> steps) {
   if (steps.size() == 1) {
     const Scaled z = polynomial(products, s, steps[0]);
@@ -164,7 +165,7 @@ void append_segment(Products& products, Space& s, std::span<const Coefficients> 
     const Scaled z = polynomial(products, s, steps[i]);
     const bool last = i + 1 == steps.size();
     if (i > 0) products.symmetric(s.spare, z.factor, s.q, z.matrix, a, s.q);
-    // R <- (Z + a I) R (Z + a I) in two products. `a` is added in the epilogues, unrounded.
+    // R <- (Z + a I) R (Z + a I) in two products. The epilogues add `a` without rounding it.
     if (!last) products.symmetric(s.w, z.factor, s.r, z.matrix, a, s.r);
     if (i > 0) {
       if (!last) products.join_last_two();
@@ -191,7 +192,7 @@ void append_segment(Products& products, Space& s, std::span<const Coefficients> 
   std::swap(s.x, s.x_next);
 }
 
-/// Uses the restarts that the caller chose. Errors: NOT_SUPPORTED if Q is unbounded with them.
+/// Sets the restarts that the caller chose. Errors: NOT_SUPPORTED if Q is unbounded with them.
 void take_restarts(NewtonSchulz& out, const std::vector<int>& restarts) {
   const RestartSearch search = restart_search(out.gram_list, out.gram_iteration);
   std::vector<int> used;
@@ -206,11 +207,11 @@ void take_restarts(NewtonSchulz& out, const std::vector<int>& restarts) {
 }
 
 // The entries of the Gram matrix are products of two rows, and the smallest f16 number is 2^-24.
-// For a row with a norm of 2^-12 they would become zero, and then nothing would limit the AOL
-// factor of the row. An X in f16 therefore has a norm of up to kLift until its rows are scaled,
-// which also divides by kLift. The Gram matrix is then below 2^14, and underflow loses at most the
-// fraction kLost of it. With equilibration X is lifted for a different reason: elements of short
-// rows must not become subnormal.
+// For a row with a norm of 2^-12 the entries would become zero, and nothing would limit the row's
+// AOL factor. An X in f16 therefore has a norm of up to kLift until its rows are scaled, which also
+// divides by kLift. The Gram matrix is then below 2^14, and underflow loses at most the fraction
+// kLost of it. With equilibration, X is lifted for a different reason: elements of short rows must
+// not become subnormal.
 constexpr float kLift = 0x1p7f, kLost = 0x1p-38f;
 
 float lift_of(const NewtonSchulz& settings, Form form) {
@@ -228,8 +229,8 @@ Normalization normalization_of(const NewtonSchulz& settings, Form form) {
   return out;
 }
 
-/// Returns the AOL rule for m rows. If X is lifted, the sums get a minimum. Below it, the loss by
-/// underflow in f16 could exceed the rounding error of the sum.
+/// Returns the AOL rule for m rows. If X is lifted, the sums get a minimum, because the loss by
+/// underflow in f16 could exceed the rounding error of a smaller sum.
 AolRule aol_rule(const NewtonSchulz& settings, Form form, int64_t m) {
   AolRule rule{static_cast<float>(settings.list_of(form).input_safety)};
   const float lift = lift_of(settings, form);
@@ -251,7 +252,7 @@ NewtonSchulz make_newton_schulz(CoefficientFamily family, const CoefficientSetti
   out.renormalize = options.renormalize;
   const auto settings_in = [&](DType dtype) {
     CoefficientSettings used = settings;
-    // The published form of CANS has headroom for its input but not for later steps, where rounding
+    // The published CANS list has headroom for its input but not for later steps, in which rounding
     // errors would grow.
     if (!options.mode_chosen && family == CoefficientFamily::kCans && dtype != DType::kF32)
       used.mode = SafetyMode::kInner;
@@ -284,8 +285,8 @@ FormChoice permitted_form(const NewtonSchulz& settings, FormChoice wish) {
   }
   require_headroom(settings.list, settings.iteration);
   // An f32 product takes twice the time of a bf16 product. Up to an aspect ratio of about 4, the
-  // fewer FLOPs of the Gram form do not make up for this. For longer matrices, which are rare, the
-  // caller can choose the Gram form.
+  // Gram form does not save enough FLOPs to compensate for this. Longer matrices are rare, and for
+  // these the caller can choose the Gram form.
   if (settings.iteration == DType::kBF16 && settings.gram_iteration == DType::kF32)
     return FormChoice::kStandard;
   // With a restart before every step, the Gram form is identical to the standard form.

@@ -12,26 +12,26 @@
 
 namespace muonrt {
 
-/// The number by which the input is divided. The values are public. Sources: KellerJordan/Muon adds
-/// eps; torch.optim.Muon uses eps as a minimum.
+/// Selects the number by which the input is divided. The values are public. Sources:
+/// KellerJordan/Muon adds eps; torch.optim.Muon uses eps as a minimum.
 enum class Normalize : int32_t {
   kPrescaled = 0,  // safety x norm
   kAddEps = 1,     // safety x norm + eps
   kMaxEps = 2,     // max(safety x norm, eps)
 };
 
-/// How rows are scaled before the iteration. The values are public. AOL divides row i by the root
-/// of sum_j |(X X^T)_ij|, so the largest singular value is at most 1. Source: Turbo-Muon, arXiv
-/// 2512.04632. Equilibration scales all output rows to the same norm. Source: MuonEq, arXiv
+/// Selects how rows are scaled before the iteration. The values are public. AOL divides row i by
+/// the root of sum_j |(X X^T)_ij|, so the largest singular value is at most 1. Source: Turbo-Muon,
+/// arXiv 2512.04632. Equilibration scales all output rows to the same norm. Source: MuonEq, arXiv
 /// 2603.28254.
 enum class RowScaling : int32_t { kNone = 0, kAol = 1, kEquilibrate = 2 };
 
-/// How the matrices of a group are orthogonalized. Fixed when an optimizer is created.
+/// Describes how the matrices of a group are orthogonalized. Fixed when an optimizer is created.
 struct NewtonSchulz {
-  CoefficientList list;            // coefficients of the standard form
-  CoefficientList gram_list;       // coefficients of the Gram form; the same number of steps
-  std::vector<int> gram_restarts;  // Method::restarts for the Gram form
-  DType iteration = DType::kF32;   // dtype in which iterates are stored; products accumulate in f32
+  CoefficientList list;                // coefficients of the standard form
+  CoefficientList gram_list;           // coefficients of the Gram form; same number of steps
+  std::vector<int> gram_restarts;      // Method::restarts for the Gram form
+  DType iteration = DType::kF32;       // dtype of the stored iterates; products accumulate in f32
   DType gram_iteration = DType::kF32;  // dtype of the iterates in the Gram form
   Normalize normalize = Normalize::kPrescaled;
   double normalize_eps = 0;
@@ -51,34 +51,35 @@ struct NewtonSchulzOptions {
   double normalize_eps = 0;
   RowScaling row_scaling = RowScaling::kNone;
   bool renormalize = false;
-  /// True if the caller set it; then it is kept in any dtype.
+  /// True if the caller chose the safety factor or the mode, which is then used in every dtype.
   bool safety_chosen = false, mode_chosen = false;
-  /// Restarts of the Gram form; if absent, they are searched.
+  /// Restarts of the Gram form; if absent, muonrt searches for them.
   std::optional<std::vector<int>> restarts;
 };
 
-/// The safety factor for the finished list of a generated family, if the Gram form runs in f16.
+/// The safety factor for the finished list of a generated family if the Gram form runs in f16.
 constexpr double kHalfGramSafety = 1.05;
 
 /// Makes the coefficient lists of a group and its restarts. In f32 and bf16 the Gram form uses the
 /// same list as the standard form. In f16 it uses the list of a generated family without inner
 /// safety and divides it by kHalfGramSafety, as in Gram Newton-Schulz (Dao-AILab). In half
-/// precision the standard form of CANS has inner safety. If the caller chose a safety or a mode, it
-/// is kept. If the caller chose only the mode, the safety is the default of the list.
-/// Errors: any error of make_coefficients(); NOT_SUPPORTED if the caller's restarts leave Q
-/// unbounded.
+/// precision the standard form of CANS has inner safety. A safety factor or mode that the caller
+/// chose is not changed. If the caller chose only the mode, the safety factor is the default of the
+/// list.
+/// Errors: any error of make_coefficients(); NOT_SUPPORTED if Q is unbounded with the caller's
+/// restarts.
 NewtonSchulz make_newton_schulz(CoefficientFamily family, const CoefficientSettings& settings,
                                 DType iteration, const NewtonSchulzOptions& options = {});
 
-/// Returns the forms from which the planner may choose. kAuto becomes kStandard if the Gram form
-/// restarts before every step, if its list has no headroom in its dtype, or if it uses f32 and the
-/// standard form bf16.
-/// Errors: INVALID_ARGUMENT if a form that is permitted has a list without headroom between its
-/// steps in the dtype of its iterates.
+/// Returns the forms from which the planner may choose. kAuto becomes kStandard in three cases: the
+/// Gram form restarts before every step, its list has no headroom in its dtype, or it uses f32
+/// while the standard form uses bf16.
+/// Errors: INVALID_ARGUMENT if a permitted form has a list without headroom between its steps in
+/// the dtype of its iterates.
 FormChoice permitted_form(const NewtonSchulz& settings, FormChoice wish);
 
-/// Returns the workspace, in bytes, for `count` matrices of size m x n with m <= n. The buffers in
-/// it, and the matrices in the buffers, are aligned to 256 bytes.
+/// Returns the size in bytes of the workspace for `count` matrices of size m x n with m <= n. The
+/// buffers in the workspace, and the matrices in the buffers, are aligned to 256 bytes.
 int64_t newton_schulz_workspace(const MatrixRules& rules, const NewtonSchulz& settings,
                                 const Method& method, int64_t m, int64_t n, int64_t count);
 
@@ -89,8 +90,8 @@ struct OrthogonalizeArgs {
   MatrixBatch raw;            // m x n with m <= n, in the transport dtype; only read
   void* workspace = nullptr;  // newton_schulz_workspace() bytes, aligned to 256 bytes; overwritten
   Tally* q = nullptr;  // null, or one tally per matrix, to which every Q of the Gram form is added
-  /// If settings->scales_neurons() is true, an array of 2 entries for each matrix, which must stay
-  /// valid until the work has run; otherwise empty. In the first `count` entries the caller sets
+  /// An array of 2 entries for each matrix if settings->scales_neurons() is true, otherwise empty.
+  /// It must remain valid until the work has run. In the first `count` entries the caller sets
   /// stored_rows, which is true if the outputs of the matrix are its rows. Orthogonalization sets
   /// all other fields.
   std::span<NormuonState> lines = {};
@@ -99,14 +100,15 @@ struct OrthogonalizeArgs {
 /// Approximates the polar factors of the matrices `raw` of several batches in lockstep
 /// (algo/lockstep.hpp). Each batch needs its own workspace. The result for a matrix is bitwise
 /// independent of its batch, of its index in the batch, and of other batches. Only the constructor
-/// allocates memory. The object must stay alive until the work that it enqueued has run.
+/// allocates memory. The object must remain alive until the work that it enqueued has run.
 class Orthogonalization {
  public:
   Orthogonalization(Ops& ops, Stream& stream, std::span<const OrthogonalizeArgs> batches,
                     Findings* findings);
   /// Enqueues the work and does not block. May be called repeatedly.
   void enqueue() const;
-  /// The results, which are stored in the workspaces. Their dtype is settings.iteration_of(form).
+  /// Returns the results, which are stored in the workspaces. Their dtype is
+  /// settings.iteration_of(form).
   const std::vector<MatrixBatch>& results() const { return results_; }
 
  private:

@@ -19,7 +19,8 @@ struct Quintic {
   Quintic stretched(Real f) const { return {a / f, b / (f * f * f), c / (f * f * f * f * f)}; }
 };
 
-/// Solves a linear system by elimination with partial pivoting. The last column is the right side.
+/// Solves a linear system by elimination with partial pivoting. The last column is the right-hand
+/// side.
 std::array<Real, 4> solve(std::array<std::array<Real, 5>, 4> m) {
   for (size_t k = 0; k < 4; ++k) {
     size_t pivot = k;
@@ -43,8 +44,8 @@ std::array<Real, 4> solve(std::array<std::array<Real, 5>, 4> m) {
 /// Returns the odd quintic that is closest to 1 on [l, u]. Uses an exchange algorithm on four
 /// points.
 Quintic minimax(Real l, Real u) {
-  // If l / u is near 1, the four points nearly coincide and the exchange loses all digits. The
-  // polynomial for the limit is known, so it is returned instead.
+  // If l / u is near 1, the four points nearly coincide, and the exchange algorithm loses all
+  // digits. In this case the function returns the known polynomial of the limit.
   if (l / u >= 1 - Real(5e-6)) {
     return {Real(15) / 8 / u, -Real(10) / 8 / (u * u * u), Real(3) / 8 / (u * u * u * u * u)};
   }
@@ -81,11 +82,11 @@ std::vector<Coefficients> polar_express(int steps, double lower_bound, double cu
   for (int t = 0; t < steps; ++t) {
     const Real start = std::max(l, static_cast<Real>(cushion) * u);
     Quintic p = minimax(start, u);
-    // The fit is for [start, u]. If start > l, scaling centers the image of [l, u] on 1.
+    // The fit is for [start, u]. If start > l, the scaling centers the image of [l, u] at 1.
     if (start > l) p = p.times(2 / (p(l) + p(u)));
     if (t + 1 < steps) p = p.stretched(inner_safety);
     out.push_back({static_cast<double>(p.a), static_cast<double>(p.b), static_cast<double>(p.c)});
-    // The published list uses the polynomial after all changes here, not the polynomial of the fit.
+    // The published list continues with the changed polynomial, and not with that of the fit.
     l = p(l);
     u = 2 - l;
   }

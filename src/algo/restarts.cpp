@@ -15,7 +15,8 @@ namespace {
 constexpr double kSmallest = 1e-10;
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-/// Returns restart_metric(), or any value above `limit` as soon as the metric exceeds `limit`.
+/// Returns restart_metric(). As soon as the metric exceeds `limit`, returns any value above
+/// `limit`.
 double metric(const CoefficientList& list, const std::vector<int>& restarts,
               const RestartSearch& search, double limit) {
   const size_t steps = list.steps.size();
@@ -79,7 +80,8 @@ class Search {
   }
 
  private:
-  /// Tries all ascending sequences of `count` more restarts after `chosen`, and keeps the best one.
+  /// Tries all ascending sequences of `count` more restarts after `chosen`, and stores the best
+  /// one.
   void choose(int count, std::vector<int>& chosen) {
     if (count == 0) {
       if (!(metric(list_, chosen, how_, how_.bound) <= how_.bound)) return;
@@ -97,9 +99,9 @@ class Search {
     }
   }
 
-  /// Returns the largest quotient of predicted and allowed error over the spectra. Returns infinity
-  /// as soon as a quotient shows that these restarts are no better than the best ones found so far.
-  /// Begins with the spectrum that excluded the previous candidate.
+  /// Returns the largest quotient of predicted and allowed error over all spectra, or infinity if a
+  /// quotient shows that these restarts are no better than the best ones so far. Begins with the
+  /// spectrum that excluded the previous candidate.
   double share_of_allowed(const std::vector<int>& restarts) {
     const size_t n = allowed_.size();
     double worst = 0;
@@ -156,14 +158,14 @@ double restart_metric(const CoefficientList& list, const std::vector<int>& resta
 std::vector<int> find_restarts(const CoefficientList& list, DType dtype,
                                const CoefficientList& standard, double fewest) {
   if (static_cast<int>(list.steps.size()) > kMaxSearchedSteps) return before_every_step(list);
-  // A search takes some milliseconds, and the optimizers of a process use only a few lists, so
-  // results are cached.
+  // A search takes some milliseconds, and the optimizers of a process use only a few lists, so this
+  // function caches the results.
   struct Found {
     Key key;
     std::vector<int> restarts;
   };
   static std::mutex mutex;
-  // Never freed, so it can be used even while static objects are destroyed.
+  // The list is never freed, so it can be used even while static objects are destroyed.
   static std::vector<Found>& found = *new std::vector<Found>;
   const Key key{list, standard, dtype, fewest};
   {

@@ -7,7 +7,7 @@
 
 namespace muonrt {
 
-/// The restarts of longer lists are not searched. Their Gram form restarts before every step.
+/// For longer lists, restarts are not searched, and the Gram form restarts before every step.
 constexpr int kMaxSearchedSteps = 12;
 
 /// The limits of a search, which depend on the dtype.
@@ -16,10 +16,9 @@ struct RestartSearch {
   double bound = 256;          // largest condition number of Q that is accepted
   double largest = 1;          // largest singular value
   int points = 4001;           // number of log-spaced points in [1e-10, largest]
-  /// The largest accepted error. It is relative to the error of the standard form in bf16 on the
-  /// same spectrum, or to 1 if that error is greater than 1. The factor is below 1 because
-  /// predictions are not exact. For f32 it is 2^-10, which is half the rounding error of a message
-  /// in bf16.
+  /// The largest accepted error, relative to the error of the standard form in bf16 on the same
+  /// spectrum, or to 1 if that error is greater than 1. The factor is below 1 because predictions
+  /// are not exact. For f32 it is 2^-10, which is half the rounding error of a message in bf16.
   double error = 0.8;
 };
 
@@ -39,7 +38,7 @@ double restart_metric(const CoefficientList& list, const std::vector<int>& resta
 /// list, and among lists of equal length the one with the smallest error. If a restart before every
 /// step is needed, the Gram form is identical to the standard form.
 ///
-/// @param fewest  the number of rows of the smallest matrices for which errors are compared.
+/// @param fewest  Number of rows of the smallest matrices for which errors are compared.
 std::vector<int> find_restarts(const CoefficientList& list, DType dtype,
                                const CoefficientList& standard, double fewest);
 

@@ -19,7 +19,7 @@ enum Part { kX, kXMirrored, kR, kQ, kParts };
 using Row = std::array<double, kParts>;
 constexpr Row kZero = {0, 0, 0, 0}, kKeepX = {1, 0, 0, 0}, kKeepMirrored = {0, 1, 0, 0};
 
-/// One block of the error. It has the covariance matrix of the parts, and the levels of its rows
+/// One block of the error: the covariance matrix of the parts, and the levels of the block's rows
 /// and columns.
 struct Block {
   bool low_rows, low_columns;
@@ -53,8 +53,8 @@ struct Block {
   }
 };
 
-/// The iteration on one spectrum. The variance of a random matrix is the square of its spectral
-/// norm.
+/// The iteration on one spectrum. In this class, the variance of a random matrix is the square of
+/// its spectral norm.
 class Iteration {
  public:
   Iteration(double unit, const TwoLevels& s)
@@ -92,7 +92,7 @@ class Iteration {
   void step_q(const Coefficients& s, bool first, bool last) {
     const Pair z = z_of(s), factor = z + s.a, y = r_ * factor, r_next = y * factor;
     const Pair q_next = first ? factor : q_ * factor;
-    // Variances of the errors that mirroring a triangle causes.
+    // Variances of the errors that are caused by mirroring a triangle.
     double lost_q = 0, lost_y = 0, lost_r = 0;
     const Block& mixed = blocks_[1];
     const auto apart = [&](Pair v) { return mixed.p(v) - mixed.q(v); };
@@ -154,14 +154,14 @@ class Iteration {
   Pair z_of(const Coefficients& s) const {
     return {r_.high * (s.b + s.c * r_.high), r_.low * (s.b + s.c * r_.low)};
   }
-  /// Returns the variance of the rounding error of Z. If c is 0, Z is b times R, so no product is
+  /// Returns the variance of the rounding error of Z. If c is 0, Z is b times R, and no product is
   /// rounded.
   double noise_of_z(const Coefficients& s, Pair z) const { return s.c == 0 ? 0 : noise(z); }
   /// Returns the divided difference of Z = b R + c R^2 for the block.
   double slope_of(const Coefficients& s, const Block& b) const {
     return s.b + s.c * (b.p(r_) + b.q(r_));
   }
-  /// Multiplies X by a polynomial in X X^T. The error of X outside its row space is only multiplied
+  /// Multiplies X by a polynomial in X X^T. Outside of X's row space, its error is only multiplied
   /// by the same factor.
   void multiply_x(Pair factor) {
     outside_ = outside_ * factor * factor;

@@ -16,25 +16,25 @@ struct TwoLevels {
 };
 
 /// Predicts the error of an orthogonalization in the spectral norm, relative to the same list in
-/// exact arithmetic. It is assumed that every iterate is rounded to `dtype` and that products
-/// accumulate exactly. The prediction is of first order: every rounding adds a random matrix, and
-/// the following products multiply this matrix by divided differences of their polynomials. If two
-/// matrices do not commute exactly, their product is not exactly symmetric. Computing only its
-/// upper triangle and mirroring it then loses the antisymmetric part, which the prediction
-/// includes.
+/// exact arithmetic. Assumes that every iterate is rounded to `dtype` and that products accumulate
+/// exactly. The prediction is of first order: every rounding adds a random matrix, and the
+/// following products multiply this matrix by divided differences of their polynomials. If two
+/// matrices do not commute exactly, their product is not exactly symmetric. If only its upper
+/// triangle is computed and mirrored, the antisymmetric part is lost; the prediction includes this
+/// loss.
 ///
 /// In emulations of matrices from 64 x 128 to 512 x 1024 in f16 and bf16, the errors were 0.5 to
-/// 1.7 times the predicted ones. The exception is an eigenvalue of R that rounding has made
-/// negative and that has grown to order 1; restart_metric() detects it.
+/// 1.7 times the predicted ones. The prediction fails if rounding has made an eigenvalue of R
+/// negative and the eigenvalue has grown to order 1; restart_metric() detects this case.
 ///
-/// @param restarts  the steps before which X is rebuilt, ascending, from 1 to steps - 1. A restart
+/// @param restarts  Steps before which X is rebuilt, ascending, from 1 to steps - 1. A restart
 ///     before every one of these steps gives the standard form.
 double predicted_error(const CoefficientList& list, const std::vector<int>& restarts, DType dtype,
                        const TwoLevels& spectrum);
 
 /// Returns the spectra for which forms are compared. They have high and low rank and belong to
 /// matrices with `fewest` to 65,536 rows. Their nonzero levels are equal or differ by a factor of
-/// at most 1000. A matrix of norm 1 and m rows has singular values with a root mean square of 1 /
+/// at most 1000. A matrix of norm 1 with m rows has singular values with a root mean square of 1 /
 /// sqrt(m). If rows are scaled separately, the root mean square can be as large as for a matrix
 /// with one row.
 std::vector<TwoLevels> compared_spectra(double fewest);

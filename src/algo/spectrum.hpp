@@ -4,11 +4,11 @@
 
 namespace muonrt {
 
-/// The smallest and the largest singular value of a matrix, estimated with Lanczos's method. Up to
-/// rounding errors, the estimates lie between the true values.
+/// The smallest and the largest singular value of a matrix, estimated with the Lanczos method. Up
+/// to rounding errors, the estimates are between the true values.
 struct Spectrum {
   double smallest = 0, largest = 0;
-  /// Returns the largest |sigma - 1| of the two.
+  /// Returns the larger |sigma - 1| of the two values.
   double deviation() const;
 };
 

@@ -5,7 +5,7 @@
 namespace muonrt {
 
 /// The rule for the scale factor of the orthogonalized update. The learning rate is multiplied by
-/// this factor. The values are public. The source is given at each value; torch.optim.Muon and
+/// this factor. The values are public. Each value states its source; torch.optim.Muon and
 /// microsoft/dion use the same names.
 enum class ScaleRule : int32_t {
   kMatchRms = 0,  // 0.2 sqrt(max(rows, cols)): the update has AdamW's RMS (Moonlight)
@@ -16,10 +16,9 @@ enum class ScaleRule : int32_t {
 };
 
 /// Returns factor x rule(rows, cols).
-/// @param rows, cols the shape of the global matrix, or of a block that is orthogonalized
-///     separately; rows are outputs. If the shape of a shard were used, the update would depend on
-///     the mesh.
-/// @return  the scale, or 0 for an empty matrix.
+/// @param rows, cols  Shape of the global matrix, or of a block that is orthogonalized separately;
+///     rows are outputs. With the shape of a shard, the update would depend on the mesh.
+/// @return  The scale, or 0 for an empty matrix.
 /// Errors: INVALID_ARGUMENT if the rule is unknown, a size is negative, or the factor is not
 /// finite.
 double update_scale(ScaleRule rule, double factor, int64_t rows, int64_t cols);

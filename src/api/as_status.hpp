@@ -21,9 +21,9 @@ inline muonrt_status_t report(const Error& error) noexcept {
 }
 
 /// Runs the body of an entry point of the library, and converts exceptions to statuses. The body
-/// runs in the default floating-point environment. Afterwards the caller's environment is restored.
-/// If the thread ends inside a caller-supplied function (pthread_exit(), cancellation), unwinding
-/// continues.
+/// runs in the default floating-point environment, and afterwards the caller's environment is
+/// restored. If a caller-supplied function ends the thread (pthread_exit(), cancellation),
+/// unwinding continues.
 template <class Body>
 MUONRT_CATCHES_UNWINDING muonrt_status_t as_status(Body body) {
   const host::FpEnvironment environment;
@@ -45,15 +45,13 @@ MUONRT_CATCHES_UNWINDING muonrt_status_t as_status(Body body) {
   }
 }
 
-/// Requires that `pointer` is not null. Errors: INVALID_ARGUMENT, with the function and the
-/// argument.
+/// Checks that `pointer` is not null. Errors: INVALID_ARGUMENT, with the function and the argument.
 inline void require_pointer(const void* pointer, const char* function, const char* argument) {
   MUONRT_REQUIRE(pointer, Status::kInvalidArgument, function, ": ", argument,
                  " is NULL; pass a valid pointer");
 }
 
-/// Returns true if the format is JSON. Errors: INVALID_ARGUMENT if the enum does not have this
-/// value.
+/// Returns true if the format is JSON. Errors: INVALID_ARGUMENT if the value is not in the enum.
 bool is_json(const enum muonrt_format& format, const char* function);
 
 /// Writes `text` to the caller's buffer. Writes at most `capacity` bytes, including a terminating

@@ -34,8 +34,8 @@ void set_last_error(const char* message) noexcept {
 }
 
 bool is_json(const enum muonrt_format& format, const char* function) {
-  // A C program may pass any number, and reading a number that the enum does not have is undefined
-  // behavior.
+  // C programs may pass any number, and in C++ it is undefined behavior to read a number that the
+  // enum does not contain.
   const auto value = std::bit_cast<int32_t>(format);
   MUONRT_REQUIRE(value == MUONRT_FORMAT_TEXT || value == MUONRT_FORMAT_JSON,
                  Status::kInvalidArgument, function, ": format is ", value,
@@ -77,8 +77,8 @@ muonrt_status_t muonrt_set_last_error(muonrt_status_t status, const char* messag
 muonrt_status_t muonrt_set_log(muonrt_log_function_t function, void* state,
                                enum muonrt_log_level level) {
   return api::as_status([&] {
-    // A C program may pass any number, and reading a number that the enum does not have is
-    // undefined behavior.
+    // C programs may pass any number, and in C++ it is undefined behavior to read a number that the
+    // enum does not contain.
     const auto value = std::bit_cast<int32_t>(level);
     MUONRT_REQUIRE(value >= MUONRT_LOG_OFF && value <= MUONRT_LOG_DEBUG, Status::kInvalidArgument,
                    "muonrt_set_log: level is ", value,

@@ -20,8 +20,8 @@ std::string folder_argument(const char* folder, const char* function) {
 }
 
 int32_t kind_argument(const enum muonrt_state_kind& kind, const char* function) {
-  // A C program may pass any number, and reading a number that the enum does not have is undefined
-  // behavior.
+  // C programs may pass any number, and in C++ it is undefined behavior to read a number that the
+  // enum does not contain.
   const auto value = std::bit_cast<int32_t>(kind);
   MUONRT_REQUIRE(*kind_name(value), kInvalidArg, function, ": kind is ", value,
                  ", but must be between ", MUONRT_STATE_PARAM, " and ", MUONRT_STATE_NORMUON,
@@ -29,7 +29,7 @@ int32_t kind_argument(const enum muonrt_state_kind& kind, const char* function) 
   return value;
 }
 
-/// @param dtype  the name of the dtype in the manifest or in safetensors.
+/// @param dtype  Name of the dtype in the manifest or in safetensors.
 muonrt_dtype_t c_dtype(const std::string& dtype) {
   return dtype == "F32" || dtype == "f32"     ? MUONRT_DTYPE_F32
          : dtype == "BF16" || dtype == "bf16" ? MUONRT_DTYPE_BF16

@@ -27,7 +27,7 @@ muonrt_status_t create(muonrt_comm_t** comm, const char* function, Make make) {
   });
 }
 
-/// Requires that a reserved field is 0, because a later version may use the field.
+/// Checks that a reserved field is 0, because a later version may use the field.
 template <class Message>
 void require_reserved_zero(const Message& message, const char* list, int64_t index) {
   MUONRT_REQUIRE(message.reserved == 0, Status::kInvalidArgument, "muonrt_comm_exchange: ", list,
@@ -194,9 +194,9 @@ muonrt_status_t muonrt_comm_exchange(muonrt_comm_t* comm, const muonrt_send_t* s
 }
 
 // Every rank gathers the values of all ranks and adds them in rank order, so the results are
-// bitwise identical on all ranks and with all transports. The sizes are compared before any value
-// is sent, because some transports detect different sizes only after they have written past a
-// buffer.
+// bitwise identical on all ranks and with all transports. The ranks compare the sizes before they
+// send values, because some transports detect a difference only after they have written past the
+// end of a buffer.
 muonrt_status_t muonrt_comm_allreduce_sum(double* sums, muonrt_comm_t* comm, const double* values,
                                           int64_t n) {
   return as_status([&] {
@@ -231,8 +231,8 @@ muonrt_status_t muonrt_comm_allreduce_sum(double* sums, muonrt_comm_t* comm, con
       for (int64_t i = 0; i < count; ++i) {
         double sum = all[static_cast<size_t>(i)];
         for (int64_t r = 1; r < size; ++r) sum += all[static_cast<size_t>(r * count + i)];
-        // Processors differ in the sign and payload of the NaN that an addition returns, so every
-        // NaN is replaced with the same one.
+        // The sign and payload of the NaN that an addition returns depend on the processor, so
+        // every NaN is replaced with the same NaN.
         if (std::isnan(sum)) sum = std::numeric_limits<double>::quiet_NaN();
         result[static_cast<size_t>(begin + i)] = sum;
       }

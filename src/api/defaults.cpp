@@ -11,7 +11,7 @@
 #include "optimizer/settings/settings.hpp"
 #include "state/checkpoint.hpp"
 
-// The defaults of the C structs are taken from the settings, so that both have the same defaults.
+// The defaults of the C structs are copied from the settings, so both have the same defaults.
 
 using muonrt::GroupSettings;
 using muonrt::OptimizerSettings;

@@ -33,7 +33,7 @@ const char* name_of(HandleKind kind) {
 
 constexpr uint64_t value_of(HandleKind kind) { return static_cast<uint64_t>(kind); }
 
-/// Describes a handle whose header has the value `magic`, and what to do about it.
+/// Describes a handle whose header has the value `magic`, and how to correct the error.
 std::string describe(uint64_t magic, HandleKind expected) {
   for (const HandleKind kind : kKinds) {
     if (magic == value_of(kind)) return cat(name_of(kind), "; pass ", name_of(expected));
@@ -51,7 +51,7 @@ void require_kind(uint64_t magic, HandleKind kind, const char* function, const c
 }  // namespace
 
 CommCall::CommCall(muonrt_comm* comm, const char* function, const char* argument) : comm_(comm) {
-  unwrap(comm, function, argument);  // throws for a handle of a different type, which has no mutex
+  unwrap(comm, function, argument);  // throws if the handle has a different type and thus no mutex
   const std::lock_guard lock(comm->mutex);
   unwrap(comm, function, argument);
   next_ = comm->calls;

@@ -34,13 +34,13 @@ enum class HandleKind : uint64_t {
 struct HandleHeader {
   explicit HandleHeader(HandleKind kind);
 
-  std::atomic<uint64_t> magic;  // the kind of handle; its complement after the handle was destroyed
-  /// The process that created the handle; the body's threads and connections exist only there.
+  std::atomic<uint64_t> magic;  // the kind of the handle; after destruction, its complement
+  /// The process that created the handle. The body's threads and connections exist only there.
   const pid_t process;
   const HandleHeader* next = nullptr;
 };
 
-/// Keeps a pointer to the header, so that leak checkers do not report it.
+/// Releases the handle, but keeps a pointer to its header so that leak checkers do not report it.
 template <class T>
 T* release_handle(std::unique_ptr<T> handle) noexcept {
   static std::atomic<const HandleHeader*> all = nullptr;
@@ -49,14 +49,14 @@ T* release_handle(std::unique_ptr<T> handle) noexcept {
   return handle.release();
 }
 
-/// Errors: INVALID_ARGUMENT, with function and argument, if `head` is null, destroyed, of a
-/// different kind, or not a handle; INVALID_STATE in a process other than the one that created the
+/// Checks a handle. Errors: INVALID_ARGUMENT, with function and argument, if `head` is null,
+/// destroyed, of a different kind, or not a handle; INVALID_STATE if another process created the
 /// handle.
 void check_handle(const HandleHeader* head, HandleKind kind, const char* function,
                   const char* argument);
 /// Marks the handle as destroyed. Returns false in a forked child of the process that created it.
-/// The body must then not be destroyed, because its threads do not exist in the child. Errors:
-/// INVALID_ARGUMENT in the same cases as check_handle().
+/// In this case the body must not be destroyed, because its threads do not exist in the child.
+/// Errors: INVALID_ARGUMENT in the same cases as check_handle().
 bool mark_destroyed(HandleHeader& head, HandleKind kind, const char* function,
                     const char* argument);
 
@@ -76,7 +76,7 @@ struct CommBody {
   }
 };
 
-/// Memory to which a call returns pointers. It remains valid until the next such call.
+/// Memory to which a call returns pointers. It remains valid until the next call of the same kind.
 struct BorrowedStorage {
   virtual ~BorrowedStorage() = default;
 };
@@ -127,10 +127,11 @@ struct muonrt_comm {
 
 namespace muonrt::api {
 
-/// A call that is using a communicator. The communicator is not destroyed until the call has ended.
+/// A call that is using a communicator. The communicator is not destroyed before the call has
+/// ended.
 class CommCall {
  public:
-  /// Errors: any error of check_handle(), with `argument`.
+  /// Begins a call. Errors: any error of check_handle(), with `argument`.
   CommCall(muonrt_comm* comm, const char* function, const char* argument = "comm");
   ~CommCall();
   CommCall(const CommCall&) = delete;
@@ -149,7 +150,7 @@ class CommCall {
 /// the calling thread is itself inside a call.
 void destroy_comm(muonrt_comm* comm);
 
-/// Gives the handle to the caller, and logs that the communicator was created.
+/// Passes the handle to the caller, and logs that the communicator was created.
 muonrt_comm* release_comm(std::unique_ptr<muonrt_comm> comm) noexcept;
 }  // namespace muonrt::api
 
@@ -170,7 +171,7 @@ struct muonrt_optimizer {
   std::unique_ptr<muonrt::Optimizer> body;
   /// Null until memory for a save is reserved or a save begins.
   std::unique_ptr<muonrt::BackgroundSave> saving;
-  // Result of the last muonrt_optimizer_get_state_shards().
+  // The result of the last muonrt_optimizer_get_state_shards().
   std::unique_ptr<muonrt::api::BorrowedStorage> state_shards;
   std::string load_notes;    // notes of the last load
   muonrt::SavedBytes saved;  // bytes of the last save

@@ -13,7 +13,7 @@ using api::require_pointer;
 
 namespace {
 
-/// Errors: INVALID_ARGUMENT if an array is NULL although `capacity` is not 0.
+/// Checks that no array is NULL unless `capacity` is 0. Errors: INVALID_ARGUMENT.
 void require_arrays(const int32_t* layers, const int32_t* heads, int64_t capacity,
                     const char* function) {
   MUONRT_REQUIRE(

@@ -47,7 +47,7 @@ muonrt_comm_t* over(HostComm& host, Make make) {
   with_comm_error([&] { own = host.transport().duplicate(); });
   std::unique_ptr<muonrt_comm> out;
   std::unique_ptr<Bootstrap> bootstrap;
-  // If this fails on a rank, all ranks return here, so that none waits for that rank in `make`.
+  // If this fails on a rank, all ranks return here, so no rank waits for that rank in `make`.
   run_collectively(host, [&] {
     its = own->duplicate();
     out = std::make_unique<muonrt_comm>(std::move(own));
@@ -57,8 +57,8 @@ muonrt_comm_t* over(HostComm& host, Make make) {
   return api::release_comm(std::move(out));
 }
 
-/// Checks that the builds of all ranks have CUDA. If the build of a rank does not have CUDA,
-/// `refuse` throws on that rank, and all ranks return this error instead of waiting for that rank.
+/// Checks that the builds of all ranks have CUDA. If a build does not have CUDA, `refuse` throws on
+/// that rank, and all ranks return this error instead of waiting for the rank.
 template <class Refuse>
 void require_builds(Comm& host, Refuse refuse) {
   run_collectively(host, [&] {

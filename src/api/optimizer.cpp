@@ -41,7 +41,7 @@ muonrt_status_t muonrt_optimizer_create(muonrt_optimizer_t** optimizer, muonrt_c
     auto made = Optimizer::create(
         c.for_optimizer(),
         [&] {
-          // If this call throws, all ranks receive the error.
+          // If this call throws, all ranks return the error.
           handle = std::make_unique<muonrt_optimizer>();
           require_pointer(optimizer, "muonrt_optimizer_create", "optimizer");
           return api::read_settings(options, groups, n_groups, params, n_params, c.host.rank(),

@@ -62,7 +62,7 @@ void check_strides(TensorView& t, const std::string& who) {
                  "copy the tensor");
 }
 
-/// @param who  the function and the argument, for error messages.
+/// @param who  Function and argument, for error messages.
 TensorView read_tensor(const muonrt_dltensor_t* given, const std::string& who, Device& device,
                        DeviceKind kind, int index) {
   MUONRT_REQUIRE(given, kInvalidArg, who, " is NULL; pass a tensor");
@@ -102,14 +102,14 @@ TensorView read_tensor(const muonrt_dltensor_t* given, const std::string& who, D
   return out;
 }
 
-/// Errors: INVALID_ARGUMENT if two elements of an output have the same address.
+/// Checks that no two elements of an output have the same address. Errors: INVALID_ARGUMENT.
 void require_distinct(const TensorView& t, const std::string& who) {
   if (t.is_empty()) return;
-  std::vector<std::pair<int64_t, int64_t>> dims;  // pairs (stride, size), by stride
+  std::vector<std::pair<int64_t, int64_t>> dims;  // pairs (stride, size), ordered by stride
   for (size_t i = 0; i < t.shape.size(); ++i)
     if (t.shape[i] > 1) dims.emplace_back(t.strides[i], t.shape[i]);
   std::sort(dims.begin(), dims.end());
-  int64_t reach = 0;  // largest offset that the dimensions so far can have
+  int64_t reach = 0;  // largest offset in the dimensions so far
   for (const auto& [stride, size] : dims) {
     MUONRT_REQUIRE(stride > reach, kInvalidArg, who, ": its elements overlap (shape ", t.shape,
                    ", strides ", t.strides, "); pass a tensor whose elements are separate");

@@ -11,17 +11,17 @@
 
 namespace muonrt::api {
 
-/// Converts C layouts. Layouts with equal meshes use the same Mesh object, and equal layouts share
+/// Converts C layouts. Layouts with equal meshes share the Mesh object, and equal layouts share
 /// their memory.
 class LayoutReader {
  public:
   explicit LayoutReader(int world) : world_(world) {}
-  /// @param layout  null means that the tensor is replicated over all ranks.
-  /// @param who     the name of the tensor for messages, for example "param 'wq'".
+  /// @param layout  Null means that the tensor is replicated over all ranks.
+  /// @param who     Name of the tensor for messages, for example "param 'wq'".
   /// Errors: INVALID_ARGUMENT if the layout is invalid.
   Layout read(const muonrt_layout_t* layout, int32_t ndim, const int64_t* shape,
               const std::string& who);
-  /// @param given  null means a mesh of all ranks with one dimension "world".
+  /// @param given  Null means a mesh of all ranks with one dimension "world".
   std::shared_ptr<const Mesh> mesh(const muonrt_mesh_t* given, const std::string& who);
 
  private:

@@ -31,8 +31,7 @@ Runs read_runs(const muonrt_run_t* runs, int64_t count, int64_t size, const std:
   return out;
 }
 
-/// Reads how the dimensions form matrices. This is given by `view`, or by batch_dims and row_dims
-/// instead.
+/// Reads how the dimensions form matrices, either from `view` or from batch_dims and row_dims.
 void read_view(ParamSettings& to, const muonrt_param_t& p, const std::string& who) {
   to.view = read_enum<View>(who, "view", p.view, {0, 1, 2});
   to.transposed = read_bool(who, "transposed", p.transposed);

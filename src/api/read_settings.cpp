@@ -193,7 +193,7 @@ OptimizerSettings read_options(const muonrt_optimizer_options_t* options, int wo
   if (o.tuning.iteration_dtype) {
     out.gram_iteration_dtype.reset();
   } else if (out.device == DeviceKind::kHost && !out.portable_gemm && host::multiplies_bf16()) {
-    // In bf16 the Gram form loses the accuracy that the standard form has.
+    // In bf16 the Gram form is less accurate than the standard form.
     out.iteration_dtype = DType::kBF16;
     out.gram_iteration_dtype = DType::kF32;
   }
@@ -223,7 +223,7 @@ OptimizerSettings read_settings(const muonrt_optimizer_options_t* options,
     out.params.push_back(
         read_param(element(params, i, param_stride, cat("param ", i)), i, layouts, rank));
   }
-  out.params.shrink_to_fit();  // the optimizer keeps them, so unused memory is freed
+  out.params.shrink_to_fit();  // the optimizer keeps `params`, so unused memory is freed
   return out;
 }
 

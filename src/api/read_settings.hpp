@@ -11,12 +11,12 @@ namespace muonrt::api {
 // These functions convert C structs to settings. Errors: INVALID_ARGUMENT, with the parameter or
 // group and the field.
 
-/// @param with_lists  if true, also reads the lists `custom` and `gram_restarts`, as the creation
-///     of an optimizer does.
+/// @param with_lists  If true, also reads the lists `custom` and `gram_restarts`, as needed to
+///     create an optimizer.
 GroupSettings read_group(const muonrt_group_t* group, const std::string& who,
                          bool with_lists = true);
 /// Returns the settings without groups and parameters.
-/// @param options  null means the defaults.
+/// @param options  Null means the defaults.
 OptimizerSettings read_options(const muonrt_optimizer_options_t* options, int world);
 OptimizerSettings read_settings(const muonrt_optimizer_options_t* options,
                                 const muonrt_group_t* groups, int32_t n_groups,

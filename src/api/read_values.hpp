@@ -46,7 +46,7 @@ const T* element(const T* array, int64_t i, uint32_t stride, const std::string& 
   return at;
 }
 
-/// Reads a name. It must not be NULL or empty, and must not contain control characters.
+/// Reads a name, which must not be NULL, be empty or contain control characters.
 inline std::string read_name(const char* name, const std::string& who) {
   MUONRT_REQUIRE(name && *name, kInvalidArg, who, ": name is ", name ? "empty" : "NULL",
                  ", but messages and the plan need one; set a name");

@@ -13,7 +13,7 @@ using api::require_pointer;
 
 namespace {
 
-/// The state shards that the last call returned, and the data to which the shards' pointers refer.
+/// The state shards that the last call returned, and the data to which their pointers refer.
 class StateShardList : public api::BorrowedStorage {
  public:
   explicit StateShardList(std::vector<StateShard> shards) : shards_(std::move(shards)) {

@@ -7,11 +7,11 @@
 namespace muonrt::api {
 
 // muonrt/base.h describes how structs grow. Before version 1.0, a struct is accepted only with its
-// current size or a larger one. From version 1.0 on, the size in version 1.0 is the smallest one
-// that is accepted.
+// current size or a larger one. Starting with version 1.0, the size in version 1.0 is the smallest
+// size that is accepted.
 
-/// A limit above the size of every struct in every version. A larger struct_size was not
-/// initialized, and the struct must not be read.
+/// A limit above the size of every struct in every version. If struct_size is larger, the struct
+/// was not initialized and must not be read.
 constexpr uint32_t kMaxStructBytes = 1u << 16;
 
 /// Returns the struct_size. Errors: INVALID_ARGUMENT if no version has this size.
@@ -27,13 +27,13 @@ inline uint32_t struct_size_of(const void* given, const char* who, size_t first_
   return size;
 }
 
-/// Requires that a reserved field is 0, because a later version may use the field.
+/// Checks that a reserved field is 0, because a later version may use the field.
 inline void require_zero(int32_t value, const char* who, const char* field) {
   MUONRT_REQUIRE(value == 0, Status::kInvalidArgument, who, ": ", field, " is ", value,
                  ", but must be 0; initialize the struct with its _init macro");
 }
 
-/// Copies the caller's struct, which may be from a newer or older version, to the struct of this
+/// Copies the caller's struct, which may be from a newer or older version, to a struct of this
 /// version.
 template <class T>
 T read_struct(const void* given, const T& defaults, const char* who) {

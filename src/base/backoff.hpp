@@ -11,14 +11,14 @@
 
 namespace muonrt {
 
-/// Waits between the polls of a loop. At first a pause only yields the processor. Later it sleeps,
-/// and each sleep is twice as long as the one before, up to a limit.
+/// Waits between the polls of a loop. The first pauses only yield the processor. Later pauses
+/// sleep, and each sleep is twice as long as the previous one, up to a limit.
 class Backoff {
  public:
   using Duration = Deadline::Clock::duration;
-  /// @param spin      how long the pauses only yield.
-  /// @param first     the length of the first sleep.
-  /// @param longest   the length of the longest sleep.
+  /// @param spin      Time during which pauses only yield.
+  /// @param first     Length of the first sleep.
+  /// @param longest   Length of the longest sleep.
   Backoff(Duration spin, Duration first, Duration longest)
       : spin_(spin), first_(first), longest_(longest) {}
 
@@ -42,9 +42,9 @@ class Backoff {
   Duration sleep_ = first_;
 };
 
-/// Calls `function` until it succeeds or throws an error other than an OUT_OF_MEMORY of this
-/// process. Stops retrying one second after the first failure, or at `deadline` if that comes
-/// first, and then throws the last error. An OUT_OF_MEMORY that a peer reported is not retried.
+/// Calls `function` until it succeeds or throws an error other than this process's OUT_OF_MEMORY.
+/// Stops retrying one second after the first failure, or at `deadline` if that is earlier, and then
+/// throws the last error. Does not retry if a peer reported the OUT_OF_MEMORY.
 template <class Function>
 auto retry_while_out_of_memory(Deadline deadline, const Function& function) {
   std::optional<Deadline> retry_limit;

@@ -10,7 +10,7 @@ namespace muonrt {
 /// CRC of the preceding bytes as `before`. Source: RFC 3720, appendix B.4.
 uint32_t crc32c(const void* data, size_t bytes, uint32_t before = 0);
 
-/// Returns the functions that compute this value on the present processor, the fastest one last.
+/// Returns all functions that compute this CRC and run on this processor, the fastest one last.
 /// crc32c() calls the last one; the tests check all of them.
 using Crc32c = uint32_t (*)(const void* data, size_t bytes, uint32_t before);
 std::span<const Crc32c> crc32c_functions();

@@ -5,7 +5,7 @@
 
 namespace muonrt {
 
-/// Largest timeout that the library accepts: 366 days.
+/// The largest timeout that the library accepts: 366 days.
 constexpr int64_t kMaxTimeoutMs = int64_t{366} * 24 * 3600 * 1000;
 
 /// The time at which a wait times out.

@@ -9,11 +9,11 @@
 namespace muonrt {
 
 /// The list of the open descriptors of this process. During a fork() the forking thread holds the
-/// mutex, so the child finds a consistent list.
+/// mutex, so the list is consistent in the child.
 class Descriptors {
  public:
   static Descriptors& all() {
-    // Never freed, because the process can fork at any time.
+    // The object is never freed, because the process can fork at any time.
     static Descriptors* const it = new Descriptors;
     return *it;
   }

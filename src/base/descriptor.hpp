@@ -6,17 +6,17 @@
 
 namespace muonrt {
 
-/// Owns a file descriptor. A forked child closes its copy at once, and its object is empty. The
-/// child has none of the threads that use the descriptor, and an open copy would keep a connection
-/// open or a file locked after the parent has ended.
+/// Owns a file descriptor. A forked child closes its copy at once, so the child's object is empty.
+/// The child has none of the threads that use the descriptor, and an open copy could keep a
+/// connection open or a file locked after the parent has ended.
 class Descriptor {
  public:
   Descriptor() = default;
   /// Owns the descriptor that `open` returns. If `open` returns -1, the object is empty and errno
   /// is unchanged. The process cannot fork during the call, so `open` must not block.
   explicit Descriptor(FunctionRef<int()> open);
-  /// Owns the two descriptors that `open` writes; the process cannot fork in between. If `open`
-  /// returns false, both objects are empty.
+  /// Owns the two descriptors that `open` writes. The process cannot fork during the call. If
+  /// `open` returns false, both objects are empty.
   static std::pair<Descriptor, Descriptor> pair(FunctionRef<bool(int (&)[2])> open);
   Descriptor(Descriptor&& other) noexcept { *this = std::move(other); }
   Descriptor& operator=(Descriptor&& other) noexcept;
@@ -33,7 +33,7 @@ class Descriptor {
   friend class Descriptors;
 
   int fd_ = -1;
-  // The neighbors in the list of all open descriptors.
+  // Neighbors in the list of all open descriptors.
   Descriptor* previous_ = nullptr;
   Descriptor* next_ = nullptr;
 };

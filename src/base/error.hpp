@@ -54,17 +54,17 @@ class Error : public std::exception {
   Status status() const noexcept { return status_; }
   const std::string& message() const noexcept;
   const char* what() const noexcept override { return message().c_str(); }
-  /// The rank on which the error occurred, or -1 for this rank or an unknown rank.
+  /// Returns the rank on which the error occurred, or -1 for this rank or an unknown rank.
   int32_t rank() const noexcept { return rank_; }
-  /// True if a peer reported the error to this rank.
+  /// Returns true if a peer reported the error to this rank.
   bool is_remote() const noexcept { return remote_; }
 
-  /// Returns the error in the form in which a rank that received it from `peer` throws it: "rank 3
+  /// Returns the error that this rank throws after it has received the error from `peer`: "rank 3
   /// reported: ...".
   Error reported_by_rank(int32_t peer) const noexcept;
-  /// Returns the error in the form that all ranks throw after they have agreed on it: "rank 3:
-  /// ...". The rank that reported it is not named.
-  /// @param this_rank  the calling rank, which is named if the error occurred here.
+  /// Returns the error that all ranks throw after they have agreed on it: "rank 3: ...". It does
+  /// not name the rank that reported it.
+  /// @param this_rank  The calling rank, which is named if the error occurred here.
   Error with_rank(int32_t this_rank) const noexcept;
   /// Returns the error that later calls report on a communicator that this error has ended.
   /// OUT_OF_MEMORY becomes COMM, because after OUT_OF_MEMORY a caller may retry the step, which
@@ -79,7 +79,7 @@ class Error : public std::exception {
   Status status_;
   int32_t rank_;
   bool remote_;
-  /// The length of the part of the message that names a rank, and of everything before that part.
+  /// The length of the message up to and including the part that names a rank.
   size_t text_offset_ = 0;
   std::shared_ptr<const std::string> message_;  // shared, so copying an error does not allocate
 };
@@ -103,24 +103,25 @@ Error make_error(Status status, const Parts&... parts) noexcept {
 }
 
 /// Converts the exception that is being handled to an Error. std::bad_alloc becomes OUT_OF_MEMORY,
-/// and any other exception becomes INTERNAL. Works even if no memory is left.
+/// and any other exception becomes INTERNAL. Works even if there is no free memory.
 Error current_error() noexcept;
 
 }  // namespace muonrt
 
 /// Marks a function that catches abi::__forced_unwind, the exception of pthread_exit() and thread
-/// cancellation. GCC binds a null reference in such a handler, and UBSan would report it. The
-/// function must not be inlined, because then the attributes of its caller would apply.
+/// cancellation. GCC binds a null reference in the handler, and UBSan would report it. The function
+/// must not be inlined, because otherwise the attributes of its caller would apply.
 #define MUONRT_CATCHES_UNWINDING __attribute__((noinline, no_sanitize("null")))
 
-/// Checks what a caller passed, in every build. The message parts are evaluated only if the
+/// Checks an argument of the caller, in every build. The message parts are evaluated only if the
 /// condition is false.
 #define MUONRT_REQUIRE(condition, status, ...)                         \
   do {                                                                 \
     if (!(condition)) throw ::muonrt::make_error(status, __VA_ARGS__); \
   } while (false)
 
-/// Checks an invariant of the library. Throws INTERNAL if it does not hold; never ends the process.
+/// Checks an invariant of the library. If it does not hold, throws INTERNAL; never ends the
+/// process.
 #define MUONRT_CHECK_INTERNAL(condition, ...)                                      \
   MUONRT_REQUIRE(condition, ::muonrt::Status::kInternal, "internal: ", #condition, \
                  " does not hold (", __VA_ARGS__, "); please report it with this message")

@@ -6,8 +6,8 @@
 
 namespace muonrt {
 
-/// Maps f32 values to integers of the same order: -inf < ... < -0 < +0 < ... < +inf < every NaN.
-/// Taking the maximum of the integers gives the maximum of the values. The result depends neither
+/// Maps f32 values to integers in the same order: -inf < ... < -0 < +0 < ... < +inf < every NaN.
+/// The maximum of the integers corresponds to the maximum of the values. The result depends neither
 /// on the order of the operands nor on the floating-point mode of the caller.
 constexpr int32_t ordered_from_f32(float x) {
   const uint32_t u = std::bit_cast<uint32_t>(x);
@@ -16,7 +16,8 @@ constexpr int32_t ordered_from_f32(float x) {
   return std::bit_cast<int32_t>(flipped);
 }
 
-/// The inverse of ordered_from_f32(). Every NaN becomes the quiet NaN 0x7fc00000.
+/// Returns the value that ordered_from_f32() maps to `key`. For every NaN, returns the quiet NaN
+/// 0x7fc00000.
 constexpr float f32_from_ordered(int32_t key) {
   if (key == std::numeric_limits<int32_t>::max()) return std::bit_cast<float>(0x7fc00000u);
   const uint32_t u = std::bit_cast<uint32_t>(key);

@@ -9,8 +9,8 @@ namespace muonrt {
 template <class Signature>
 class FunctionRef;
 
-/// Refers to a callable without allocating memory or copying it. The callable must outlive the
-/// reference.
+/// Refers to a callable without allocating memory or copying it. The callable must outlive this
+/// object.
 template <class R, class... Args>
 class FunctionRef<R(Args...)> {
  public:

@@ -12,7 +12,7 @@ namespace muonrt {
 using TextParts = std::initializer_list<std::string_view>;
 Sha256::Digest hmac_sha256(TextParts key, TextParts message);
 
-/// Returns whether the two digests are equal. The duration of the comparison does not depend on
+/// Returns true if the two digests are equal. The duration of the comparison does not depend on
 /// where the digests differ.
 bool equal_in_constant_time(const Sha256::Digest& a, const Sha256::Digest& b);
 

@@ -105,7 +105,7 @@ struct Tree {
 };
 
 /// Parses an object and delivers it part by part. After a part has been delivered, only its key
-/// remains in the object, so that a second occurrence of the key is detected.
+/// remains in the object, so that the parser detects a second occurrence of the key.
 class PartsBuilder : public JsonBuilder<Tree> {
  public:
   PartsBuilder(const JsonLimits& limits, const JsonParts& parts)

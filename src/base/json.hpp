@@ -9,8 +9,8 @@
 
 namespace muonrt {
 
-/// Writes a JSON value as text, member by member. Needs no memory except for the text. The caller
-/// passes a function that fills each object or list.
+/// Writes a JSON value as text, member by member. Allocates no memory except for the text. The
+/// caller passes a function that fills each object or list.
 class JsonWriter {
  public:
   template <class Fill>
@@ -26,7 +26,7 @@ class JsonWriter {
     close(']');
   }
   /// Writes the key of the next value.
-  /// @param name  printable ASCII text without quotes and backslashes.
+  /// @param name  Printable ASCII text without quotes and backslashes.
   void key(std::string_view name);
   template <class T>
   void field(std::string_view name, const T& v) {
@@ -38,7 +38,7 @@ class JsonWriter {
   void value(std::string_view text);
   void value(const char* text) { value(std::string_view(text)); }
   void value(bool v);
-  /// Writes a number with enough digits to parse to the same value, or null for infinity and NaN.
+  /// Writes a number with enough digits to restore the same value, or null for infinity and NaN.
   void value(double v);
   template <std::integral T>
   requires(!std::same_as<T, bool>) void value(T v) {

@@ -13,9 +13,9 @@ namespace muonrt {
 
 /// Builds a tree from untrusted JSON without recursion. Stops at the first value that exceeds a
 /// limit and at the first key that occurs twice in an object.
-/// @tparam Tree  provides the type Value and these functions: of, number(uint64_t), make_object and
-///     make_list make a value; is_list and contains; append and insert return a reference to the
-///     stored value; quoted formats a key for a message.
+/// @tparam Tree  Provides the type Value and these functions: of, number(uint64_t), make_object and
+/// make_list make a value; is_list and contains; append and insert return a reference to the stored
+/// value; quoted formats a key for a message.
 template <class Tree>
 class JsonBuilder : public nlohmann::json_sax<nlohmann::json> {
  public:
@@ -25,7 +25,7 @@ class JsonBuilder : public nlohmann::json_sax<nlohmann::json> {
 
   /// Parses one JSON value. The text must be UTF-8 without a byte order mark and without NUL
   /// characters.
-  /// @return  a description of the problem, or "" if there is none.
+  /// @return  A description of the problem, or "" if there is none.
   std::string parse(std::string_view text) {
     // nlohmann-json would skip a byte order mark and would treat NUL as the end of the text.
     if (text.starts_with("\xef\xbb\xbf"))
@@ -63,7 +63,7 @@ class JsonBuilder : public nlohmann::json_sax<nlohmann::json> {
     // Messages of nlohmann-json begin with the name of the library and an error number in brackets.
     if (const auto end = reason.find("] "); end != std::string::npos) reason.erase(0, end + 2);
     if (reason.size() > 300) reason = reason.substr(0, 300) + "...";
-    // The message quotes the last input, which may be binary.
+    // The reason quotes the last input, which may be binary.
     for (char& c : reason)
       if (c < 0x20 || c > 0x7e) c = '?';
     return fail("invalid JSON at byte " + std::to_string(position) + ": " + reason);
@@ -74,17 +74,17 @@ class JsonBuilder : public nlohmann::json_sax<nlohmann::json> {
     if (problem_.empty()) problem_ = std::move(problem);
     return false;
   }
-  /// The objects and lists that are currently open, outermost first.
+  /// Returns the objects and lists that are currently open, outermost first.
   const std::vector<Value*>& around() const { return open_; }
-  /// Counts one value or key. Reports an error if there are more than the limit allows.
+  /// Counts one value or key. Reports an error if the number exceeds the limit.
   virtual bool count() {
     return ++values_ <= limits_.values ||
            fail("more than " + std::to_string(limits_.values) + " values");
   }
   /// Called after the object or list at the end of `around()` was opened.
   virtual void began() {}
-  /// Called when a value is complete. `around()` then has the open objects and lists that contain
-  /// it.
+  /// Called when a value is complete. `around()` then returns the open objects and lists that
+  /// contain it.
   virtual void ended(Value&) {}
 
   const JsonLimits limits_;

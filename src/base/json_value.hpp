@@ -31,13 +31,13 @@ struct JsonValue {
 /// Limits for untrusted text. A text that exceeds them is rejected.
 struct JsonLimits {
   int depth = 16;            // levels of nested objects and lists
-  size_t values = 10000000;  // number of values in total, where a key counts as a value
+  size_t values = 10000000;  // total number of values; a key counts as a value
   /// The maximum number of values in one part that parse_json_parts() delivers.
   size_t part = std::numeric_limits<size_t>::max();
 };
 
 /// Parses untrusted JSON without recursion.
-/// @param what  the name of the text in error messages.
+/// @param what  Name of the text in error messages.
 /// Errors: CORRUPT if the text is not a single JSON value, is not UTF-8, contains a byte order mark
 /// or NUL, repeats a key within an object, or exceeds a limit.
 JsonValue parse_json(std::string_view text, const std::string& what, const JsonLimits& limits = {});
@@ -48,7 +48,7 @@ struct JsonParts {
   /// Receives one member. If the items of a list were delivered separately, the member is an empty
   /// list.
   std::function<void(const std::string& key, JsonValue value)> member;
-  /// By key, for members that are lists: the function that receives their items one by one.
+  /// For members that are lists, a function for each key that receives the items one by one.
   std::map<std::string, std::function<void(JsonValue item)>, std::less<>> items = {};
 };
 

@@ -20,11 +20,11 @@ struct Log {
 };
 
 std::atomic<int32_t> level_limit = 0;
-// Never freed, because other threads may log while the process exits.
+// The log is never freed, because other threads may log while the process exits.
 std::atomic<Log*> current = nullptr;
 thread_local bool is_inside = false;
 
-/// Returns the log of this process. A forked child gets a new one, because another thread of the
+/// Returns the log of this process. A forked child gets a new log, because another thread of the
 /// parent may have locked the mutex of the old one during the fork.
 Log& own_log() {
   Log* found = current.load();
@@ -59,7 +59,7 @@ void write_log(LogLevel level, const std::string& message) noexcept {
   is_inside = true;
   try {
     log->function(level, message.c_str());
-  } catch (...) {  // An exception of a log function must not affect the library.
+  } catch (...) {  // Exceptions of a log function must not affect the library.
   }
   is_inside = false;
 }

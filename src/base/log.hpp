@@ -14,8 +14,8 @@ enum class LogLevel : int32_t { kOff = 0, kError = 1, kWarning = 2, kInfo = 3, k
 using LogFunction = std::function<void(LogLevel level, const char* message)>;
 
 /// Sets the log function of this process and the highest level that it receives. Waits until
-/// running calls of the previous function have returned; that function is not called again. May be
-/// called from any thread.
+/// running calls of the previous function have returned. The previous function is not called again.
+/// Any thread may call this function.
 /// Errors: INVALID_STATE if it is called inside a log function.
 void set_log(LogFunction function, LogLevel level);
 
@@ -27,8 +27,9 @@ bool is_logged(LogLevel level) noexcept;
 void write_log(LogLevel level, const std::string& message) noexcept;
 
 /// Logs the message that `make_message` returns. Does not call `make_message` if messages of this
-/// level are not logged. If there is not enough memory for the message, it is lost. May be called
-/// from any thread, and while the caller holds locks, because log functions must not call muonrt.
+/// level are not logged. If there is not enough memory for the message, the message is lost. Any
+/// thread may call this function, even while it holds locks, because log functions must not call
+/// muonrt.
 template <class Function>
 void log(LogLevel level, const Function& make_message) noexcept {
   if (!is_logged(level)) return;

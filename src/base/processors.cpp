@@ -45,8 +45,8 @@ void tighten(Quota& least, const char* directory, double quota, double period) n
   least = {processors, ::stat(directory, &about) == 0 ? uint64_t{about.st_ino} : 0};
 }
 
-/// Like tighten(), for control groups of version 2. Their file `cpu.max` contains the quota, or
-/// "max" for no quota, and then the period.
+/// Like tighten(), but for control groups of version 2. Their file `cpu.max` contains the quota, or
+/// "max" for no quota, followed by the period.
 void tighten_v2(Quota& least, const char* directory) noexcept {
   char path[640], line[512];
   std::snprintf(path, sizeof path, "%s/cpu.max", directory);
@@ -56,8 +56,8 @@ void tighten_v2(Quota& least, const char* directory) noexcept {
   tighten(least, directory, quota, std::strtod(end, nullptr));
 }
 
-// Inside a container the mount point is the process's own control group. Outside, the group is a
-// directory below the mount point, and the quotas of its parents apply, too.
+// Inside a container, the mount point is the process's own control group. Outside, the group is a
+// directory below the mount point, and the quotas of its parents also apply.
 Quota quota_of_group() noexcept {
   char line[512], path[600];
   Quota least;
@@ -106,8 +106,8 @@ Processors own_processors() noexcept {
   out.quota = quota.processors;
   cpu_set_t set;
   CPU_ZERO(&set);
-  // If the system has more processors than `set` can hold, the call fails. Then the number of
-  // online processors is used.
+  // If the system has more processors than `set` can hold, the call fails, and the number of online
+  // processors is used.
   if (::sched_getaffinity(0, sizeof set, &set) == 0) {
     out.count = std::max(1, CPU_COUNT(&set));
     out.mask = hash_of({reinterpret_cast<const char*>(&set), sizeof set});

@@ -5,10 +5,10 @@
 
 namespace muonrt {
 
-/// Describes the processors on which the calling process may run. The ranks exchange it with
-/// allgather as raw bytes, so it must have no padding.
+/// Describes the processors on which the calling process may run. The ranks exchange this struct as
+/// raw bytes with allgather, so it must not have padding.
 struct Processors {
-  uint64_t machine = 0;  // identifies the machine: equal for all processes of one running kernel
+  uint64_t machine = 0;  // identifies the machine; equal for all processes of one running kernel
   uint64_t mask = 0;     // hash of the affinity mask
   uint64_t group = 0;    // identifies the control group that sets the quota
   int32_t count = 1;     // number of processors in the mask, at least 1
@@ -16,12 +16,12 @@ struct Processors {
 };
 
 /// Returns the processors in the affinity mask of the calling thread, and the quota of its control
-/// group. If the system does not report a value, its default above is used. Does not throw.
+/// group. If the system does not report a value, the result has the default above. Does not throw.
 Processors own_processors() noexcept;
 
 /// Returns the number of threads, from 1 to 256, that `rank` can run without sharing processors
-/// with other ranks. Ranks on one machine with equal masks divide the processors of the mask among
-/// themselves, and ranks in one control group divide its quota.
+/// with other ranks. Ranks on one machine with equal masks divide the processors of the mask, and
+/// ranks in one control group divide its quota.
 int threads_of(std::span<const Processors> by_rank, int rank) noexcept;
 
 }  // namespace muonrt

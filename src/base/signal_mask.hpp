@@ -33,7 +33,7 @@ class SignalMask {
 };
 
 /// Starts a thread of the library with signals blocked; see SignalMask.
-/// @param what  the purpose of the thread for the error message, such as "a stream".
+/// @param what  Purpose of the thread for the error message, such as "a stream".
 /// Errors: OUT_OF_MEMORY if the system cannot create a thread.
 template <class Body>
 std::thread start_thread(const char* what, Body body) {

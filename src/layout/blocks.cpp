@@ -35,8 +35,8 @@ void add_local_block(const LocalMatrix& m, int64_t r0, int64_t r1, int64_t c0, i
   }
 }
 
-/// Returns the blocks that contain elements [begin, end) of the row-major local matrix. They are
-/// the last part of a row, whole rows, and the first part of a row; each may be missing.
+/// Returns the blocks that contain elements [begin, end) of the row-major local matrix: the last
+/// part of a row, whole rows, and the first part of a row. Any of them may be missing.
 std::vector<Block> blocks_in(const LocalMatrix& m, int64_t begin, int64_t end) {
   std::vector<Block> out;
   if (begin >= end) return out;

@@ -19,24 +19,26 @@ struct Block {
 
 /// Returns the shape of the layout as (rows, cols). A vector of N elements is 1 x N, and a scalar
 /// is 1 x 1.
-/// Errors: INVALID_ARGUMENT if there are more than 2 dims; use Layout::as_matrix() or a stack for
-/// these.
+/// Errors: INVALID_ARGUMENT if there are more than 2 dims; in this case use Layout::as_matrix() or
+/// a stack.
 std::pair<int64_t, int64_t> matrix_shape(const Layout& layout);
 
-/// Returns the blocks that `rank` holds of the matrix, by ascending local offset, which is also
-/// their order in a message. The blocks are disjoint and as large as possible: a contiguous shard
-/// is one block, and a flat range at most three. The list is empty if the rank holds nothing.
+/// Returns the blocks that `rank` holds of the matrix, in ascending order of their local offsets. A
+/// message has the blocks in the same order. The blocks are disjoint and as large as possible: a
+/// contiguous shard is one block, and a flat range is at most three. The list is empty if the rank
+/// holds nothing.
 /// Errors: the same as matrix_shape().
 std::vector<Block> blocks_of(const Layout& layout, int rank);
 
 /// Returns the blocks that `rank` holds of matrix `e` of a stack with shape (E, rows, cols). Row
-/// and column indices refer to this matrix. Offsets count from the start of the local buffer of the
-/// stack. Errors: INVALID_ARGUMENT if the stack is not 3-D or `e` is not in [0, E).
+/// and column indices refer to this matrix. Offsets count from the start of the stack's local
+/// buffer.
+/// Errors: INVALID_ARGUMENT if the stack is not 3-D or `e` is not in [0, E).
 std::vector<Block> blocks_of_matrix(const Layout& stack, int rank, int64_t e);
 
 /// Returns the intersection of `blocks` with a part of the matrix that consists of the given rows
-/// and columns, by ascending local offset. The rows and columns of the returned blocks are
-/// positions in the lists `rows` and `cols`.
+/// and columns, in ascending order of local offsets. The rows and columns of the returned blocks
+/// are positions in the lists `rows` and `cols`.
 std::vector<Block> blocks_of_part(const std::vector<Block>& blocks, const Runs& rows,
                                   const Runs& cols);
 

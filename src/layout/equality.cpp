@@ -13,7 +13,7 @@ void feed(Hash& hash, const std::vector<int64_t>& values) {
   for (const int64_t v : values) hash.value(v);
 }
 
-/// Adds the mesh dims to the hash. A dim is identified by its index among the dims whose size is
+/// Adds the mesh dims to the hash. Each dim is identified by its index among the dims whose size is
 /// above 1.
 void feed_dims(Hash& hash, const Mesh& mesh, const std::vector<int>& dims) {
   for (const int k : dims) {
@@ -26,7 +26,7 @@ void feed_dims(Hash& hash, const Mesh& mesh, const std::vector<int>& dims) {
 }
 
 /// Returns true if `rank` holds the same elements in both layouts. If one of them has flat ranges,
-/// this compares the blocks. Blocks are as large as possible, so equal sets of elements have equal
+/// compares the blocks. Blocks are as large as possible, so equal sets of elements have equal
 /// blocks.
 bool same_elements(const Layout& a, const Layout& b, int rank) {
   if (a.local_numel(rank) != b.local_numel(rank)) return false;

@@ -99,7 +99,7 @@ std::vector<int> Layout::replica_group(int rank) const {
 
 namespace {
 
-/// Returns text for the dims and their size, such as "dp=2" or "dp*cp=4".
+/// Returns dims and their size as text, such as "dp=2" or "dp*cp=4".
 std::string over(const Mesh& mesh, const std::vector<int>& dims) {
   std::string out;
   for (const int k : dims) {

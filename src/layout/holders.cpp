@@ -12,10 +12,11 @@ namespace muonrt {
 
 namespace {
 
-/// The ranks that hold one matrix. In a stack, the mesh dims that cut dim 0 have fixed coordinates.
+/// The mesh positions of the ranks that hold one matrix. In a stack, the mesh dims that cut dim 0
+/// have fixed coordinates.
 struct Submesh {
-  int64_t base = 0;         // mesh position that has the fixed coordinates, and 0 in the other dims
-  std::vector<bool> fixed;  // for each mesh dim, whether its coordinate is fixed
+  int64_t base = 0;         // mesh position with the fixed coordinates, and 0 in the other dims
+  std::vector<bool> fixed;  // for each mesh dim, true if its coordinate is fixed
   std::vector<int> shards;  // the sharding mesh dims whose coordinate is not fixed, ascending
 };
 
@@ -112,7 +113,7 @@ struct Box {
 /// Divides the mesh into boxes by applying the cuts of a layout one after the other.
 class Boxes {
  public:
-  /// @param first_dim  cuts of tensor dims before this one are ignored.
+  /// @param first_dim  Cuts of tensor dims before this one are ignored.
   Boxes(const Layout& layout, int first_dim) : mesh_(layout.mesh()) {
     Box all{{}, layout.tensor_shape()};
     if (all.lengths.empty()) all.lengths = {1};  // A scalar may have an owner, too.
@@ -163,7 +164,8 @@ class Boxes {
 
  private:
   /// Divides every box by the parts of a cut. `length` returns the number of indices of a part.
-  /// This number never increases from one part to the next, so equal parts are found by bisection.
+  /// This number never increases from one part to the next, so the function finds equal parts by
+  /// bisection.
   template <class Length>
   void divide(const std::vector<int>& dims, int tensor_dim, int64_t parts, const Length& length) {
     for (Box& box : std::exchange(boxes_, {})) {
@@ -189,8 +191,8 @@ class Boxes {
     }
   }
 
-  /// Adds the part of `box` that consists of shards [begin, end) over `dims`. Their index lists for
-  /// `tensor_dim` have this length.
+  /// Adds the part of `box` that consists of shards [begin, end) over `dims`. For each of these
+  /// shards, the index list for `tensor_dim` has length `length`.
   void add(Box box, std::span<const int> dims, int tensor_dim, int64_t begin, int64_t end,
            int64_t length) {
     if (begin == end) return;

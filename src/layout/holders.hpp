@@ -7,14 +7,14 @@
 
 namespace muonrt {
 
-/// The ranks that hold one matrix. replicas[k] lists them in shard order; together these ranks hold
-/// every element of the matrix exactly once.
+/// The ranks that hold one matrix. replicas[k] lists the ranks of replica k in shard order.
+/// Together these ranks hold every element of the matrix exactly once.
 struct MatrixHolders {
   std::vector<std::vector<int>> replicas;
 };
 
-/// A run of shards that hold `numel` elements each. It begins at the end of the previous run, or at
-/// shard 0, and stops before shard `end`.
+/// A run of shards that hold `numel` elements each. It begins at the end of the previous run (the
+/// first run at shard 0), and stops before shard `end`.
 struct ShardRun {
   int64_t end, numel;
   friend bool operator==(const ShardRun&, const ShardRun&) = default;
@@ -27,24 +27,22 @@ void add_shards(ShardRuns& runs, int64_t count, int64_t numel);
 int64_t numel_of(const ShardRuns& runs, int64_t shard);
 
 /// Returns the number of elements of each of a tensor's shards, in order of Layout::shard_index().
-/// Adjacent runs have different sizes. For cuts the time grows with the number of runs (1 if all
-/// shards are equal), not with the number of shards. For row bounds and flat ranges it grows with
-/// the number of shards.
+/// Adjacent runs have different sizes. For cuts, the time grows with the number of runs (1 if all
+/// shards are equal) and not with the number of shards. For row bounds and flat ranges, it grows
+/// with the number of shards.
 ShardRuns shard_runs(const Layout& layout);
 /// For matrix `e` of a stack, returns the number of elements on each shard, in the order in which
 /// holders_of() lists the ranks of a replica.
 ShardRuns shard_runs(const Layout& stack, int64_t e);
 
-/// Returns the number of matrices of a layout. This is the size of dim 0 for a 3-D stack, and
-/// otherwise 1.
+/// Returns the number of matrices of a layout: the size of dim 0 for a 3-D stack, otherwise 1.
 int64_t matrix_count(const Layout& layout);
 
 /// Returns the ranks that hold one matrix of a layout. `matrix_index` is 0 for a layout with at
-/// most 2 dims, and selects a matrix of a 3-D stack. The holders include the ranks whose shard is
+/// most 2 dims, and selects a matrix of a 3-D stack. The holders include ranks whose shard is
 /// empty, because they may own the matrix. In a stack, the mesh dims that cut dim 0 select the
-/// holders of a matrix, and the other sharding dims divide it into shards.
-/// Replicas are in the order of the replica index. Replicas along a partial dim hold partial
-/// gradients.
+/// holders of a matrix, and the other sharding dims divide the matrix into shards. Replicas are in
+/// the order of the replica index. Replicas along a partial dim hold partial gradients.
 /// Errors: INVALID_ARGUMENT if the index is out of range or the layout has more than 3 dims.
 MatrixHolders holders_of(const Layout& layout, int64_t matrix_index);
 
@@ -52,8 +50,8 @@ MatrixHolders holders_of(const Layout& layout, int64_t matrix_index);
 /// identifier if and only if the same ranks hold them.
 int64_t holder_class(const Layout& layout, int64_t matrix_index);
 
-/// Returns the mesh dims along which the ranks hold different shards of one matrix of a stack,
-/// ascending.
+/// Returns the mesh dims along which ranks hold different shards of one matrix of a stack, in
+/// ascending order.
 std::vector<int> matrix_shard_dims(const Layout& stack);
 
 }  // namespace muonrt

@@ -56,24 +56,25 @@ class Layout {
   /// negative, there are more than 2^63 - 1 elements, a mesh dim or tensor dim is out of range, a
   /// mesh dim is named twice, a split factor or unit is < 1, or a strided cut makes more than 2^24
   /// groups.
-  /// @param partial_mesh_dims  the dims along which the ranks hold partial gradients of one tensor.
+  /// @param partial_mesh_dims  Dims along which the ranks hold partial gradients of one tensor.
   static Layout from_cuts(std::shared_ptr<const Mesh> mesh, std::vector<int64_t> shape,
                           std::vector<Cut> cuts, std::vector<int> partial_mesh_dims = {});
 
-  /// @param bounds  one value more than there are shards. The values ascend from 0 to the size that
-  ///     `tensor_dim` has after `cuts_before`. That size must be equal on every rank.
+  /// @param bounds  One value more than there are shards. The values ascend from 0 to the size that
+  ///     `tensor_dim` has after `cuts_before`. This size must be equal on every rank.
   static Layout with_row_bounds(std::shared_ptr<const Mesh> mesh, std::vector<int64_t> shape,
                                 std::vector<Cut> cuts_before, std::vector<int> mesh_dims,
                                 int tensor_dim, std::vector<int64_t> bounds,
                                 std::vector<int> partial_mesh_dims = {});
 
-  /// One shard holds what remains after `cuts_before`. On the other shards dim 0 is empty.
+  /// Makes a layout in which one shard holds the whole tensor that remains after `cuts_before`. On
+  /// the other shards dim 0 is empty.
   static Layout with_owner(std::shared_ptr<const Mesh> mesh, std::vector<int64_t> shape,
                            std::vector<int> mesh_dims, int64_t shard,
                            std::vector<Cut> cuts_before = {},
                            std::vector<int> partial_mesh_dims = {});
 
-  /// @param ranges  one range for each shard over `mesh_dims`. Together the ranges must cover every
+  /// @param ranges  One range for each shard over `mesh_dims`. Together the ranges must cover every
   ///     element of the local tensor after `cuts_before` exactly once. A range may be empty, and
   ///     the ranges need not ascend with the shard. If the local tensors differ in size, pass one
   ///     range for each shard of the shard group.
@@ -82,15 +83,15 @@ class Layout {
                           std::vector<std::pair<int64_t, int64_t>> ranges,
                           std::vector<int> partial_mesh_dims = {});
 
-  /// Makes the cuts and partial dims that DTensor placements describe. Errors: the same as
-  /// cuts_from_placements() and from_cuts().
+  /// Makes the layout that DTensor placements describe. Errors: the same as cuts_from_placements()
+  /// and from_cuts().
   static Layout from_placements(std::shared_ptr<const Mesh> mesh, std::vector<int64_t> shape,
                                 const std::vector<Placement>& placements, Reading reading,
                                 const std::vector<int>& flat_dims = {});
 
-  /// Returns a layout with the same cuts in which the given mesh dims are partial, which means that
-  /// the ranks along them hold partial gradients. Errors: INVALID_ARGUMENT if a dim does not exist
-  /// or takes part in a cut.
+  /// Returns a layout with the same cuts in which the given mesh dims are partial: the ranks along
+  /// them hold partial gradients. Errors: INVALID_ARGUMENT if a dim does not exist or takes part in
+  /// a cut.
   Layout with_partial(std::vector<int> partial_mesh_dims) const;
 
   /// Returns a view of the tensor in which adjacent dims are merged. The first `batch_dims` dims
@@ -99,55 +100,57 @@ class Layout {
   /// view are 3-D, or 2-D if batch_dims is 0.
   /// Errors: INVALID_ARGUMENT if no dim remains for the rows or for the columns.
   Layout viewed(int batch_dims, int row_dims) const;
-  /// Returns a view in which all dims except the first are merged, if there are more than two dims.
+  /// Returns a view in which all dims except the first are merged. With at most two dims, returns
+  /// the layout itself.
   Layout as_matrix() const;
 
   const Mesh& mesh() const { return *d_->mesh; }
   const std::shared_ptr<const Mesh>& shared_mesh() const { return d_->mesh; }
   const std::vector<int64_t>& shape() const { return d_->shape; }
   int dims() const { return static_cast<int>(d_->shape.size()); }
-  /// The shape of the tensor itself, to whose dims the cuts refer even in a view. first_dim()
-  /// returns the first tensor dim that a dim of the view contains.
+  /// tensor_shape() returns the shape of the tensor itself. Cuts refer to its dims even in a view.
+  /// first_dim() returns the first tensor dim that a dim of the view contains.
   const std::vector<int64_t>& tensor_shape() const { return d_->tensor_shape; }
   int first_dim(int dim) const { return d_->first[static_cast<size_t>(dim)]; }
   int64_t numel() const { return d_->numel; }
 
   Kind kind() const { return static_cast<Kind>(d_->last.index()); }
-  /// Returns true unless there are flat ranges. In product form, the elements of a rank are the
+  /// Returns true if there are no flat ranges. In product form, the elements of a rank are the
   /// product of one index list for each dim.
   bool product_form() const { return kind() != Kind::kFlat; }
   const std::vector<Cut>& cuts() const { return d_->cuts; }
-  /// Call each of these only if kind() returns its kind.
+  /// Each of the following functions may be called only if kind() returns its kind.
   const RowBounds& row_bounds() const { return std::get<RowBounds>(d_->last); }
   const Owner& owner() const { return std::get<Owner>(d_->last); }
   const FlatRanges& flat() const { return std::get<FlatRanges>(d_->last); }
-  /// shard_dims() are the mesh dims that take part in a cut, and replica_dims() are all others.
-  /// partial_dims() are the replica dims that are partial. All are ascending.
+  /// shard_dims() returns the mesh dims that take part in a cut, and replica_dims() all other mesh
+  /// dims. partial_dims() returns the replica dims that are partial. All lists are in ascending
+  /// order.
   const std::vector<int>& shard_dims() const { return d_->shard_dims; }
   const std::vector<int>& replica_dims() const { return d_->replica_dims; }
   const std::vector<int>& partial_dims() const { return d_->partial_dims; }
-  /// Returns the replica dims that are not partial, ascending.
+  /// Returns the replica dims that are not partial, in ascending order.
   std::vector<int> full_replica_dims() const;
 
   bool holds_mesh_rank(int rank) const { return d_->mesh->position_of(rank) >= 0; }
-  /// Returns the indices of `dim` that `rank` holds. A rank outside the mesh holds none. The rank
+  /// Returns the indices of `dim` that `rank` holds; none if the rank is outside the mesh. The rank
   /// holds the product of its lists for all dims. Errors: INVALID_ARGUMENT if there are flat ranges
   /// or `dim` is out of range.
   Runs runs(int rank, int dim) const;
   /// Like runs(), but ignores flat ranges.
   Runs runs_before_flat(int rank, int dim) const;
-  /// Returns the row-major shape of the local buffer. It is (0, 2048), for example, if dim 0 is
-  /// empty, (number of elements) for flat ranges, and all zeros outside the mesh.
+  /// Returns the row-major shape of the local buffer. It is, for example, (0, 2048) if dim 0 is
+  /// empty. It is (number of elements) for flat ranges, and all zeros outside the mesh.
   std::vector<int64_t> local_shape(int rank) const;
   int64_t local_numel(int rank) const;
-  /// Returns the range [first, second) of elements that the rank holds of its local tensor, as it
-  /// is before flat ranges are applied. If there are no flat ranges, this is the whole local
-  /// tensor. Outside the mesh it is (0, 0).
+  /// Returns the range [first, second) of elements that the rank holds of its local tensor after
+  /// the cuts. If there are no flat ranges, this is the whole local tensor. Outside the mesh it is
+  /// (0, 0).
   std::pair<int64_t, int64_t> flat_range(int rank) const;
 
-  /// The location of one index of a dim. It consists of the coordinates on the mesh dims that cut
-  /// this dim, with -1 for other mesh dims, and of the position in the index list of the ranks with
-  /// these coordinates.
+  /// The location of one index of a dim: the coordinates on the mesh dims that cut this dim, with
+  /// -1 for other mesh dims, and the position in the index list of the ranks with these
+  /// coordinates.
   struct Spot {
     std::vector<int64_t> coords;
     int64_t position;
@@ -157,7 +160,7 @@ class Layout {
   /// The shard index of a rank combines its coordinates on shard_dims() in row-major order. The
   /// replica index combines the coordinates on replica_dims() in the same way. A shard group is one
   /// replica: all its shards together hold the tensor once. The ranks of a replica group hold the
-  /// same elements. For a rank outside the mesh the indices are -1 and the groups are empty.
+  /// same elements. For a rank outside the mesh, the indices are -1 and the groups are empty.
   int64_t shard_count() const;
   int64_t replicas() const;
   int64_t shard_index(int rank) const;
@@ -165,16 +168,17 @@ class Layout {
   int rank_of(int64_t replica, int64_t shard) const;
   std::vector<int> shard_group(int rank) const;    // in shard order
   std::vector<int> replica_group(int rank) const;  // in replica order
-  /// partial_count() is the number of partial gradients of one tensor. partial_index() identifies
-  /// the partial gradient that `rank` holds; it combines the coordinates on partial_dims().
+  /// partial_count() returns the number of partial gradients of one tensor. partial_index() returns
+  /// the number of the partial gradient that `rank` holds; it combines the coordinates on
+  /// partial_dims().
   int64_t partial_count() const;
   int64_t partial_index(int rank) const;
-  /// Combines the coordinates of `rank` on full_replica_dims(). Ranks with equal values hold,
-  /// between them, all shards and all partial gradients of the tensor.
+  /// Combines the coordinates of `rank` on full_replica_dims(). All ranks with the same value
+  /// together hold all shards and all partial gradients of the tensor.
   int64_t full_replica_index(int rank) const;
   /// Returns the rank with full replica index `index` that holds the same elements and the same
-  /// partial gradient as `rank`. The rank must be in the mesh.
-  /// @param full  must be full_replica_dims().
+  /// partial gradient as `rank`. `rank` must be in the mesh.
+  /// @param full  It must be full_replica_dims().
   int equal_holder(int rank, int64_t index, const std::vector<int>& full) const;
   /// Return the first rank that holds the same elements and the same partial gradient as `rank` (-1
   /// outside the mesh), and the number of such ranks. Neither function allocates memory.
@@ -186,7 +190,7 @@ class Layout {
   std::string describe() const;
 
   /// Returns a hash of the shape, the mesh and the cuts. Names and mesh dims of size 1 do not
-  /// influence it. Two different definitions can describe equal layouts; their hashes then differ.
+  /// affect it. If two equal layouts have different definitions, their hashes differ.
   uint64_t hash() const;
 
   /// Returns true if both layouts were made from the same mesh object, shape and cuts.
@@ -201,7 +205,7 @@ class Layout {
     std::shared_ptr<const Mesh> mesh;
     std::vector<int64_t> shape;         // shape of the view
     std::vector<int64_t> tensor_shape;  // shape of the tensor itself
-    /// The first tensor dim of each dim of the view, and then the number of tensor dims.
+    /// The first tensor dim of each dim of the view; the last entry is the number of tensor dims.
     std::vector<int> first;
     int64_t numel = 0;
     std::vector<Cut> cuts;

@@ -1,4 +1,4 @@
-// Computes the index lists of a layout, which are the indices that each mesh position holds.
+// Computes the index lists of a layout: the indices that each mesh position holds.
 #include <algorithm>
 
 #include "base/error.hpp"
@@ -131,9 +131,9 @@ Layout::Spot Layout::locate(int dim, int64_t index) const {
   return out;
 }
 
-/// Locates index `spot.position` of a tensor dim. Stores in `spot` its mesh coordinates and its
+/// Locates index `spot.position` of a tensor dim. Stores in `spot` the mesh coordinates, and the
 /// position in the index list of the ranks with these coordinates.
-/// @return  the length of this list.
+/// @return  The length of this list.
 int64_t Layout::locate_in(int dim, Spot& spot) const {
   int64_t size = d_->tensor_shape[static_cast<size_t>(dim)];
   const auto put = [&](const std::vector<int>& mesh_dims, int64_t shard) {

@@ -13,7 +13,7 @@ namespace muonrt {
 
 /// An array of distinct global ranks whose dims have names. The position of a rank is its row-major
 /// index in the array, so the last dim varies fastest. The ranks may be in any order, and the array
-/// need not contain all ranks. Coordinates are therefore looked up and never computed from the
+/// need not contain all ranks. Coordinates must therefore be looked up, and never computed from the
 /// rank. Immutable.
 class Mesh {
  public:
@@ -22,8 +22,8 @@ class Mesh {
   /// Makes a mesh of one rank without dims.
   Mesh() : Mesh(std::vector<int64_t>{}) {}
 
-  /// @param names  one distinct name for each dim. If empty, the names are "d0", "d1", ...
-  /// @param ranks  the ranks in row-major order. If empty, they are 0, 1, 2, ...
+  /// @param names  One distinct name for each dim. If empty, the names are "d0", "d1", ...
+  /// @param ranks  The ranks in row-major order. If empty, they are 0, 1, 2, ...
   /// Errors: INVALID_ARGUMENT if a size is < 1, there are more than kMaxRanks ranks, the number of
   /// names or ranks is wrong, a name or rank occurs twice, a name is empty, or a rank is negative.
   explicit Mesh(std::vector<int64_t> shape, std::vector<std::string> names = {},
@@ -48,36 +48,36 @@ class Mesh {
   /// Returns the rank at these coordinates. Errors: INVALID_ARGUMENT if a coordinate is out of
   /// range.
   int rank_at(const std::vector<int64_t>& coords) const;
-  /// Returns the index of the dim with this name. Errors: INVALID_ARGUMENT for an unknown name; the
-  /// message lists the known names.
+  /// Returns the index of the dim with this name. Errors: INVALID_ARGUMENT if the name is unknown;
+  /// the message lists the known names.
   int dim_of(std::string_view name) const;
 
   int64_t coord(int64_t position, int dim) const {
     return position / strides_[static_cast<size_t>(dim)] % shape_[static_cast<size_t>(dim)];
   }
-  /// Returns by how much the position grows if the coordinate of `dim` grows by 1.
+  /// Returns the difference between the positions of two neighbors along `dim`.
   int64_t stride(int dim) const { return strides_[static_cast<size_t>(dim)]; }
   /// Returns the product of the sizes of `dims`.
   int64_t count_over(const std::vector<int>& dims) const;
   /// Combines the coordinates of a position on `dims` into one index, row-major in the given order.
   int64_t index_over(const std::vector<int>& dims, int64_t position) const;
-  /// Returns by how much the position of shard `shard` over `dims` exceeds the position of shard 0.
+  /// Returns the position of shard `shard` over `dims` minus the position of shard 0.
   int64_t offset_over(const std::vector<int>& dims, int64_t shard) const;
 
   /// Returns text such as "dp=3, tp=2", or "one rank" if there are no dims.
   std::string describe() const;
-  /// Returns a hash of the ranks and of the sizes above 1. Names do not influence it.
+  /// Returns a hash of the ranks and of the sizes above 1. Names do not affect it.
   uint64_t hash() const { return ranks_and_hash().hash; }
-  /// Returns true if shape and ranks are equal.
+  /// Returns true if the shapes and the ranks are equal.
   friend bool operator==(const Mesh& a, const Mesh& b) {
     return a.shape_ == b.shape_ &&
            ((a.by_rank_.empty() && b.by_rank_.empty()) || a.ranks() == b.ranks());
   }
 
  private:
-  /// These values are computed when they are first needed. Many meshes never need them: the
-  /// placements of a tensor follow from names and sizes, and a large mesh may be constructed for
-  /// each tensor.
+  /// These values are computed when they are first needed. Many meshes never need them, because the
+  /// placements of a tensor follow from names and sizes, and the caller may construct a large mesh
+  /// for each tensor.
   struct RanksAndHash {
     std::once_flag once;
     std::vector<int32_t> ranks;
@@ -88,7 +88,7 @@ class Mesh {
   std::vector<int64_t> shape_, strides_;
   std::vector<std::string> names_;
   int64_t size_ = 1;
-  /// Pairs (rank, position), ascending; empty if each rank equals its position.
+  /// Pairs (rank, position) in ascending order. The list is empty if each rank equals its position.
   std::vector<std::pair<int32_t, int32_t>> by_rank_;
   std::shared_ptr<RanksAndHash> computed_;  // shared by all copies
 };

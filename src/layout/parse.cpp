@@ -15,7 +15,7 @@ std::string_view trim(std::string_view text) {
   return text;
 }
 
-/// Splits a text at the separators that are not inside parentheses, and trims the items. An empty
+/// Splits a text at the separators that are outside of parentheses, and trims the items. An empty
 /// text has no items.
 std::vector<std::string_view> split(std::string_view text, char separator) {
   std::vector<std::string_view> out;
@@ -100,7 +100,7 @@ Placement parse_placement(std::string_view item, std::string_view context) {
   return out;
 }
 
-/// Splits "dims:rest" and leaves "rest" in `text`. If "dims:" is missing, returns the mesh dims
+/// Splits "dims:rest" and stores "rest" in `text`. If "dims:" is missing, returns the mesh dims
 /// that neither a cut nor `partial` uses.
 std::vector<int> leading_dims(std::string_view& text, const Mesh& mesh,
                               const std::vector<Cut>& cuts, const std::vector<int>& partial) {

@@ -16,7 +16,7 @@ int64_t factor_of(const Placement& p) {
   return p.kind == PlacementKind::kStridedShard ? p.split_factor : 1;
 }
 
-/// Checks every field. Returns the placements with all tensor dims counted from 0.
+/// Checks every field. Returns the placements with all tensor dims converted to indices from 0.
 std::vector<Placement> normalized(const Mesh& mesh, int tensor_dims,
                                   const std::vector<Placement>& placements) {
   MUONRT_REQUIRE(std::ssize(placements) == mesh.dims(), Status::kInvalidArgument,
@@ -81,8 +81,8 @@ std::vector<Cut> flattened_cuts(const Mesh& mesh, const std::vector<Placement>& 
   return out;
 }
 
-/// Inserts mesh dim k where the product of the sizes of the mesh dims before it equals `factor`.
-/// Returns false if there is no such position.
+/// Inserts mesh dim k at the position where the product of the sizes of the mesh dims before it
+/// equals `factor`. Returns false if there is no such position.
 bool insert_by_factor(const Mesh& mesh, int k, int64_t factor, std::vector<int>& order) {
   int64_t product = 1;
   for (size_t i = 0;; ++i) {

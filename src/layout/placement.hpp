@@ -9,13 +9,13 @@
 
 namespace muonrt {
 
-/// How a tensor is placed along one mesh dim. The values equal those of `enum
+/// The kinds of placement along one mesh dim. The values equal those of `enum
 /// muonrt_placement_kind`.
 enum class PlacementKind : int32_t {
   kReplicate = 0,
   kShard = 1,
   kStridedShard = 2,
-  kPartial = 3,  // each rank holds a partial gradient; the owner adds them up
+  kPartial = 3,  // each rank holds a partial gradient; the owner adds these
 };
 
 /// The placement of a tensor along one mesh dim. A negative tensor dim counts from the end.
@@ -27,15 +27,15 @@ struct Placement {
   friend bool operator==(const Placement&, const Placement&) = default;
 };
 
-/// The order in which placements are applied. For some uneven sizes the results differ; see
-/// README.md.
+/// The order in which placements are applied. For some uneven sizes, the two orders give different
+/// results; see README.md.
 enum class Reading : int32_t {
   kLiteral = 0,  // from left to right, as `distribute_tensor` does
-  kOrdered = 1,  // in the order in which the program cut, as in FSDP2's buffers
+  kOrdered = 1,  // in the order in which the program applied them, as in FSDP2
 };
 
 /// Cuts a tensor dim over one mesh dim, or over several mesh dims as one flattened dim (row-major
-/// in the given order). A cut keeps blocks of `unit` indices together.
+/// in the given order). A cut never divides a block of `unit` indices.
 struct Cut {
   std::vector<int> mesh_dims;
   int tensor_dim = 0;
@@ -44,24 +44,24 @@ struct Cut {
   friend bool operator==(const Cut&, const Cut&) = default;
 };
 
-/// Lists for each tensor dim the mesh dims that cut it, outermost first. All split factors are 1.
-/// JAX uses the same form: one tuple of mesh axes for each tensor dim, major axis first.
+/// For each tensor dim, the mesh dims that cut it, outermost first. All split factors are 1. JAX
+/// uses the same form: one tuple of mesh axes for each tensor dim, major axis first.
 using ShardOrder = std::vector<std::vector<int>>;
 
 /// Returns the cuts, outermost first, of a tensor with `tensor_dims` dims. Partial dims do not cut;
 /// see partial_dims().
-/// @param flat_dims  for the ordered reading: the FSDP mesh dims. They cut last, as one flattened
-///     dim in the given order, and their split factors are ignored. The split factors of the other
-///     dims are used. If empty, the order is decoded from the split factors.
+/// @param flat_dims  FSDP mesh dims, for the ordered reading. They cut last, as one flattened dim
+///     in the given order, and their split factors are ignored. The split factors of the other dims
+///     are used. If empty, the order is decoded from the split factors.
 /// Errors: INVALID_ARGUMENT if the number of placements is wrong, a tensor dim is out of range, a
-/// split factor is < 1, or the split factors encode no order. It is also returned if flat dims are
-/// given with the literal reading, or if a flat dim is unknown, named twice, not sharded, or on a
-/// different tensor dim than the other flat dims.
+/// split factor is < 1, or the split factors encode no order. Also if flat dims are given with the
+/// literal reading, or if a flat dim is unknown, named twice or not sharded. All flat dims must be
+/// on the same tensor dim.
 std::vector<Cut> cuts_from_placements(const Mesh& mesh, int tensor_dims,
                                       const std::vector<Placement>& placements, Reading reading,
                                       const std::vector<int>& flat_dims = {});
 
-/// Returns the mesh dims whose placement is kPartial, ascending.
+/// Returns the mesh dims whose placement is kPartial, in ascending order.
 std::vector<int> partial_dims(const std::vector<Placement>& placements);
 
 /// Returns the order that the split factors encode, or nullopt if they encode none.
@@ -73,8 +73,8 @@ std::optional<ShardOrder> decode_order(const Mesh& mesh, int tensor_dims,
 /// Errors: INVALID_ARGUMENT if a mesh dim is out of range or occurs twice.
 std::vector<Cut> cuts_from_order(const Mesh& mesh, const ShardOrder& order);
 
-/// Returns `dim` counted from 0. Errors: INVALID_ARGUMENT if `dim` is not in
-/// [-tensor_dims, tensor_dims).
+/// Converts `dim` to an index from 0: negative values count from the end. Errors: INVALID_ARGUMENT
+/// if `dim` is not in [-tensor_dims, tensor_dims).
 int normalized_dim(int dim, int tensor_dims);
 
 /// Returns "S(0)", "SS(0,2)", "R" or "P". Several placements are joined with commas.

@@ -18,8 +18,8 @@ void add_run(Runs& out, int64_t begin, int64_t end) {
   }
 }
 
-/// Collects the indices at intervals of positions in a list. From call to call the intervals must
-/// ascend.
+/// Collects the indices at intervals of positions in a list. The intervals must ascend from one
+/// call to the next.
 class Picker {
  public:
   explicit Picker(const Runs& list) : list_(list) {}
@@ -45,8 +45,8 @@ class Picker {
   int64_t passed_ = 0;  // number of positions before list_[run_]
 };
 
-/// Describes a cut in blocks instead of indices. No value exceeds the number of blocks, so nothing
-/// overflows.
+/// Describes a cut in units of blocks instead of indices. No value exceeds the number of blocks, so
+/// nothing overflows.
 struct Blocks {
   int64_t count;       // number of blocks in the list
   int64_t group_size;  // blocks in a full group; the first group is always full
@@ -123,7 +123,7 @@ int64_t cut_length(int64_t size, int64_t parts, int64_t index, int64_t split_fac
   if (part.begin == part.end || part.end < blocks.size_of(last)) {
     return (before + size_of(part)) * unit;
   }
-  // Size of the last block of the list.
+  // The size of the last block of the list.
   const int64_t short_block = size - (blocks.count - 1) * unit;
   return (before + size_of(part) - 1) * unit + short_block;
 }

@@ -8,17 +8,17 @@
 
 namespace muonrt {
 
-/// Combines the submeshes of all ranks into one mesh. It has the dims of `submesh` and then a dim
-/// "submeshes", over which a tensor of the submesh is replicated. Returns `submesh` if all ranks
-/// have the same submesh.
-/// @param submesh  the submesh of any rank.
-/// @param all      for each rank, the ranks of its submesh.
+/// Combines the submeshes of all ranks into one mesh. The mesh has the dims of `submesh` and a last
+/// dim "submeshes", over which a tensor of the submesh is replicated. Returns `submesh` if all
+/// ranks have the same submesh.
+/// @param submesh  Submesh of any rank.
+/// @param all      For each rank, the ranks of its submesh.
 /// Errors: INVALID_ARGUMENT, with the rank, if a submesh differs in size from `submesh`, overlaps
-/// another submesh without being equal to it, or does not contain its own rank. The last rule does
-/// not apply if all submeshes are equal.
+/// another submesh without being equal to it, or does not contain its own rank. If all submeshes
+/// are equal, a rank may be outside of them.
 Mesh lift(const Mesh& submesh, const std::vector<std::vector<int32_t>>& all);
 
-/// The use of a mesh dim, which its name implies.
+/// The use of a mesh dim, as its name implies.
 enum class MeshUse {
   kReplicate,  // dp, ddp, dp_replicate, hsdp_replicate, replicate, cp, sp; any dim of size 1
   kShard,      // fsdp, dp_shard, zero, hsdp_shard, shard, dp_shard_cp, efsdp
@@ -26,7 +26,7 @@ enum class MeshUse {
   kExpert,     // ep
 };
 
-/// Returns the use of a mesh dim. "." and "_" in its name are equivalent.
+/// Returns the use of a mesh dim. In the name, "." and "_" are equivalent.
 /// Errors: INVALID_ARGUMENT if the name is pp (pass the mesh of one pipeline stage instead) or is
 /// unknown. The message lists the known names and suggests the most similar one.
 MeshUse mesh_use(const Mesh& mesh, int dim);
@@ -41,8 +41,8 @@ std::vector<Placement> placements_from_names(const Mesh& mesh, int tp_dim, bool 
 
 /// Returns the placements that trainers use for a tensor with this name; see
 /// muonrt_placements_for_tensor(). Errors: the same as mesh_use().
-/// @param name    the name of the tensor. If it is empty, tp cuts the columns.
-/// @param expert  true if the tensor is a stack of experts along dim 0.
+/// @param name    Name of the tensor. If it is empty, tp cuts the columns.
+/// @param expert  True if the tensor is a stack of experts along dim 0.
 std::vector<Placement> placements_for_tensor(const Mesh& mesh, std::string_view name,
                                              const std::vector<int64_t>& shape, bool expert,
                                              bool transposed);

@@ -83,7 +83,7 @@ class DirectStep {
   }
 
   void pass(int64_t bytes) {
-    // The op that only states how many bytes it touches.
+    // hash_memory() is an op whose only cost is the bytes that it reads.
     if (bytes > 0) device_.ops().hash_memory(*compute_, nullptr, bytes, nullptr);
   }
 
@@ -117,7 +117,7 @@ class DirectStep {
   ModelledDevice device_;
   std::vector<DirectChunk> chunks_;
   std::unique_ptr<Stream> compute_, comm_;
-  std::vector<std::unique_ptr<Event>> events_;  // by chunk: gathered, returned
+  std::vector<std::unique_ptr<Event>> events_;  // two for each chunk: gathered, returned
   int64_t scratch_ = 0;
 };
 

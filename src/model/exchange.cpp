@@ -10,7 +10,7 @@ namespace muonrt {
 
 namespace {
 
-/// The messages of a rank over one link in one direction, which share it fairly.
+/// The messages of a rank over one link in one direction. They share the link's rate equally.
 class LinkLoad {
  public:
   void add(int64_t bytes) { sizes_.push_back(static_cast<double>(bytes)); }
@@ -19,8 +19,9 @@ class LinkLoad {
     double sum = 0;
     for (const double size : sizes_) sums_.push_back(sum += size);
   }
-  /// Returns the bytes that the link has moved when a message of this size is complete: no other
-  /// message has moved more than this one.
+  /// Returns the number of bytes that the link has moved when a message of this size is complete.
+  /// Until then each other message has moved the same number of bytes, or all of its bytes if it is
+  /// smaller.
   double bytes_until(double size) const {
     const auto larger = std::upper_bound(sizes_.begin(), sizes_.end(), size);
     const auto smaller = static_cast<size_t>(larger - sizes_.begin());
@@ -41,8 +42,8 @@ int64_t bytes_to(const std::vector<PeerBytes>& messages, int32_t rank) {
 
 /// A rank in an exchange: when its messages can begin, and how they share its links.
 struct RankLoad {
-  double ready = 0, copied = 0;  // its message to itself has been copied
-  LinkLoad out[2], in[2];        // inside the node, between nodes
+  double ready = 0, copied = 0;  // `copied`: the message to itself is complete
+  LinkLoad out[2], in[2];        // links inside the node, and between nodes
 };
 
 double rate_of(const MachineProfile& profile, size_t link) {
@@ -66,7 +67,7 @@ RankLoad load_of(const MachineProfile& profile, const ExchangeMember& m) {
   out.ready = m.begin + messages * profile.message_seconds +
               (messages > 0 ? profile.exchange_seconds : profile.pass_seconds);
   out.copied = out.ready + own_copy_seconds(profile, m.rank, *m.exchange);
-  if (!profile.gpu) out.ready = out.copied;  // a transport of the host copies it first
+  if (!profile.gpu) out.ready = out.copied;  // host transports copy this message first
   return out;
 }
 

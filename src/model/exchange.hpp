@@ -12,32 +12,36 @@ namespace muonrt {
 /// A simulated rank in an exchange.
 struct ExchangeMember {
   int32_t rank;
-  double begin;  // its stream has reached the exchange
+  double begin;  // time when its stream reaches the exchange
   const RecordedExchange* exchange;
 };
 
-/// Returns when each member has ended an exchange. @param ended  by member; the begin at first.
+/// Computes the time at which each member has finished an exchange.
+/// @param ended  One entry for each member. On entry, it is the member's `begin`.
 using ExchangeModel =
     std::function<void(std::span<const ExchangeMember> members, std::span<double> ended)>;
 
-/// Exchanges by rank. The messages of a member begin after the latency of an exchange (that of a
-/// pass, if it has none to another rank) and the time to set them up. The messages of a link share
-/// its rate, so each ends when the slower one of its two links has moved as much as it has, or
-/// less, of all others. On the host, the copy of a rank's message to itself precedes the others. If
-/// not all peers of a member are simulated, it ends with the slowest member.
+/// Models an exchange by the links of the ranks. A member's messages begin after the latency of an
+/// exchange and the time to set up each message. If a member has no messages to other ranks, the
+/// latency is that of a pass. The messages of a link share its rate equally. A message ends when
+/// the slower of its two links has moved it, and up to as many bytes of each other message. On the
+/// host, a rank copies its message to itself before all others. If a peer of a member is not
+/// simulated, the member ends at the time of the slowest member.
 ExchangeModel exchange_by_rank(const MachineProfile& profile);
 
 /// Returns 0 if both ranks are in one node, 1 otherwise.
 size_t link_of(const MachineProfile& profile, int32_t a, int32_t b);
 
-/// Seconds of the copy of a rank's message to itself. The messages have just been packed, so the
-/// caches hold them if there is room for those of all ranks of the node.
+/// Returns the seconds for copying a rank's message to itself. The messages have just been packed,
+/// so caches hold them if the messages of all ranks of the node fit.
 double own_copy_seconds(const MachineProfile& profile, int32_t rank, const RecordedExchange& x);
 
-/// Seconds of a reduction over all ranks: a tree, up and down.
+/// Returns the seconds of a reduction over all ranks, modelled as a tree that is passed up and
+/// down.
 double reduce_seconds(const MachineProfile& profile, int64_t bytes, int world);
 
-/// Errors: INTERNAL unless `messages`, those of `peer`, has one of these bytes with `rank`.
+/// Checks that `messages`, the messages of `peer`, include one of `bytes` bytes to or from `rank`.
+/// Errors: INTERNAL.
 void require_message(const std::vector<PeerBytes>& messages, int32_t rank, int32_t peer,
                      int64_t bytes);
 

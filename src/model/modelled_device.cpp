@@ -13,7 +13,7 @@ struct ModelledStream final : Stream {
 };
 
 struct ModelledEvent final : Event {
-  int64_t last = -1;  // number of its last recording
+  int64_t last = -1;  // number of the last kRecord of this event; -1 if none
 };
 
 [[noreturn]] void throw_unknown(const char* what) {

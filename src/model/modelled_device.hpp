@@ -13,27 +13,29 @@
 namespace muonrt {
 
 /// A device that records what is enqueued. Memory from `allocate` has an address, but must not be
-/// read or written; memory from `allocate_shared` is real. A wait of the host delays what it
-/// enqueues afterwards.
+/// read or written; memory from `allocate_shared` is real. If the host waits for an event, the
+/// operations that it enqueues afterwards are delayed.
 class ModelledDevice final : public Device {
  public:
-  /// @param profile, rules  must outlive the device.
-  /// @param world  number of ranks; with one, products leave no processors to exchanges.
+  /// @param profile, rules  They must outlive the device.
+  /// @param world  Number of ranks. With a single rank, products use all processors, because there
+  ///     are no exchanges.
   ModelledDevice(const MachineProfile& profile, const MatrixRules& rules, int32_t rank, int world);
   ~ModelledDevice() override;
 
-  /// Discards what was recorded so far: a step begins.
+  /// Discards the recorded operations. Call it at the start of a step.
   void begin_step();
   RankRecording& recording() { return recording_; }
-  /// Sets the bytes that the ranks of a node use in a step, and those of owned matrices and
-  /// messages. The caches of the machine may hold them.
+  /// Sets the bytes that the ranks of a node use in a step, and how many of these belong to owned
+  /// matrices and messages. Caches of the machine may hold them.
   void set_footprint(double step, double owned) {
     step_footprint_ = step;
     owned_footprint_ = owned;
   }
   double footprint(bool owned) const { return owned ? owned_footprint_ : step_footprint_; }
 
-  /// Appends an op to the stream. The host enqueues it after the time of one launch.
+  /// Appends an op to the stream. Unless it records or waits for an event, enqueuing it takes the
+  /// host one launch time.
   RecordedOp& append(Stream& stream, OpKind kind);
 
   std::string describe() const override { return "model of " + profile_.title; }
@@ -47,7 +49,7 @@ class ModelledDevice final : public Device {
   std::unique_ptr<Event> create_event() override;
   void record(Event& event, Stream& stream) override;
   void wait(Stream& stream, const Event& event) override;
-  /// Errors: NOT_SUPPORTED.
+  /// Throws NOT_SUPPORTED, because the time of the caller's functions is unknown.
   void call(Stream&, int (*)(void*, void*), void*, int64_t*) override;
   void timestamp(Stream& stream, int64_t* where) override;
   void synchronize(const Event& event, Deadline) override;
@@ -60,7 +62,7 @@ class ModelledDevice final : public Device {
   std::unique_ptr<Ops> ops_;
   RankRecording recording_;
   double step_footprint_ = 0, owned_footprint_ = 0;
-  double host_seconds_ = 0;  // since the host has waited for event `host_after_`
+  double host_seconds_ = 0;  // seconds since the host waited for event `host_after_`
   int64_t host_after_ = -1;
   int64_t next_address_ = int64_t{1} << 44;
   int64_t allocations_ = 0, allocated_bytes_ = 0;
@@ -71,7 +73,7 @@ class ModelledDevice final : public Device {
 /// the ranks are not modelled.
 class ModelledComm final : public Comm {
  public:
-  /// @param device  must outlive the communicator.
+  /// @param device  It must outlive the communicator.
   ModelledComm(ModelledDevice& device, int world) : device_(device), world_(world) {}
 
   int rank() const override { return device_.recording().rank; }
@@ -83,7 +85,7 @@ class ModelledComm final : public Comm {
                 std::span<const ReceiveFrom> receives) override;
   void reduce_max(Stream& stream, const float*, float*, int64_t n) override;
   void reduce_sum(Stream& stream, const int64_t*, int64_t*, int64_t n) override;
-  /// Errors: NOT_SUPPORTED.
+  /// Throws NOT_SUPPORTED, because the time of an allgather is not modelled.
   void allgather(const void*, void*, int64_t) override;
   std::unique_ptr<Comm> duplicate() override;
   void set_timeout_ms(int64_t) override {}

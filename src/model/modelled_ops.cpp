@@ -9,7 +9,8 @@ namespace {
 int64_t elements(const MatrixBatch& x) { return x.count * x.rows * x.cols; }
 int64_t bytes(const MatrixBatch& x) { return elements(x) * size_of(x.dtype); }
 
-/// Sums the bytes of blocks. @param each  returns the bytes of one element of a block.
+/// Sums the bytes of blocks.
+/// @param each  Returns the bytes of one element of a block.
 template <class Block, class Each>
 int64_t sum(std::span<const Block> blocks, const Each& each) {
   int64_t out = 0;
@@ -17,19 +18,20 @@ int64_t sum(std::span<const Block> blocks, const Each& each) {
   return out;
 }
 
-/// Bytes of an element's gradient and momentum.
+/// Return the bytes of one element of the gradient, and of the momentum.
 int64_t grad(const ParamView& p) { return size_of(p.grad_dtype); }
 int64_t momentum(const ParamView& p) { return size_of(p.momentum_dtype); }
 
-/// Bytes of an element's weight that a commit reads and writes: a master is read and written, and
-/// its rounded copy only written.
+/// Returns the bytes that a commit reads and writes for one weight. A master weight is read and
+/// written; its rounded copy is only written.
 int64_t weight(const ParamView& p) {
   const int64_t param = size_of(p.param_dtype);
   if (p.form == WeightForm::kMaster) return param + 8;
   return 2 * param + (p.form == WeightForm::kRemainder ? 4 : 0);
 }
 
-/// AdamW: the gradient is read, both moments and the weight are read and written.
+/// Returns the bytes of AdamW for one element. It reads the gradient, and reads and writes both
+/// moments and the weight.
 int64_t adamw(const ParamView& p) { return grad(p) + 16 + weight(p); }
 
 int64_t gradients(std::span<const int32_t> list, const ParamView* params) {
@@ -38,7 +40,8 @@ int64_t gradients(std::span<const int32_t> list, const ParamView* params) {
   return out;
 }
 
-/// The kind of a commit of Muon; all parameters of a list round in the same way, or nearly all.
+/// Returns the kind of a commit of Muon. All or nearly all parameters of a list are rounded in the
+/// same way, so the first block decides.
 PassKind commit_of(std::span<const ShardBlock> blocks, const ParamView* params) {
   const bool stochastic =
       !blocks.empty() && params[blocks.front().param].form == WeightForm::kStochastic;
@@ -142,12 +145,12 @@ void ModelledOps::scale_rows(Stream& stream, const MatrixBatch& gram, const Matr
   pass(stream, 3 * bytes(gram) + 2 * bytes(x));
 }
 
-// Symmetric products that follow each other are one launch if the device mixes shapes; every other
-// batch is a launch.
+// If the device can mix shapes, consecutive symmetric products are one launch. Every other batch is
+// a separate launch.
 void ModelledOps::multiply(Stream& stream, std::span<const Product> products) {
   const bool leaves = world_ > 1 && !profile_.shares_cores();
   const double left = leaves ? 1 - profile_.exchange_processors / profile_.processors : 1;
-  RecordedOp* symmetric = nullptr;  // the last op, if it can take further products
+  RecordedOp* symmetric = nullptr;  // the last op, if further products can be added to it
   for (const Product& p : products) {
     if (p.alpha == 0) {
       pass(stream, 2 * bytes(p.c));

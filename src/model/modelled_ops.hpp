@@ -6,8 +6,8 @@
 
 namespace muonrt {
 
-/// Computes the time of each op from its products, or from the bytes that it must read and write.
-/// Reads block lists and the tables of parameters, but no tensor.
+/// Computes the time of each op from its products, or from the bytes that it reads and writes.
+/// Reads block lists and parameter tables, but no tensors.
 class ModelledOps final : public Ops {
  public:
   ModelledOps(ModelledDevice& device, const MachineProfile& profile, const MatrixRules& rules,
@@ -80,9 +80,10 @@ class ModelledOps final : public Ops {
   }
 
  private:
-  /// Appends a pass over memory. @param owned  of owned matrices, not of shards.
+  /// Appends a pass over memory.
+  /// @param owned  True if the pass is over owned matrices, and not over shards.
   void pass(Stream& stream, int64_t bytes, PassKind kind = PassKind::kCopy, bool owned = false);
-  /// Appends a pass between messages and matrices, some of which are stored transposed.
+  /// Appends a pass between messages and matrices. Some of the matrices are stored transposed.
   void move(Stream& stream, std::span<const MatrixBlock> blocks, std::span<const OwnedMatrix> owned,
             const MatrixBatch* matrices, DType message);
 

@@ -40,7 +40,7 @@ ModelledRank::ModelledRank(const Planning& planning, const std::vector<NewtonSch
   number_exchanges();
 }
 
-/// All ranks of a node share its caches.
+/// Sets the footprint for all ranks of the node together, because they share its caches.
 void ModelledRank::set_footprint(const Planning& planning, const MachineProfile& profile,
                                  int32_t rank) {
   const PlanReport& report = planning.reports().full;
@@ -51,7 +51,7 @@ void ModelledRank::set_footprint(const Planning& planning, const MachineProfile&
                                                     report.traffic.ranks[r].memory.message_bytes));
 }
 
-/// Returns the number of steps before one in which no chunk rests.
+/// Returns a number of committed steps after which every chunk is active in the next step.
 int64_t ModelledRank::committed() const {
   int64_t period = 1;
   for (const RankChunk& chunk : pipeline_->rank_chunks())
@@ -59,7 +59,8 @@ int64_t ModelledRank::committed() const {
   return period - 1;
 }
 
-/// Sets the keys of the exchanges, which the driver has enqueued in the order of its actions.
+/// Sets the keys of the exchanges. The driver has enqueued the exchanges in the order of its
+/// actions.
 void ModelledRank::number_exchanges() {
   std::map<int32_t, const RankChunk*> chunks;
   for (const RankChunk& chunk : pipeline_->rank_chunks()) chunks[chunk.index] = &chunk;

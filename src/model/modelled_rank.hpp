@@ -12,11 +12,11 @@
 
 namespace muonrt {
 
-/// One rank of an optimizer on the modelled backend, and what its driver enqueues in a full step in
-/// which every parameter is active.
+/// One rank of an optimizer on the modelled backend. It records what the driver enqueues in a full
+/// step in which every parameter is active.
 class ModelledRank {
  public:
-  /// @param planning, methods, profile  must outlive the object.
+  /// @param planning, methods, profile  They must outlive the object.
   ModelledRank(const Planning& planning, const std::vector<NewtonSchulz>& methods,
                const MachineProfile& profile, int32_t rank);
 

@@ -5,13 +5,14 @@
 
 namespace muonrt {
 
-/// What the driver has enqueued on the streams of one rank. Nothing has run.
+/// The kinds of operations that the driver enqueues on the streams of a rank. They are recorded and
+/// not run.
 enum class OpKind : int32_t {
-  kProducts,   // `seconds` of matrix products
-  kLocal,      // `seconds` of a pass over memory
+  kProducts,   // matrix products that take `seconds`
+  kLocal,      // a pass over memory that takes `seconds`
   kRecord,     // completes event `index`
   kWait,       // waits for event `index`
-  kTimestamp,  // writes the clock of the stream to `where`
+  kTimestamp,  // writes the stream's time to `where`
   kExchange,   // exchange `index` of the rank
   kReduce      // a reduction of `bytes` over all ranks
 };
@@ -19,14 +20,14 @@ enum class OpKind : int32_t {
 struct RecordedOp {
   OpKind kind = OpKind::kLocal;
   double seconds = 0;
-  /// When the host enqueues it: seconds after it has waited for event `after`; -1: after the begin
-  /// of the step.
+  /// Time at which the host enqueues the operation, in seconds since it waited for event `after`.
+  /// If `after` is -1, the time counts from the start of the step.
   double enqueued = 0;
   int64_t after = -1;
   int64_t index = -1;
   int64_t* where = nullptr;
-  int64_t bytes = 0;  // kLocal: read and written
-  double flops = 0;   // kProducts; symmetric products count half
+  int64_t bytes = 0;  // for kLocal: bytes read and written
+  double flops = 0;   // for kProducts; symmetric products count half
 };
 
 struct PeerBytes {
@@ -36,15 +37,15 @@ struct PeerBytes {
 
 struct RecordedExchange {
   std::vector<PeerBytes> sends, receives;
-  /// Equal on all ranks of an exchange, and ascending in the order of the exchanges. Exchanges of
-  /// one chunk are its gather, its return and the second level of the return.
+  /// Identifies the exchange on all of its ranks. Keys ascend in the order of the exchanges. The
+  /// exchanges of a chunk are its gather, its return and the second level of the return.
   int64_t key = -1;
 };
 
 struct RankRecording {
   int32_t rank = 0;
-  int64_t events = 0;                         // recordings of an event; each has a separate number
-  std::vector<RecordedOp> compute, exchange;  // by stream
+  int64_t events = 0;                         // number of kRecord operations
+  std::vector<RecordedOp> compute, exchange;  // one list for each stream
   std::vector<RecordedExchange> exchanges;
 };
 

@@ -14,25 +14,25 @@ namespace {
 
 constexpr double kUnknown = -1;
 
-/// What a stream does until its next operation begins.
+/// The state of a stream until its next operation begins.
 enum class StreamState {
   kReady,    // the next operation can begin
-  kSleeps,   // until a time
-  kWorks,    // on its processors; the end depends on how many work
-  kBlocked,  // until other ranks take part in its exchange
+  kSleeps,   // until a given time
+  kWorks,    // computes; the end depends on how many streams compute
+  kBlocked,  // waits until other ranks take part in its exchange
 };
-/// What ends with a sleep or with work.
+/// What a stream has completed when its sleep or its work ends.
 enum class StreamPhase {
-  kLaunch,    // the host has enqueued the next operation
-  kHandover,  // the stream has noticed an event
+  kLaunch,    // the host's enqueuing of the next operation
+  kHandover,  // the delay until the stream notices an event
   kOp,        // a pass or products
   kOwn,       // the copy of a rank's message to itself
-  kLatency,   // a message can be copied
+  kLatency,   // the delay until a message can be copied
   kMessage,   // the copy of a message
   kExchange,  // an exchange or a reduction
 };
 
-/// One stream: what has run, and its clock.
+/// One stream: its operations, and the time up to which they have run.
 struct StreamClock {
   const std::vector<RecordedOp>* ops;
   bool computes;
@@ -40,13 +40,13 @@ struct StreamClock {
   double now = 0;  // end of the last operation
   StreamState state = StreamState::kReady;
   StreamPhase phase = StreamPhase::kOp;
-  double end = 0, rate = 1;  // of a sleep or of work
-  // In an exchange whose messages are copies on the cores of a node:
+  double end = 0, rate = 1;  // end of a sleep or of work, and rate of work
+  // Used in an exchange whose messages are copies on the cores of a node:
   const RecordedExchange* exchange = nullptr;
-  double offered = kUnknown;        // other ranks can copy its messages
+  double offered = kUnknown;        // when other ranks can copy its messages
   size_t copying = 0;               // index in exchange->receives
-  std::vector<bool> received = {};  // by receive
-  int64_t missing = 0;              // messages to and from other ranks
+  std::vector<bool> received = {};  // one flag for each receive
+  int64_t missing = 0;              // number of messages to and from other ranks that remain
 };
 
 class Resolver {
@@ -86,7 +86,7 @@ class Resolver {
                             streams_[i].ops->size());
     }
     for (size_t r = 0; r < out_.size(); ++r) {
-      // The compute stream ends last, except for an exchange for which it does not wait.
+      // The compute stream ends last, unless it does not wait for the last exchange.
       StreamClock& compute = streams_[2 * r];
       move_to(compute, r, streams_[2 * r + 1].now, &RankTimes::exposed);
       out_[r].seconds = compute.now;
@@ -95,7 +95,7 @@ class Resolver {
   }
 
  private:
-  /// The ranks of a node that are simulated, and the demand of their streams for its cores.
+  /// The number of simulated ranks of a node, and the threads that their streams need.
   struct Node {
     double simulated = 0;
     double products = 0, others = 0;  // threads
@@ -121,14 +121,14 @@ class Resolver {
     s.rate = 1;
     s.end = (phase == StreamPhase::kOp ? s.now : now_) + seconds;
   }
-  /// Advances a clock; the compute stream notes the reason.
+  /// Advances a stream's time. For a compute stream, also adds the wait to `reason`.
   void move_to(StreamClock& s, size_t r, double to, double RankTimes::*reason) {
     if (to <= s.now) return;
     if (s.computes) out_[r].*reason += to - s.now;
     s.now = to;
   }
 
-  /// Begins the next operation of a stream. Returns whether the stream has changed.
+  /// Begins the next operation of a stream. Returns true if the stream has changed.
   bool begin(size_t i) {
     StreamClock& s = streams_[i];
     if (s.state != StreamState::kReady || s.next == s.ops->size()) return false;
@@ -186,7 +186,7 @@ class Resolver {
     return true;
   }
 
-  /// The cores of a node that the simulated ranks have.
+  /// Returns the simulated ranks' part of a node's cores.
   double cores_of(int32_t node) const {
     const double ranks =
         std::min(profile_.node_ranks, world_ - static_cast<double>(node) * profile_.node_ranks);
@@ -197,8 +197,8 @@ class Resolver {
     return s.phase == StreamPhase::kOp && (*s.ops)[s.next].kind == OpKind::kProducts;
   }
 
-  /// Sets the rates of all streams that work. Passes and copies are shorter than the time slices of
-  /// a scheduler, so they run at once, and products get the cores that are left.
+  /// Sets the rates of all streams that work. Passes and copies are shorter than a time slice of
+  /// the scheduler, so they run at once, and products get the remaining cores.
   void share_cores() {
     for (auto& [number, node] : nodes_) node = {.simulated = node.simulated};
     for (size_t i = 0; i < streams_.size(); ++i) {
@@ -222,8 +222,8 @@ class Resolver {
     }
   }
 
-  /// Seconds until a stream continues after a wait: longer if threads compute on all cores, because
-  /// the stream has to wait for the end of a time slice. @param idle  otherwise.
+  /// Returns the seconds until a stream continues after a wait: `idle`, or more if threads compute
+  /// on all cores, because the stream then waits for the end of a time slice.
   double wake_seconds(size_t r, double idle) const {
     if (profile_.gpu || profile_.busy_handover_seconds <= idle) return idle;
     double computing = 0;
@@ -232,7 +232,7 @@ class Resolver {
     return computing < cores_of(node_of(r)) ? idle : profile_.busy_handover_seconds;
   }
 
-  /// Ends a sleep or work of a stream.
+  /// Ends the sleep or the work of a stream.
   void wake(size_t i) {
     StreamClock& s = streams_[i];
     const size_t r = i / 2;
@@ -274,7 +274,7 @@ class Resolver {
     ++s.next;
   }
 
-  /// Begins an exchange or a reduction, and computes its end if this stream is the last one.
+  /// Begins an exchange or a reduction. The last stream that reaches it computes when it ends.
   void join(size_t i, const RecordedOp& op) {
     const size_t r = i / 2;
     StreamClock& s = streams_[i];
@@ -283,7 +283,7 @@ class Resolver {
     s.state = StreamState::kBlocked;
     if (s.exchange && profile_.shares_cores() && !linked_.contains(s.exchange->key))
       return begin_copies(s, r);
-    // Reductions of all ranks have negative keys, in the order in which a rank takes part in them.
+    // Reductions over all ranks have negative keys, in the order in which a rank reaches them.
     const int64_t key = s.exchange ? s.exchange->key : -1 - reductions_[r]++;
     std::vector<ExchangeMember>& members = waiting_[key];
     members.push_back({out_[r].rank, s.now, s.exchange});
@@ -301,7 +301,7 @@ class Resolver {
     waiting_.erase(key);
   }
 
-  /// The rank copies its message to itself. Then each receiver copies its messages one by one, as
+  /// Copies the rank's message to itself. Then each receiver copies its messages one by one, as
   /// soon as both ranks are ready.
   void begin_copies(StreamClock& s, size_t r) {
     const RecordedExchange& x = *s.exchange;
@@ -318,7 +318,7 @@ class Resolver {
     work(s, own_copy_seconds(profile_, out_[r].rank, x), StreamPhase::kOwn);
   }
 
-  /// Errors: INTERNAL unless the peer's exchange has the message.
+  /// Throws INTERNAL if the peer does not expect this message.
   void require_exchanged(int64_t key, int32_t peer, int32_t rank, int64_t bytes) const {
     const auto& all = ranks_[index_.at(peer)]->exchanges;
     const auto same = std::find_if(all.begin(), all.end(),
@@ -327,7 +327,7 @@ class Resolver {
     require_message(same->receives, rank, peer, bytes);
   }
 
-  /// Begins to copy a message of a rank that is ready, if there is one.
+  /// Begins to copy the next message from a rank that is ready, if there is one.
   void receive(StreamClock& s) {
     if (s.state != StreamState::kBlocked || s.offered == kUnknown) return;
     const RecordedExchange& x = *s.exchange;
@@ -338,7 +338,7 @@ class Resolver {
       const StreamClock& from = exchange_stream(x.receives[k].peer);
       const bool joined = from.exchange && from.exchange->key == x.key;
       if (!joined || from.offered == kUnknown) continue;
-      // A rank that waits for another one sleeps.
+      // If the sender is ready last, this rank has been sleeping and must be woken.
       const double at =
           from.offered > s.offered ? from.offered + busy : s.offered + profile_.exchange_seconds;
       if (at >= first) continue;
@@ -353,7 +353,7 @@ class Resolver {
          StreamPhase::kMessage);
   }
 
-  /// One more message of a rank has moved. @param latency  until the rank notices it.
+  /// Counts a message of a rank as complete. The rank notices this after `latency` seconds.
   void count_message(StreamClock& s, double latency) {
     if (--s.missing == 0) sleep(s, now_ + latency, StreamPhase::kExchange);
   }
@@ -379,13 +379,13 @@ class Resolver {
   double now_ = 0;
   std::vector<RankTimes> out_;
   std::vector<StreamClock> streams_;         // compute and exchange of each rank
-  std::vector<std::vector<double>> events_;  // by rank and number
-  std::map<int32_t, size_t> index_;          // by rank
+  std::vector<std::vector<double>> events_;  // for each rank, the times of its events
+  std::map<int32_t, size_t> index_;          // for each rank number, its index
   std::map<int32_t, Node> nodes_;
-  std::map<int64_t, size_t> expected_;  // by key: simulated ranks of the exchange
-  std::set<int64_t> linked_;  // exchanges with messages that simulated ranks of a node do not copy
+  std::map<int64_t, size_t> expected_;  // number of simulated ranks for each exchange key
+  std::set<int64_t> linked_;            // keys of exchanges whose times `exchange_` computes
   std::map<int64_t, std::vector<ExchangeMember>> waiting_;
-  std::map<size_t, int64_t> reductions_;  // by rank
+  std::map<size_t, int64_t> reductions_;  // number of reductions of each rank so far
 };
 
 }  // namespace

@@ -10,12 +10,13 @@
 
 namespace muonrt {
 
-/// Advances the clocks of all ranks. On a host whose ranks share cores, copies inside a node occupy
-/// a core of the receiver, and all streams that work share the cores and the memory of their node.
-/// @param exchange  for all other exchanges.
-/// Timestamps write nanoseconds since the step began, plus 1, because 0 is the time of a span that
-/// has not run.
-/// Errors: INTERNAL if a rank waits forever, or if the two ranks of a message disagree about it.
+/// Computes when the operations of all ranks run. If the ranks of a host share its cores, a copy
+/// inside a node occupies a core of the receiver. All active streams of a node then share its cores
+/// and its memory bandwidth. Timestamps receive the nanoseconds since the start of the step plus 1,
+/// because 0 marks a span that has not run.
+/// @param exchange  Computes the times of all exchanges that are not copies on shared cores.
+/// Errors: INTERNAL if a rank waits forever, or if sender and receiver of a message disagree about
+/// it.
 std::vector<RankTimes> resolve(std::span<const RankRecording* const> ranks,
                                const MachineProfile& profile, int world,
                                const ExchangeModel& exchange);

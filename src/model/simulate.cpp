@@ -14,7 +14,8 @@ namespace muonrt {
 
 namespace {
 
-/// Returns the owner with the most of something in a chunk. @param of  returns it for a matrix.
+/// Returns the owner with the largest sum in a chunk.
+/// @param of  Returns the term of a matrix.
 template <class Of>
 int32_t largest_owner(const Plan& plan, const ChunkSpec& chunk, const Of& of) {
   std::map<int32_t, double> sums;
@@ -60,7 +61,7 @@ std::set<int32_t> simulated_ranks(const Planning& planning, int max_ranks) {
   add_largest([&](size_t r) { return traffic[r].received; });
   add_largest([&](size_t r) { return traffic[r].messages; });
   add_largest([&](size_t r) { return total_bytes(report, r); });
-  // Others, which wait for those.
+  // Some other ranks, which wait for the ranks above.
   for (int64_t k = 0; k < max_ranks / 4; ++k)
     out.insert(static_cast<int32_t>(k * world / (max_ranks / 4)));
   for (const ChunkSpec& chunk : plan.chunks()) {

@@ -15,7 +15,7 @@ namespace {
 /// A matrix of a Muon parameter with all of its parts.
 struct WholeMatrix {
   size_t param;
-  int64_t index;  // in the stack
+  int64_t index;  // index in the stack
   double cost;
 };
 
@@ -31,8 +31,9 @@ std::vector<WholeMatrix> whole_matrices(const Plan& plan) {
   return out;
 }
 
-/// Returns the settings with these owners: the holders of each matrix take turns.
-/// @param shard_group  only the ranks of one shard group, and each replica repeats the work.
+/// Returns settings in which the holders of each matrix take turns as owners.
+/// @param shard_group  If true, only the ranks of one shard group take turns, and each replica
+///     repeats the work.
 OptimizerSettings with_turns(const Planning& once, const std::vector<WholeMatrix>& matrices,
                              bool shard_group) {
   const Plan& plan = once.plan();

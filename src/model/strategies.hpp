@@ -10,26 +10,28 @@
 
 namespace muonrt {
 
-/// The step of one way to distribute the matrices.
+/// The modelled step of one strategy for distributing the matrices.
 struct StrategyStep {
   std::string name;
-  std::string assumption;    // a sentence
-  double seconds = 0;        // until the last simulated rank has finished
-  RankTimes critical;        // of the rank with the most products and local work
-  int64_t memory_bytes = 0;  // of the rank that needs the most
-  int64_t sent_bytes = 0;    // of the rank that sends the most
+  std::string assumption;    // one sentence
+  double seconds = 0;        // when the last simulated rank has finished
+  RankTimes critical;        // times of the rank with the most products and local work
+  int64_t memory_bytes = 0;  // memory of the rank that needs the most
+  int64_t sent_bytes = 0;    // bytes from the rank that sends the most
 };
 
-/// Computes the steps of other strategies on the same machine, for the same layouts. Symmetric
-/// products, batches, transport dtype and link model are those of muonrt for all of them.
-/// @param ours  with the time of its step. If it repeats matrices in replicas, the others divide
-///     those of a plan that does not. The trainer reduces partial gradients for the others.
+/// Computes the steps of other strategies on the same machine and for the same layouts. For all
+/// strategies, symmetric products, batches, transport dtype and link model are those of muonrt. The
+/// other strategies assume that the trainer reduces partial gradients.
+/// @param ours  The plan of muonrt; `step` is its modelled step. If this plan repeats matrices in
+///     replicas, the other strategies distribute the matrices of a plan that does not repeat them.
 /// Errors: NOT_SUPPORTED if the caller's functions exchange the messages, because their time is
 /// unknown.
 std::vector<StrategyStep> compare_strategies(const Planning& ours, const Simulation& step,
                                              const MachineProfile& profile);
 
-/// The parts of it, for tests. Each takes a plan that orthogonalizes each matrix once.
+/// Return the parts of compare_strategies(), for tests. Each takes a plan that orthogonalizes each
+/// matrix once.
 StrategyStep gather_everywhere(const Planning& once, const MachineProfile& profile);
 StrategyStep round_robin_in_chunks(const Planning& once, const MachineProfile& profile);
 StrategyStep one_by_one(const Planning& once, const MachineProfile& profile);

@@ -1,5 +1,5 @@
-// Strategies in which a rank has whole matrices without the planner's gather: those of
-// strategies.hpp that the pipeline cannot run.
+// The strategies of strategies.hpp that the pipeline cannot run, because ranks get whole matrices
+// without the planner's gather.
 
 #include <algorithm>
 #include <cmath>
@@ -20,10 +20,10 @@ namespace {
 
 int64_t elements(const Matrix& m) { return m.rows * m.cols; }
 
-/// Bytes of one element of a parameter.
+/// The bytes of one element of a parameter.
 struct ElementBytes {
   int64_t param, grad, momentum, master;
-  int64_t direction;  // read and written to form the direction, in addition to the direction
+  int64_t direction;  // read and written to form the direction, without the direction
   int64_t weight;     // read and written to update the weight
 
   explicit ElementBytes(const ParamSpec& spec)
@@ -38,7 +38,7 @@ struct ElementBytes {
   int64_t stored() const { return param + grad + momentum + master; }
 };
 
-/// The facts that all of these strategies need.
+/// The data that all of these strategies need.
 class Base {
  public:
   Base(const Planning& planning, const MachineProfile& machine)
@@ -61,7 +61,8 @@ class Base {
   }
   int32_t node_of(int32_t rank) const { return rank / static_cast<int32_t>(profile.node_ranks); }
 
-  /// Sums of AdamW's local elements: what a step reads and writes, and what is stored.
+  /// The bytes of AdamW's local elements that a step reads and writes, and the bytes that are
+  /// stored.
   struct Local {
     int64_t moved = 0, stored = 0;
   };
@@ -77,7 +78,7 @@ class Base {
     return out;
   }
 
-  /// Returns the bytes of the weights of Muon parameters in their layout.
+  /// Returns the bytes of a rank's local weights of Muon parameters.
   int64_t muon_params(int32_t rank) const {
     int64_t out = 0;
     for (size_t p = 0; p < bytes.size(); ++p) {
@@ -94,10 +95,10 @@ class Base {
   std::vector<NewtonSchulz> methods;
   int64_t transport;
   int window;
-  std::vector<ElementBytes> bytes;  // by parameter
+  std::vector<ElementBytes> bytes;  // one for each parameter
 };
 
-/// Bytes that a rank receives in collectives: inside its node, and between nodes.
+/// The bytes that a rank receives in collectives inside its node and between nodes.
 struct CollectiveBytes {
   double node = 0, network = 0, messages = 0;
 
@@ -106,8 +107,8 @@ struct CollectiveBytes {
     return p.exchange_seconds + messages * p.message_seconds +
            std::max(node / p.node_bytes, network / p.network_bytes);
   }
-  /// Adds an all-gather of `bytes` in total among `ranks` ranks, `local` of which are in this node.
-  /// A byte comes to a node once, and its ranks receive equal shares and exchange them.
+  /// Adds an all-gather of `bytes` bytes in total among `ranks` ranks, of which `local` are in this
+  /// node. Each byte is sent to a node once: its ranks receive equal shares and exchange them.
   void add_all_gather(double bytes, double ranks, double local) {
     if (ranks < 2) return;
     const double from_other_nodes = bytes * (1 - local / ranks) / local;
@@ -133,7 +134,7 @@ StrategyStep step_of(const Base& base, const std::vector<RankRecording>& recordi
   return out;
 }
 
-/// Returns the rank whose held matrices cost the most.
+/// Returns the rank that holds the matrices with the largest total cost.
 int32_t busiest_holder(const Plan& plan) {
   std::map<const HolderGroup*, double> costs;
   for (const Matrix& m : plan.matrices()) costs[&plan.holders().group(m.param, m.index)] += m.cost;
@@ -143,7 +144,7 @@ int32_t busiest_holder(const Plan& plan) {
   return static_cast<int32_t>(std::max_element(load.begin(), load.end()) - load.begin());
 }
 
-/// Returns how many ranks of the shard group of `holder` are in its node.
+/// Returns the number of ranks in the shard group of `holder` that are in its node.
 double ranks_in_node(const Base& base, const HolderGroup& group, const Holder& holder) {
   double out = 0;
   for (int64_t s = 0; s < group.shards; ++s)
@@ -152,8 +153,8 @@ double ranks_in_node(const Base& base, const HolderGroup& group, const Holder& h
   return out;
 }
 
-/// Returns among how many ranks tensor parallelism divides a matrix: each of them has computed a
-/// part of the gradient, so that no reduction makes it whole.
+/// Returns the number of ranks among which tensor parallelism divides a matrix. Each of them has
+/// computed a part of the gradient, so a reduction does not produce the whole gradient.
 int64_t tensor_parallel(const ParamSpec& spec) {
   int64_t out = 1;
   for (const int d : spec.layout.shard_dims()) {
@@ -170,7 +171,7 @@ std::vector<PeerBytes> to_others(const std::vector<Region>& regions, int32_t ran
   return out;
 }
 
-/// The owned matrices of a rank in one chunk as a chunk of whole_owners.
+/// Returns the matrices that a rank owns in one chunk, in the form that whole_owners() needs.
 DirectChunk owned_chunk(const Base& base, const RankChunk& from, int32_t rank, bool permanent,
                         int64_t& message_bytes, double& gathered) {
   DirectChunk out;
@@ -198,11 +199,11 @@ DirectChunk owned_chunk(const Base& base, const RankChunk& from, int32_t rank, b
   int64_t received = 0, sent = 0;
   for (const PeerBytes& r : out.give_back.receives) received += r.bytes;
   for (const PeerBytes& r : out.relay.receives) received += r.bytes;
-  std::set<int64_t> written;  // replicas share a region
+  std::set<int64_t> written;  // replicas share a region, which is counted once
   for (const Region& r : from.return_sends)
     if (r.peer != rank && written.insert(r.offset).second) sent += r.bytes;
   out.result_bytes += sent;
-  out.commit_bytes = 2 * received;  // the received weights replace the rank's own
+  out.commit_bytes = 2 * received;  // the received weights are copied to the rank's weights
   message_bytes = std::max(message_bytes, received + sent);
   return out;
 }
@@ -280,7 +281,8 @@ StrategyStep whole_owners(const Planning& once, const MachineProfile& profile, b
   std::vector<int64_t> stored(plan.load().size(), 0);
   for (const Matrix& m : plan.matrices()) {
     const ElementBytes& b = base.of(m);
-    // The master is the owner's weight if the weights remain in the layout of the trainer, too.
+    // The owner's master weight is also its weight if the weights remain in the layout of the
+    // trainer.
     const int64_t weight = permanent || b.master == 0 ? b.param : 0;
     stored[static_cast<size_t>(m.owner)] += elements(m) * (weight + b.grad + b.momentum + b.master);
   }

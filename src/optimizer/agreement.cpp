@@ -10,7 +10,7 @@
 
 namespace muonrt {
 
-/// An entry in the form in which it is sent. Longer texts are truncated.
+/// An entry in the form in which ranks exchange it. Texts that are too long are truncated.
 struct AgreementTable::SentEntry {
   uint64_t hash;
   char label[504], value[3584];
@@ -64,8 +64,8 @@ class RankValues {
   std::vector<T> many_;
 };
 
-/// The first message of a rank. A second message with the text of the rank's error follows only if
-/// every rank has memory for all texts.
+/// The first message of a rank. If every rank has memory for all texts, a second message contains
+/// the text of the rank's error.
 struct ErrorHeader {
   int32_t status;    // 0 means no error
   int32_t has_room;  // 1 if the rank has memory for the texts of all ranks
@@ -74,14 +74,14 @@ struct ErrorText {
   char text[1024];
 };
 
-/// The part of its table that a rank sends first.
+/// The summary of its table that a rank sends first.
 struct TableHeader {
   uint64_t hash;
   int64_t entries;
   int32_t complete, has_room;
 };
 
-/// Resizes `room` to one element for each rank. Returns false if the allocation fails.
+/// Resizes `room` so that it has one element for each rank. Returns false if the allocation fails.
 template <class T>
 bool make_room(std::vector<T>& room, Comm& comm) {
   return !capture_error([&] { room.resize(static_cast<size_t>(comm.size())); });
@@ -144,9 +144,9 @@ std::optional<Error> AgreementTable::find_mismatch(Comm& comm) const {
   return find_entry_mismatch(comm, longest, room);
 }
 
-// Finds the first entry that differs, by bisection over the hashes of the first n entries. A table
-// with fewer entries than another one differs from it after its last entry.
-// @param limit  the number of entries in the longest table.
+// Finds the first entry that differs, by bisection over the hashes of the first n entries. If a
+// table has fewer entries than another table, they differ after its last entry.
+// @param limit  Number of entries in the longest table.
 std::optional<Error> AgreementTable::find_entry_mismatch(Comm& comm, int64_t limit,
                                                          std::vector<SentEntry>& all) const {
   const int64_t count = std::ssize(entries_);

@@ -24,11 +24,11 @@ std::optional<Error> capture_error(const Function& function) {
 
 // With up to 512 ranks, a failed allocation neither makes one of these collectives fail nor changes
 // the status on which the ranks agree. If a rank has no memory for the texts, all ranks return a
-// shorter text. With more ranks, a failed allocation may abort the communicator.
+// shorter text. With more than 512 ranks, a failed allocation may abort the communicator.
 
-/// If any rank passes an error, returns the same error on every rank. This is the error of the
-/// lowest rank that passes one, with the rank number before the message. Collective. Errors: any
-/// error of the communicator.
+/// If any rank passes an error, returns the same error on every rank: the error of the lowest rank
+/// that passes one, with the rank number before the message. Collective.
+/// Errors: any error of the communicator.
 std::optional<Error> find_common_error(Comm& comm, const std::optional<Error>& own_error);
 /// Like find_common_error(), but throws the error.
 void throw_common_error(Comm& comm, const std::optional<Error>& own_error);
@@ -41,7 +41,7 @@ void run_collectively(Comm& comm, const Function& function) {
 }
 
 /// Calls `function` while peers may be waiting for this rank in `comm`. If `function` throws,
-/// aborts `comm`, so that the peers return, and throws the error as a communicator error.
+/// aborts `comm` so that the peers return, and throws the error as a communicator error.
 template <class Function>
 void run_or_abort(Comm& comm, const Function& function) {
   if (const auto error = capture_error(function)) {
@@ -60,9 +60,9 @@ class AgreementTable {
   void mark_incomplete() { complete_ = false; }
   /// Returns the same MISMATCH error on every rank if the tables differ. The error names the first
   /// entry that differs, two ranks, and their values. Returns nullopt if the tables of all ranks
-  /// are equal and complete. Tables may be long, so the ranks exchange only hashes at first, and
-  /// then about 4 KiB for the entry that differs. Collective. Errors: any error of the
-  /// communicator.
+  /// are equal and complete. Tables may be long, so the ranks first exchange only hashes, and then
+  /// about 4 KiB for the entry that differs. Collective.
+  /// Errors: any error of the communicator.
   std::optional<Error> find_mismatch(Comm& comm) const;
   /// Like find_mismatch(), but throws the error.
   void require_equal(Comm& comm) const;

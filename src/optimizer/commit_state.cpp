@@ -17,7 +17,7 @@ struct SurvivorState {
 
   int64_t kind = kUsable;
   uint64_t identity = 0;        // identity of the optimizer
-  int64_t rank = 0, world = 0;  // in the optimizer's communicator
+  int64_t rank = 0, world = 0;  // rank and size of the optimizer's communicator
   int64_t steps = 0;            // number of committed steps
   int64_t has_staged_step = 0;  // 1 if an undecided step can still be committed (atomic commit)
   int64_t fingerprint = 0;  // kUndecided: fingerprint of the step whose vote sum has not arrived
@@ -38,8 +38,8 @@ bool may_follow(const SurvivorState& undecided, const SurvivorState& committed) 
 
 // Checks that the survivors are different ranks of the same optimizer. Throws the same error on
 // every rank.
-// @param bringers  scratch memory. Entry r becomes the survivor that was rank r of the optimizer,
-//     or -1.
+// @param bringers  Scratch memory. Entry r becomes the survivor that was rank r of the optimizer,
+//     or -1 if there is none.
 void check_identities(const std::vector<SurvivorState>& all, std::vector<int64_t>& bringers) {
   for (size_t r = 0; r < all.size(); ++r) {
     MUONRT_REQUIRE(all[r].world == all[0].world, Status::kMismatch, "recover: rank ", r,
@@ -61,7 +61,7 @@ void check_identities(const std::vector<SurvivorState>& all, std::vector<int64_t
 }
 
 /// Returns the state of a rank that has committed the most steps. Throws the same error on every
-/// rank if another rank cannot roll forward to this step.
+/// rank if a rank with fewer steps cannot roll forward to this state.
 const SurvivorState& check_steps(const std::vector<SurvivorState>& all) {
   for (const SurvivorState& s : all) {
     MUONRT_REQUIRE(s.kind != SurvivorState::kTorn, Status::kTorn, "recover: the step of rank ",
@@ -85,8 +85,8 @@ const SurvivorState& check_steps(const std::vector<SurvivorState>& all) {
   return last;
 }
 
-// Ranks that do not take part in this recovery may run another one, with a different result. A
-// recovery is therefore allowed only if the survivors are a majority, because two groups of
+// Ranks that do not take part in this recovery may run a separate recovery with a different result.
+// A recovery is therefore allowed only if the survivors are a majority, because two groups of
 // survivors cannot both be a majority. Throws the same error on every rank.
 void check_quorum(const std::vector<SurvivorState>& all) {
   for (size_t r = 1; r < all.size(); ++r) {
@@ -127,7 +127,7 @@ CommitState::CommitState(int rank, int world, CommitMode commit)
   identity_ = uint64_t{draw()} << 32 | draw();
 }
 
-// All ranks use the number of rank 0.
+// All ranks use the random number of rank 0.
 void CommitState::agree_on_identity(Comm& comm) {
   comm.allgather(&identity_, by_rank_.data(), sizeof identity_);
   identity_ = static_cast<uint64_t>(by_rank_[0]);
@@ -173,8 +173,8 @@ void CommitState::agree_on_steps(Comm& comm, const char* setting, int period) {
 }
 
 StepEndState CommitState::end_state(const StepReadback& readback) const {
-  // A stream that is late may still write to the readback while this function reads it. The flags
-  // are read before the vote sums, so the sums are at least as new as the flags.
+  // A stream that is late may still write to the readback while this function reads it. This
+  // function reads the flags before the vote sums, so the sums are at least as new as the flags.
   const bool sent = readback.vote_sent != 0, returned = readback.vote_returned != 0;
   return {.vote_sum = readback.vote_sum,
           .confirm_sum = readback.confirm_sum,
@@ -191,8 +191,7 @@ void CommitState::on_commit(const Vote& vote_sum) {
   committed_fingerprint_ = fingerprint_;
 }
 
-// If vote_sent is 0, it must be certain that no other rank can have committed the step. This is
-// ensured as follows:
+// If vote_sent is 0, no other rank may have committed the step. The following rules ensure this:
 // * The stream sets the flag before it sends the vote.
 // * It clears the flag only if the communicator was aborted before. The communicator remains
 //   aborted, so at most zeros are sent instead of the vote, and no vote sum passes without the

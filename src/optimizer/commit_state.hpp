@@ -13,8 +13,8 @@
 
 namespace muonrt {
 
-/// Returns true if `status` means that the vote rejected the step. Then nothing has changed, and
-/// the optimizer can still be used.
+/// Returns true if `status` means that the vote rejected the step. In this case nothing has
+/// changed, and the optimizer can still be used.
 constexpr bool leaves_optimizer_usable(Status status) {
   return status == Status::kInvalidArgument || status == Status::kMismatch ||
          status == Status::kCallback || status == Status::kOutOfMemory;
@@ -29,7 +29,7 @@ struct Recovery {
 
 /// The number of ranks that must survive for a recovery.
 enum class SurvivorPolicy : int32_t {
-  kMajority = 0,  // more than half, or half if rank 0 is included
+  kMajority = 0,  // more than half of the ranks, or half including rank 0
   kAny = 1,       // unsafe, because two groups of survivors may decide differently
 };
 
@@ -52,9 +52,9 @@ class CommitState {
   int64_t steps() const { return steps_; }
   void set_steps(int64_t steps) { steps_ = steps; }
 
-  /// Errors: INVALID_STATE if an earlier step has ended the optimizer.
+  /// Checks that the optimizer can be used. Errors: INVALID_STATE if an earlier step has ended it.
   void require_usable() const;
-  /// Errors: TORN if a step has ended with TORN.
+  /// Checks that no step has ended with TORN. Errors: TORN.
   void require_whole(const char* what) const;
   uint64_t identity() const { return identity_; }
   /// Compares the step numbers of all ranks. Call it before a step whose exchanges depend on the
@@ -62,8 +62,8 @@ class CommitState {
   /// step would not even reach its vote. Collective.
   /// Errors: MISMATCH, with ranks and numbers; any error of the communicator, which ends the
   /// optimizer.
-  /// @param setting, period the setting because of which the exchanges depend on the step number,
-  ///     for the message.
+  /// @param setting, period  The setting that makes the exchanges depend on the step number, for
+  ///     the error message.
   void agree_on_steps(Comm& comm, const char* setting, int period);
   /// Returns true if `mine` is equal on all ranks. Collective. Errors: any error of the
   /// communicator, which ends the optimizer.
@@ -75,14 +75,14 @@ class CommitState {
   /// streams and of the communicator.
   StepEndState end_state(const StepReadback& readback) const;
   /// Counts the step as committed.
-  /// @param vote_sum  the sum of its votes.
+  /// @param vote_sum  Sum of the votes of the step.
   void on_commit(const Vote& vote_sum);
-  /// Memory for the findings of all ranks, which is allocated in advance so that explain_skip()
-  /// does not have to allocate.
+  /// Returns memory for the findings of all ranks. It is allocated in advance so that
+  /// explain_skip() does not have to allocate.
   std::vector<NonfiniteSource>& nonfinite_by_rank() { return nonfinite_by_rank_; }
   /// Ends the optimizer after the step has failed. The communicator must have been aborted before
-  /// the call, because the readback is not final until then.
-  /// @return  the error for the caller: TORN, UNDECIDED, or `error` itself.
+  /// the call, because until then the readback may change.
+  /// @return  The error for the caller: TORN, UNDECIDED, or `error` itself.
   Error on_failure(const Error& error, const StepReadback& readback);
   /// Ends the optimizer with this error, independent of the outcome of the step.
   void set_fatal_error(const Error& error) { fatal_error_ = error; }
@@ -94,7 +94,7 @@ class CommitState {
  private:
   SurvivorState survivor_state() const;
 
-  /// A random number of this rank; after agree_on_identity() equal on all ranks.
+  /// A random number of this rank. After agree_on_identity() it is equal on all ranks.
   uint64_t identity_ = 0;
   int64_t rank_ = 0, world_ = 1;
   std::vector<int64_t> by_rank_;  // memory for one number of each rank

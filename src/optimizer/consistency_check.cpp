@@ -126,9 +126,9 @@ const char* ConsistencyCheck::described(int64_t param) const {
   }
 }
 
-// The terms of some parameters add up to 0 over all ranks if the replicas of these parameters are
-// equal. A bisection over the first n parameters therefore finds the first parameter whose replicas
-// differ. Each of its steps gathers one number per rank.
+// If the replicas of some parameters are equal, the terms of these parameters add up to 0 over all
+// ranks. A bisection over the first n parameters therefore finds the first parameter whose replicas
+// differ. Each step of the bisection gathers one number from every rank.
 int64_t ConsistencyCheck::find_param(Comm& comm, bool gradients) {
   int64_t equal = 0, different = std::ssize(now_);
   while (different - equal > 1) {

@@ -20,8 +20,8 @@ std::vector<int64_t> consistency_check_bytes(const Plan& plan, const OptimizerSe
 /// Checks, before the first committed step, that weights and state are finite and that replicas are
 /// bitwise identical. Later steps do not check again. A check is due until a step that has run it
 /// is committed. In addition, Ops::check_masters() compares weights with their master weights in
-/// every step. For weights that no step has written yet, this class makes that comparison accept
-/// weights that the caller has rounded in either direction.
+/// every step. The caller may have rounded the initial weights in either direction. Until a step
+/// has written a weight, this class makes Ops::check_masters() accept both.
 class ConsistencyCheck {
  public:
   ConsistencyCheck() = default;
@@ -33,39 +33,39 @@ class ConsistencyCheck {
   void schedule_all();
   /// Makes the checks of a parameter's weights due. Must be called on all ranks.
   void schedule_weights(int64_t param);
-  /// Makes due the checks of a parameter that do not involve other ranks.
+  /// Makes the checks of a parameter due that do not involve other ranks.
   void schedule_local(int64_t param);
 
   /// Runs the checks that are due. Adds this rank's hashes of replicas to `inputs`, so that the
   /// vote compares them. Also mixes the set of hashed data into the fingerprint in `inputs`, so
   /// that the vote detects ranks that check different parameters. Blocks if any check is due.
-  /// @param params  the views after ParamTables::fill_for_step(); this function sets their
+  /// @param params  Views after ParamTables::fill_for_step(). This function sets their
   ///     `rounded_by_caller`.
   /// Errors: any error of FiniteCheck or of the pipeline.
   void run_before_step(Pipeline& pipeline, const OptimizerSettings& settings, ParamView* params,
                        StepInputs& inputs);
   /// Marks the checks that the committed step has run as no longer due. With ReplicaCheck::kEvery,
   /// the comparison of replicas remains due.
-  /// @param wrote_nonfinite  true if the commit wrote a non-finite value on this rank. If so, all
-  ///     checks that do not involve other ranks are due again.
+  /// @param wrote_nonfinite  True if the commit wrote a non-finite value on this rank. In this
+  ///     case, all checks that do not involve other ranks are due again.
   void on_commit(bool wrote_nonfinite);
-  /// Call it after a step was rejected. Returns the same MISMATCH error on every rank if the vote
-  /// sum shows that replicas differ. If there is enough memory for the text, the error names the
+  /// Returns the same MISMATCH error on every rank if the vote sum shows that replicas differ. Call
+  /// it after a step was rejected. If there is enough memory for the text, the error names the
   /// parameter and the ranks. Collective.
   std::optional<Error> find_replica_mismatch(Comm& comm, const OptimizerSettings& settings,
                                              const Vote& vote_sum);
 
   const FiniteCheck& finite_check() const { return finite_; }
-  /// Frees memory. Call it when FirstUpdate no longer needs finite_check().
+  /// Frees memory. Call it when FirstUpdate no longer uses finite_check().
   void forget_findings() { finite_.forget(); }
 
-  /// Returns what the step compares between the replicas of a parameter, as a text for the
+  /// Returns a description of what the step compares between the replicas of a parameter, for the
   /// agreement table.
   const char* described(int64_t param) const;
 
  private:
   // Bits that identify checks. kLocal checks this rank's values without other ranks. kRounding is
-  // not a check: until a step has written the weights, it allows that the caller has rounded them.
+  // not a check: while it is set, the caller may have rounded the weights in either direction.
   enum : uint8_t { kLocal = 1, kWeights = 2, kGradient = 4, kRounding = 8 };
   /// Returns the first parameter whose replicas differ. Collective.
   int64_t find_param(Comm& comm, bool gradients);
@@ -73,7 +73,7 @@ class ConsistencyCheck {
   ReplicaCheck when_ = ReplicaCheck::kFirst;
   FiniteCheck finite_;
   ReplicaHashes hashes_;
-  /// By parameter: checks that are due, and checks that this step runs.
+  /// For each parameter, the checks that are due, and the checks that this step runs.
   std::vector<uint8_t> due_, now_;
   std::vector<int64_t> by_rank_;  // memory for one number of each rank
 };

@@ -14,11 +14,10 @@
 
 namespace muonrt {
 
-/// Stores the source of the non-finite value in the report of a skipped step. Among the sources
-/// that the ranks found, chooses the one that is closest to the cause. Collective. Does not
-/// allocate.
-/// @param own  the source that this rank found.
-/// @param all  memory for the sources of all ranks.
+/// Stores the source of the non-finite value in the report of a skipped step. If ranks found
+/// several sources, chooses the one that is closest to the cause. Collective. Does not allocate.
+/// @param own  Source that this rank found.
+/// @param all  Memory for the sources of all ranks.
 void explain_skip(Comm& comm, const NonfiniteSource& own, std::vector<NonfiniteSource>& all,
                   StepReport& report);
 
@@ -26,24 +25,24 @@ void explain_skip(Comm& comm, const NonfiniteSource& own, std::vector<NonfiniteS
 NonfiniteSource nonfinite_source(const Findings& findings, const ParamTables& tables,
                                  const OptimizerSettings& settings);
 
-/// Returns a text for messages that describes a source that `rank` found.
+/// Returns text for messages that describes a source that `rank` found.
 std::string describe_nonfinite(const OptimizerSettings& settings, const NonfiniteSource& source,
                                int32_t rank);
-/// Returns a text for messages that describes why a step was skipped.
+/// Returns text for messages that explains why a step was skipped.
 std::string describe_skip(const OptimizerSettings& settings, const StepReport& skipped);
 
 /// Returns the arguments and counts of a step that must be equal on all ranks. If an allocation
 /// fails, the table is marked as incomplete.
-/// @param committed  the number of committed steps before this one.
-/// @param check      names what the step compares between replicas.
+/// @param committed  Number of committed steps before this one.
+/// @param check      Describes what the step compares between replicas.
 AgreementTable make_step_table(const OptimizerSettings& settings, const StepArgs& args,
                                const ParamTables& tables, const Findings& findings,
                                int64_t committed, const ConsistencyCheck& check) noexcept;
 
 /// Returns the error of a rejected step, which is the same on every rank. If ranks pass an error,
 /// this is the error of the lowest such rank. Otherwise it is the mismatch between the ranks'
-/// arguments, and if there is none, the error that `find_other` returns. Collective. Errors: any
-/// error of the communicator.
+/// arguments. If there is no mismatch, it is the error that `find_other` returns. Collective.
+/// Errors: any error of the communicator.
 Error explain_rejection(Comm& comm, const std::optional<Error>& own_error,
                         const AgreementTable& step_table,
                         FunctionRef<std::optional<Error>()> find_other);

@@ -14,16 +14,16 @@
 namespace muonrt {
 
 /// Checks that the parameters and their state are finite on this rank, because an infinity or NaN
-/// would persist in all later steps. Checks a fixed number of parameters at a time, so the memory
-/// on the device does not grow with the number of parameters.
+/// would persist in all later steps. Checks a fixed number of parameters at a time, so the device
+/// memory that it needs does not grow with the number of parameters.
 class FiniteCheck {
  public:
   FiniteCheck() = default;
-  /// Returns the bytes of one of the two lists of tallies. Consecutive batches of parameters
-  /// alternate between the two lists.
+  /// Returns the bytes of one list of tallies. There are two lists, which consecutive batches of
+  /// parameters use in turn.
   static int64_t bytes(int64_t params);
   /// Allocates the memory.
-  /// @param state  must outlive this object.
+  /// @param state  It must outlive this object.
   FiniteCheck(Device& device, const OptimizerSettings& settings, const State& state);
 
   /// Checks the parameters for which `bit` is set in `due`, which is indexed by parameter. Runs
@@ -52,8 +52,8 @@ class FiniteCheck {
 
   Device* device_ = nullptr;
   const State* state_ = nullptr;
-  Buffer tallies_, host_tallies_;  // kTallies for each of kBatch parameters; the host's copy
-  std::vector<Found> found_;       // by parameter; empty after forget()
+  Buffer tallies_, host_tallies_;  // kTallies for each of kBatch parameters, and a host copy
+  std::vector<Found> found_;       // one for each parameter; empty after forget()
 };
 
 }  // namespace muonrt

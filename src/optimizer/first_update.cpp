@@ -9,10 +9,11 @@ namespace muonrt {
 
 namespace {
 
-// For each parameter the ranks exchange the sum of the squares of its weights, as kTallyLimbs
-// numbers (see Tally), and then the number of ranks on which its gradient has a value other than 0.
+// For each parameter the ranks exchange two values: the sum of the squares of its weights, as
+// kTallyLimbs numbers (see Tally), and the number of ranks on which its gradient has a nonzero
+// value.
 constexpr int64_t kGradients = kTallyLimbs, kParamWords = kTallyLimbs + 1;
-constexpr int64_t kGathered = 64;  // number of parameters that are gathered at once
+constexpr int64_t kGathered = 64;  // number of parameters that are gathered together
 
 /// Returns the mean of the squares of the update for a learning rate of 1. All singular values of
 /// an orthogonalized matrix are 1, so the sum of the squares of its elements equals its short side.

@@ -11,7 +11,7 @@
 
 namespace muonrt {
 
-/// Finds parameters that the first step moves too far, for example because the learning rate was
+/// Finds parameters that the first step changes too much, for example because the learning rate was
 /// chosen for another scale rule. Before the first committed step the ranks add up the squares of
 /// their weights. The sums are integers, so the result is equal on all ranks and does not depend on
 /// the mesh.
@@ -27,12 +27,12 @@ class FirstUpdate {
   /// Returns true if the next step must call add_weights(). The result is equal on all ranks.
   bool due() const { return due_; }
   /// Adds up the squares of all weights over the ranks. Collective; blocks.
-  /// @param check  must have checked all parameters for this step. Null if this rank has invalid
-  ///     arguments. This rank then adds nothing, and the step will be rejected.
+  /// @param check  Must have checked all parameters for this step. Pass null if this rank has
+  ///     invalid arguments: the rank then adds nothing, and the step will be rejected.
   void add_weights(Comm& comm, const FiniteCheck* check);
-  /// Call it after the first committed step. Frees the memory. Returns the parameter with the
-  /// largest update relative to its weights, if that ratio is above kLimit. Assumes that gradients
-  /// have full rank. Skips parameters that have no gradient, and parameters whose weights or
+  /// Returns the parameter with the largest update relative to its weights, if that ratio is above
+  /// kLimit. Call it after the first committed step. It frees the memory. It assumes that gradients
+  /// have full rank. It skips parameters that have no gradient, and parameters whose weights or
   /// gradient are all zero.
   LargeUpdate on_commit(const OptimizerSettings& settings, const StepArgs& args,
                         const ParamView* params);
@@ -42,7 +42,7 @@ class FirstUpdate {
 
   const Plan* plan_ = nullptr;
   std::vector<int32_t> params_;   // the Muon parameters
-  std::vector<int64_t> words_;    // by parameter: the terms of this rank, and later their sum
+  std::vector<int64_t> words_;    // for each parameter, this rank's terms and later the sums
   std::vector<int64_t> by_rank_;  // memory for the terms of all ranks, for kGathered parameters
   bool due_ = false;
 };

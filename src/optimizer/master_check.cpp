@@ -26,7 +26,8 @@ std::optional<Stale> find_in(const Weight* weights, const float* masters, int64_
   return std::nullopt;
 }
 
-/// Finds the first stale element. If the host cannot access the device's memory, it reads copies.
+/// Finds the first stale element. If the host cannot access the device's memory, copies the memory
+/// to the host.
 std::optional<Stale> find_stale(Device& device, Pipeline& pipeline, const ParamView& view) {
   const int64_t size = size_of(view.param_dtype), most = std::min(view.numel, kElementsPerCopy);
   const bool copies = !device.host_reaches_memory();

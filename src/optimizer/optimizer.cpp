@@ -9,7 +9,7 @@
 
 namespace muonrt {
 
-// Each local part of the creation runs inside run_collectively(), together with the allocations
+// Each local part of the creation runs inside run_collectively(), and also allocates the memory
 // that the next collective needs. If a part fails on one rank, all ranks return the error before
 // they enter the next collective.
 std::unique_ptr<Optimizer> Optimizer::create(Comm& comm,
@@ -66,7 +66,7 @@ Optimizer::~Optimizer() {
   if (in_flight_ && !step_.done) capture_error([&] { pipelines_.pipeline().wait(); });
 }
 
-// The pipelines are created last, because they use addresses of the other memory.
+// Creates the pipelines last, because they use addresses of the other memory.
 void Optimizer::allocate_memory() {
   std::vector<RankChunk> chunks = pipelines_.full_plan().rank_chunks(rank());
   state_ = State(*device_, settings_, pipelines_.full_plan(), chunks, rank());

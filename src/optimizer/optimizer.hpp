@@ -27,8 +27,8 @@ namespace muonrt {
 /// The maximum step number, and the maximum update count of a parameter.
 constexpr int64_t kMaxStepCount = int64_t{1} << 53;
 
-/// A step between Optimizer::step_async() and Optimizer::wait(). Its work may read `args` and
-/// `inputs`.
+/// A step between Optimizer::step_async() and Optimizer::wait(). Enqueued work of the step may read
+/// `args` and `inputs`.
 struct StepInFlight {
   StepArgs args;
   StepInputs inputs;
@@ -46,20 +46,19 @@ class Optimizer {
  public:
   using MakeDevice = std::function<std::unique_ptr<Device>(const OptimizerSettings&)>;
 
-  /// Creates the optimizer of this rank. Collective. If the creation fails on any rank, all ranks
-  /// throw the same error.
-  /// @param read_settings  returns the settings of this rank. It may throw, and every rank then
-  ///     throws that error.
+  /// Creates the optimizer of this rank. Collective. If creation fails on any rank, all ranks throw
+  /// the same error.
+  /// @param read_settings  Returns the settings of this rank. If it throws, every rank throws that
+  ///     error.
   static std::unique_ptr<Optimizer> create(Comm& comm,
                                            FunctionRef<OptimizerSettings()> read_settings,
                                            const MakeDevice& make_device);
 
-  /// Waits for the work of a step in flight, but does not report the result of that step.
+  /// Waits for the work of a step in flight. Does not report the result of that step.
   ~Optimizer();
 
   /// Runs one step. Collective.
-  /// @param read_args  returns the arguments of this rank. It may throw, and the step is then
-  ///     rejected on all ranks.
+  /// @param read_args  Returns the arguments of this rank. If it throws, all ranks reject the step.
   /// @return  OK or SKIPPED. Errors: the same as muonrt_optimizer_step().
   Status step(FunctionRef<StepArgs()> read_args, StepReport& report);
   /// Enqueues one step. If another step is in flight, completes that step first. Collective.
@@ -70,19 +69,20 @@ class Optimizer {
   Status wait(StepReport& report);
   /// Completes the step in flight, if there is one. Collective. Errors: any error of the step.
   void settle();
-  /// Errors: INVALID_STATE, with the name `function`, if a step is in flight.
+  /// Checks that no step is in flight. Errors: INVALID_STATE, with the name `function`.
   void require_idle(const char* function) const;
 
-  /// Call it on the surviving ranks after a step has failed. If one of them has committed the step,
-  /// the others commit it, too. Collective over the survivors.
+  /// Brings the surviving ranks to the same step after a step has failed. If one of them has
+  /// committed the step, the others commit it, too. Collective over the survivors.
   /// Errors: the same as muonrt_optimizer_recover().
   Recovery recover(Comm& survivors, SurvivorPolicy policy = SurvivorPolicy::kMajority);
 
-  /// Errors: INVALID_ARGUMENT if the index is invalid, or if the gradient is misaligned, overlaps
-  /// memory that steps write, or is in memory that the device cannot access.
+  /// Checks a gradient. Errors: INVALID_ARGUMENT if the index is invalid, or if the gradient is
+  /// misaligned, overlaps memory that steps write, or is in memory that the device cannot access.
   void check_grad(int64_t param, const void* grad) const;
   void set_grad(int64_t param, const void* grad);
-  /// Errors: the same as muonrt_optimizer_set_data() and muonrt_optimizer_reset_masters().
+  /// Implement muonrt_optimizer_set_data() and muonrt_optimizer_reset_masters(), with the same
+  /// errors.
   void set_data(int64_t param, void* data);
   void reset_masters(const std::vector<int64_t>& params);
   void set_group(int32_t index, const GroupSettings& group);
@@ -96,14 +96,14 @@ class Optimizer {
   int64_t updates(int64_t param) const;
   void set_updates(int64_t param, int64_t updates);
   const std::vector<StateEntry>& state_entries() const { return state_.entries(); }
-  /// Returns the values, other than step and element, on which stochastic rounding depends.
+  /// Returns the values on which stochastic rounding depends, other than step and element.
   RandomKeys random_keys() const { return param_tables_.random_keys(); }
   /// Continues from loaded state. The arguments must be equal on all ranks.
   void resume(int64_t steps, const std::vector<int64_t>& updates, const RandomKeys& keys);
-  /// Errors: INVALID_STATE if an earlier call has ended the optimizer.
+  /// Checks that the optimizer can be used. Errors: INVALID_STATE if an earlier call has ended it.
   void require_usable() const { commit_state_.require_usable(); }
-  /// Errors: TORN if a failed step has changed only some of the parameters and state.
-  /// @param what  the name of the operation in the error message.
+  /// Checks that no failed step has changed only some of the parameters and state. Errors: TORN.
+  /// @param what  Name of the operation in the error message.
   void require_whole(const char* what) const { commit_state_.require_whole(what); }
   /// Returns a random number that is equal on all ranks of this optimizer.
   uint64_t identity() const { return commit_state_.identity(); }
@@ -114,9 +114,10 @@ class Optimizer {
   const Plan& plan() const { return pipelines_.full_plan(); }
   /// Returns the plan of block steps, or null if no group has a block period.
   const Plan* block_plan() const { return pipelines_.block_plan(); }
-  /// Describes the plan as text or JSON, and also the plan of block steps if there is one.
+  /// Describes the plan as text or JSON. Includes the plan of block steps if there is one.
   std::string describe(bool json) const;
-  /// Returns the bytes of this rank that describe() prints, without the bytes of the checks.
+  /// Returns the bytes of this rank that describe() prints, without the bytes of the consistency
+  /// check.
   PlannedMemory planned_memory() const;
   /// Returns the bytes of this rank for the consistency check, as describe() prints them.
   int64_t check_bytes() const;
@@ -156,8 +157,9 @@ class Optimizer {
   WrittenMemory written_memory_;
   ConsistencyCheck consistency_check_;
   FirstUpdate first_update_;
-  // Members are destroyed in reverse order. The pipelines must be destroyed before the communicator
-  // that the tasks of their streams use, and both before the memory above.
+  // Members are destroyed in reverse order. The pipelines must be destroyed before the
+  // communicator, because tasks of their streams use it. Both must be destroyed before the memory
+  // above.
   std::unique_ptr<Comm> comm_;
   StepPipelines pipelines_;
   CommitState commit_state_;

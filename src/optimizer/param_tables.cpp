@@ -14,16 +14,16 @@ namespace muonrt {
 
 namespace {
 
-/// Converts a setting to f32 for the kernels. Errors: INVALID_ARGUMENT if it overflows or becomes
-/// 0.
+/// Converts a setting to f32 for the kernels. Errors: INVALID_ARGUMENT if the value overflows or
+/// becomes 0.
 float as_float(const char* what, double value) {
   MUONRT_REQUIRE(fits_f32(value), Status::kInvalidArgument, what, " is ", value,
                  ", which f32 cannot represent; use 0 or a number from 1e-37 to 1e38");
   return static_cast<float>(value);
 }
 
-/// Checks a number that the kernels compute by multiplying the learning rate or decay of a group by
-/// the factors of a matrix. Errors: INVALID_ARGUMENT if it overflows or becomes 0 in f32.
+/// Checks a number that the kernels compute as a product of a group's learning rate or decay and
+/// factors of a matrix. Errors: INVALID_ARGUMENT if it overflows or becomes 0 in f32.
 void check_product(const std::string& param, const char* what, double product) {
   MUONRT_REQUIRE(fits_f32(product), Status::kInvalidArgument, "step: param '", param, "': ", what,
                  " is ", product,
@@ -59,9 +59,9 @@ bool has_params(const OptimizerSettings& settings, int64_t group) {
                      [&](const ParamSettings& p) { return p.group == group; });
 }
 
-/// For the same learning rate, the updates of AdamW and of Muon with match_rms have the same RMS.
-/// Any other scale rule needs a different learning rate, either from `group_lrs` or from the
-/// factors of the groups.
+/// Checks that Muon groups with another scale rule than match_rms do not share AdamW's learning
+/// rate. With match_rms, Muon's updates have the same RMS as AdamW's at the same learning rate.
+/// Other rules need a different rate, from `group_lrs` or from the factors of the groups.
 void require_separate_rates(const OptimizerSettings& settings, double lr) {
   for (int64_t m = 0; m < std::ssize(settings.groups); ++m) {
     const GroupSettings& muon = settings.groups[static_cast<size_t>(m)];
@@ -191,8 +191,8 @@ void ParamTables::fill_groups(const OptimizerSettings& settings, const StepArgs&
     s.heavy_ball = group.momentum_kind == MomentumKind::kHeavyBall;
     s.nesterov = group.nesterov;
     if (group.momentum_kind == MomentumKind::kEmaCorrected) {
-      // Source: optax.contrib.muon. With Nesterov momentum, the correction of the next step is used
-      // for the momentum.
+      // Source: optax.contrib.muon. With Nesterov momentum, the momentum uses the correction of the
+      // next step.
       const auto t = static_cast<double>(committed + 1);
       s.gradient_correction = static_cast<float>(1 / (1 - std::pow(double{s.momentum}, t)));
       s.momentum_correction =

@@ -12,9 +12,9 @@
 
 namespace muonrt {
 
-/// The values, other than step and element, on which stochastic rounding depends: a seed, and a key
-/// for each parameter. The key is the index of the parameter, or, if its state was loaded, its
-/// index when the state was saved.
+/// The values on which stochastic rounding depends, other than step and element: a seed, and a key
+/// for each parameter. The key is the index of the parameter. If the parameter's state was loaded,
+/// the key is the index that the parameter had when the state was saved.
 struct RandomKeys {
   uint64_t seed = 0;
   std::vector<uint32_t> keys;
@@ -22,26 +22,26 @@ struct RandomKeys {
 
 /// The tables that the ops read in a step. They contain the views of the parameters, the views of
 /// this rank's owner state (OwnerState), the scalars of the groups, and the scalars of AdamW. The
-/// host writes them between steps. If the device cannot read the host's tables, each step begins by
-/// copying them.
+/// host writes the tables between steps. If the device cannot read the host's tables, each step
+/// begins by copying them.
 class ParamTables {
  public:
   ParamTables() = default;
   /// Allocates the host's tables and fills the views. All parameters are inactive at first.
-  /// @param chunks  the chunks of `rank` in the plan for which `state` was made.
+  /// @param chunks  Chunks of `rank` in the plan for which `state` was made.
   /// Errors: INVALID_ARGUMENT, with the parameter, if the device cannot access one of its buffers.
   ParamTables(Device& device, const OptimizerSettings& settings, const State& state,
               const std::vector<RankChunk>& chunks, int rank);
   /// Allocates the device's copy of the tables if the device cannot read the host's tables.
   void allocate_device_copy(Device& device);
-  /// Makes the sums of the pipeline the gradients of the owner state.
-  /// @param full_pipeline  must have the chunks that were passed to the constructor.
+  /// Sets the gradients of the owner state to the sums of the pipeline.
+  /// @param full_pipeline  It must have the chunks that were passed to the constructor.
   void bind_sums(const Pipeline& full_pipeline);
 
   /// Sets which parameters are active in a step, and all scalars of the step.
-  /// @param plan       the plan of the step.
-  /// @param committed  the number of committed steps before this one.
-  /// @return  the fingerprint, which is a hash of all values here that could differ between ranks.
+  /// @param plan       Plan of the step.
+  /// @param committed  Number of committed steps before this one.
+  /// @return  The fingerprint, which is a hash of all values here that could differ between ranks.
   /// Errors: INVALID_ARGUMENT if f32 cannot represent a number, a parameter index is invalid, or an
   /// active parameter has no gradient. After an error, call deactivate_all().
   int64_t fill_for_step(const OptimizerSettings& settings, const Plan& plan, const StepArgs& args,
@@ -61,17 +61,17 @@ class ParamTables {
   void set_updates(int64_t param, int64_t updates) {
     updates_[static_cast<size_t>(param)] = updates;
   }
-  /// Sets the update counts to the values that they have after `steps` committed steps in which no
-  /// parameter was listed as inactive.
+  /// Sets the update counts to their values after `steps` committed steps in which no parameter was
+  /// listed as inactive.
   void set_steps(const OptimizerSettings& settings, int64_t steps);
 
   RandomKeys random_keys() const;
   void set_random_keys(const RandomKeys& keys);
 
-  /// The views of the parameters in host memory. Their addresses do not change.
+  /// Returns the views of the parameters in host memory. Their addresses do not change.
   ParamView* params() { return params_; }
   const ParamView* params() const { return params_; }
-  /// Returns the index of the parameter to which a view belongs. The view may be one of owner
+  /// Returns the index of the parameter to which a view belongs. The view may be a view of owner
   /// state.
   int64_t param_of(int64_t view) const;
 
@@ -87,14 +87,14 @@ class ParamTables {
                    bool in_blocks);
   AdamScalars adam_scalars(const OptimizerSettings& settings, int64_t param, const StepArgs& args,
                            float grad_scale) const;
-  /// Copies, for each view of owner state, the scalars of its parameter and whether it is active.
+  /// Copies the scalars and the active flag of each parameter to the views of its owner state.
   void follow_params();
   int64_t compute_fingerprint(const OptimizerSettings& settings, const StepArgs& args,
                               int64_t committed) const;
 
   Buffer host_;
   Buffer device_;                  // empty if the device reads host_
-  ParamView* params_ = nullptr;    // this and the next two point into host_
+  ParamView* params_ = nullptr;    // params_, groups_ and adam_ point into host_
   MuonScalars* groups_ = nullptr;  // indexed by group
   AdamScalars* adam_ = nullptr;    // indexed by parameter
   int64_t group_count_ = 0;

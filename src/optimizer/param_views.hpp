@@ -10,17 +10,16 @@
 
 namespace muonrt {
 
-/// Returns the view of a parameter and its state on `rank`. Pointers to state that owners store are
-/// null.
+/// Returns the view of a parameter and its state on `rank`. Pointers to state that is stored with
+/// owners are null.
 ParamView param_view(const OptimizerSettings& settings, const State& state, int32_t param,
                      int rank);
 
-/// Returns the views of the state that a rank stores for all holders of a parameter with partial
-/// gradients. This is the state of the matrices that the rank owns, or of its slice. The ops treat
-/// each of these views as a parameter whose gradient is the sum.
-/// @param params       the views of all parameters.
-/// @param owner_state  the owner state of the rank, in any order. The returned views have the same
-///     order.
+/// Returns the views of the state that this rank stores for all holders of a parameter with partial
+/// gradients: the state of the matrices that the rank owns, or of its slice. The ops treat each of
+/// these views as a parameter whose gradient is the sum.
+/// @param params       Views of all parameters.
+/// @param owner_state  Owner state of the rank, in any order. The result has the same order.
 std::vector<ParamView> make_owner_state_views(const OptimizerSettings& settings, const State& state,
                                               const ParamView* params,
                                               const std::vector<OwnerState>& owner_state);

@@ -7,15 +7,15 @@
 
 namespace muonrt {
 
-/// Returns the rules by which the device in the settings stores matrices.
+/// Returns the rules by which the device of the settings stores matrices.
 const MatrixRules& matrix_rules(const OptimizerSettings& settings);
 
 /// Computes what a step of an optimizer will do and need on all ranks, without a device, a
 /// communicator or buffers.
 class Planning {
  public:
-  /// @param settings  the fields data, grad, master and local_shape of the parameters are not used.
-  /// @param checked   true if the settings come from an existing optimizer, so they are valid and
+  /// @param settings  The fields data, grad, master and local_shape of the parameters are not used.
+  /// @param checked   True if the settings come from an existing optimizer, so they are valid and
   ///     contain the owners.
   /// Errors: any error of validate(), assign_owners(), make_newton_schulz() or Plan.
   Planning(OptimizerSettings settings, int world, bool checked = false);

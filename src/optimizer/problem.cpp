@@ -48,8 +48,8 @@ std::vector<NewtonSchulz> make_newton_schulz(const OptimizerSettings& settings) 
 
 namespace {
 
-/// Returns a part as a separate matrix, with the scale for its shape. `rows` are outputs and `cols`
-/// are inputs. In the result, rows and columns refer to the stored matrix.
+/// Returns a part as a separate matrix, with the scale for its shape. The arguments count outputs
+/// as rows and inputs as columns. In the result, rows and columns refer to the stored matrix.
 MatrixPart matrix_part(std::string name, Runs rows, Runs cols, const PartSettings& part,
                        const ParamSettings& p, const GroupSettings& g) {
   const double rate = p.lr_factor * part.lr_factor;
@@ -116,7 +116,7 @@ Problem make_problem(const OptimizerSettings& settings, const std::vector<Newton
   problem.options.world = world;
   problem.options.transport_dtype = settings.transport_dtype;
   problem.options.chunk_bytes = settings.serial ? 1 : settings.chunk_bytes;
-  // A single rank exchanges nothing that other chunks could hide.
+  // A single rank exchanges nothing, so there is nothing to overlap with products.
   problem.options.window = world == 1 ? 1 : settings.window;
   problem.options.serial = settings.serial;
   problem.options.commit = settings.commit;
@@ -154,7 +154,7 @@ Problem make_problem(const OptimizerSettings& settings, const std::vector<Newton
       const auto [rows, cols] = outputs_and_inputs(p);
       spec.form = form_of(methods[p.group], p, g);
       spec.gram_restarts = methods[p.group].gram_restarts;
-      // With kAuto, both forms have products of the same rate.
+      // With kAuto, the iteration dtypes of both forms give the same rate of products.
       spec.iteration_dtype = methods[p.group].iteration_of(
           spec.form == FormChoice::kGram ? Form::kGram : Form::kStandard);
       spec.update_scale = update_scale(g.scale_rule, g.scale_factor * p.lr_factor, rows, cols);

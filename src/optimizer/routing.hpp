@@ -10,7 +10,7 @@
 
 namespace muonrt {
 
-/// Returns the name of a module or parameter without the components that wrappers add. These are
+/// Removes the components that wrappers add to the name of a module or parameter:
 /// `_fsdp_wrapped_module`, `_checkpoint_wrapped_module`, `_orig_mod`, `_flat_param` and `_module`
 /// anywhere in the name, and `module` at its beginning.
 std::string normalize_name(std::string_view name);
@@ -39,7 +39,8 @@ struct Route {
   View view = View::kNone;
   std::string reason;  // for example "embedding ('embed_tokens')"
 };
-/// Chooses role and view of a parameter from the words of its name; routing.h describes the rule.
+/// Chooses the role and the view of a parameter from the words of its name; routing.h describes the
+/// rule.
 /// Errors: INVALID_ARGUMENT if a tensor of three or more dimensions is neither a stack nor a
 /// kernel.
 Route route(const RoutingRules& rules, std::string_view name, int32_t ndim);

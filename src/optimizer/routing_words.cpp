@@ -9,7 +9,7 @@
 
 namespace muonrt {
 
-// A named namespace, because unity builds merge the anonymous namespaces of several files.
+// This namespace has a name because unity builds merge the anonymous namespaces of several files.
 namespace routing_words {
 
 namespace {
@@ -17,8 +17,8 @@ namespace {
 using Words = std::vector<std::string>;
 using Set = std::initializer_list<std::string_view>;
 
-// The following words name the type of a component. Digits at the end of a word are ignored, so fc2
-// is treated as fc.
+// These words name the type of a component. Digits at the end of a word are ignored, so fc2 is
+// treated as fc.
 const Set kMatrix = {
     "adapter",     "attention", "attn",       "conv", "dense", "down",           "fc",
     "ffn",         "gate",      "k",          "key",  "kv",    "linear",         "linears",
@@ -58,8 +58,8 @@ const Set kSide = {"a", "b", "f", "in", "l", "out", "r", "weight", "weights", "k
 const Set kWithin = {"weight",     "weights",         "kernel",           "qweight",
                      "base_layer", "original_module", "parametrizations", "original",
                      "original0",  "original1",       "weight_v",         "weight_g"};
-// Components that are layers of an output head if their parent is a head. Other components there,
-// such as lm_head.dense, are hidden layers.
+// Components that are layers of an output head if their parent is a head. Other components of a
+// head, such as lm_head.dense, are hidden layers.
 const Set kLayersOfHead = {"classifier", "decoder", "fc",       "final",  "final layer",
                            "head",       "last",    "layer",    "layers", "last layer",
                            "linear",     "out",     "out proj", "output", "output layer",
@@ -139,8 +139,8 @@ Component component_of(std::string_view text) {
   return out;
 }
 
-/// A name that is divided into components. `subject` is the parameter, or the module if the name of
-/// the parameter says nothing, as in "weight". `parents` are the components before it.
+/// A name that is divided into components. `subject` is the parameter, or its module if the name of
+/// the parameter has no meaning, as in "weight". `parents` are the components before it.
 struct Path {
   std::vector<Component> parents;  // outermost first, without numbers
   Component subject;
@@ -231,8 +231,8 @@ bool is_norm(const Component& c) {
 }
 
 /// Returns true for an output head. Attention heads are not output heads, and pre_classifier and
-/// pre_logits are hidden layers. v_head, which predicts values, and q_heads are output heads if
-/// they are outside of layers and attention.
+/// pre_logits are hidden layers. v_head, which predicts values, and q_heads are output heads only
+/// outside of layers and attention.
 bool is_head(const Component& c, const Path& path) {
   const bool outside = !path.in_layer && !path.in_attention;
   auto last = c.words.rbegin();

@@ -37,8 +37,8 @@ void add_ranges(std::vector<StateEntry>& entries, const std::vector<size_t>& fir
   }
 }
 
-/// Returns the bytes that an entry needs in the common buffer. This is 0 for the caller's master
-/// weights and for NorMuon's moments, which are stored elsewhere.
+/// Returns the bytes that an entry needs in the common buffer. The result is 0 for the caller's
+/// master weights and for NorMuon's moments, which are stored elsewhere.
 int64_t bytes_of(const StateEntry& entry) {
   if (!entry.ours || entry.location == StateLocation::kOwnedNeurons) return 0;
   return padded_bytes(entry.numel, size_of(entry.dtype));
@@ -135,7 +135,7 @@ State::State(Device& device, const OptimizerSettings& settings, const Plan& plan
   memory_ = Buffer(device, total);
   normuon_ = NormuonMemory(device, settings, plan, rank);
   char* at = memory_.as<char>();
-  for (const bool local : {true, false}) {  // owner state comes after all state of shards
+  for (const bool local : {true, false}) {  // owner state comes after the state of shards
     for (StateEntry& entry : entries_) {
       if ((entry.location == StateLocation::kShard) != local ||
           entry.location == StateLocation::kOwnedNeurons)
@@ -167,7 +167,7 @@ void State::reset_masters(Device& device, const OptimizerSettings& settings,
 void State::set_masters(Device& device, const OptimizerSettings& settings,
                         const std::vector<int64_t>& params, bool clears) {
   if (!memory_.data()) return;
-  // The findings are not read, because non-finite weights are not an error here.
+  // Nothing reads these findings, because non-finite weights are not an error here.
   const Buffer findings(device, sizeof(Findings));
   std::vector<OwnedMatrix> owned;
   std::vector<MatrixBatch> sources;

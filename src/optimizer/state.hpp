@@ -12,9 +12,9 @@
 
 namespace muonrt {
 
-/// Which rank stores a kind of state. Usually it is stored with the shard of the parameter. If the
-/// gradients are partial or have a different layout, it is stored by the owner of the matrix (Muon)
-/// or of the slice (AdamW). NorMuon's moments are stored by the owner of the neuron's matrix.
+/// Selects which rank stores a kind of state. Usually it is stored with the shard of the parameter.
+/// If the gradients are partial or have a different layout, the owner of the matrix (Muon) or of
+/// the slice (AdamW) stores it. The owner of a neuron's matrix stores NorMuon's moments.
 enum class StateLocation : int32_t {
   kShard = 0,
   kOwnedMatrices = 1,
@@ -33,8 +33,8 @@ struct StateView {
 /// after the other, except that ranges of neurons are stored at their `begin`.
 struct StateRange {
   int64_t index;  // index of the matrix, ordered by expert, then by part; -1 for kOwnedSlices
-  /// For kOwnedSlices the first local element, for kOwnedNeurons the first neuron, and for
-  /// kOwnedMatrices 0.
+  /// The first local element for kOwnedSlices, the first neuron for kOwnedNeurons, and 0 for
+  /// kOwnedMatrices.
   int64_t begin;
   int64_t numel;
 };
@@ -45,11 +45,11 @@ struct StateEntry {
   int32_t param;
   StateKind kind;
   StateLocation location;
-  DType dtype;       // a remainder has any dtype of 2 bytes
+  DType dtype;       // remainders use any 2-byte dtype
   bool ours = true;  // false if it is stored in the caller's memory
   int64_t numel = 0;
   void* data = nullptr;
-  std::vector<StateRange> blocks = {};  // if `location` is not kShard
+  std::vector<StateRange> blocks = {};  // empty if `location` is kShard
 };
 
 const char* name_of(StateKind kind);
@@ -67,15 +67,15 @@ class State {
   State(Device& device, const OptimizerSettings& settings, const Plan& plan,
         const std::vector<RankChunk>& chunks, int rank);
   /// Sets state to zero, and owned master weights to the values of the parameters. Runs on the
-  /// device and blocks. The work runs after the caller's work on the default stream, because that
-  /// work may still write the parameters.
+  /// device and blocks. It runs after the caller's work on the default stream, because that work
+  /// may still write the parameters.
   void initialize(Device& device, const OptimizerSettings& settings);
   /// Sets the owned master weights of these parameters to the values of the parameters, and their
   /// remainders to zero, in the same way as initialize().
   void reset_masters(Device& device, const OptimizerSettings& settings,
                      const std::vector<int64_t>& params);
 
-  /// Ordered by parameter.
+  /// Returns the entries of all parameters, in the order of the parameters.
   const std::vector<StateEntry>& entries() const { return entries_; }
   /// Returns the entries of the parameters [first, end).
   std::span<const StateEntry> entries_of(int64_t first, int64_t end) const {
@@ -84,18 +84,18 @@ class State {
   }
   /// Returns null if the parameter has no state of this kind.
   const StateEntry* find(int64_t param, StateKind kind) const;
-  /// Errors: INVALID_STATE if the parameter, whose name is `name`, has no state of this kind;
-  /// INVALID_ARGUMENT if there is no such kind.
+  /// Returns an entry of a parameter. Errors: INVALID_STATE if the parameter, whose name is `name`,
+  /// has no state of this kind; INVALID_ARGUMENT if there is no such kind.
   const StateEntry& at(int64_t param, StateKind kind, const std::string& name) const;
   const NormuonMemory& normuon() const { return normuon_; }
 
  private:
-  /// @param clears  if true, also sets all other state to zero.
+  /// @param clears  If true, also sets all other state to zero.
   void set_masters(Device& device, const OptimizerSettings& settings,
                    const std::vector<int64_t>& params, bool clears);
 
   std::vector<StateEntry> entries_;
-  std::vector<size_t> first_;  // for each parameter its first entry, and then the number of entries
+  std::vector<size_t> first_;  // first entry of each parameter; at the end, the number of entries
   Buffer memory_;
   NormuonMemory normuon_;
 };

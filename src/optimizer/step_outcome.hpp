@@ -7,10 +7,10 @@
 
 namespace muonrt {
 
-/// The information that a rank has about a step after its streams have ended or failed.
+/// The information that a rank has about a step after its streams have finished or failed.
 struct StepEndState {
   Vote vote_sum;  // sum of the votes; rejecting_vote_sum() if it has not arrived
-  /// Eager commit: sum of the confirming votes; rejecting_vote_sum() if it has not arrived.
+  /// Sum of the confirming votes of an eager commit; rejecting_vote_sum() if it has not arrived.
   Vote confirm_sum;
   int64_t world = 0, fingerprint = 0;
   CommitMode commit = CommitMode::kAtomic;
@@ -22,7 +22,7 @@ struct StepEndState {
 
 enum class StepOutcome : int32_t {
   kCommitted,
-  /// Not committed, because a value was non-finite; the ranks exchange which rank found it.
+  /// Not committed, because a value was non-finite. The ranks exchange which rank found it.
   kSkipped,
   kRejected,  // not committed for a different reason, which the ranks exchange
   // The following outcomes end the optimizer without another exchange.
@@ -38,9 +38,9 @@ inline const Vote& final_vote_sum(const StepEndState& end) {
 }
 
 /// Returns the outcome of the step. If the streams end without an error, it depends only on the
-/// vote sums and on the rank's own fingerprint, so all ranks continue with the same exchange, or
-/// with none. Ranks with different fingerprints could only get different outcomes if the sum of the
-/// fingerprints were equal to the world size times one of them. Such a sum is as unlikely as a hash
+/// vote sums and on the rank's own fingerprint. All ranks then continue with the same exchange, or
+/// with none. For ranks with different fingerprints to get different outcomes, the sum of all
+/// fingerprints would have to equal the world size times one of them. This is as unlikely as a hash
 /// collision.
 StepOutcome determine_outcome(const StepEndState& end);
 

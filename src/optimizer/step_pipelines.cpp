@@ -34,15 +34,15 @@ void StepPipelines::create_pipelines(PipelineContext context, int rank,
   health_.matrices.reserve(max_health_matrices());
 }
 
-// The creation ends with a collective, so no rank starts its first step while another rank is still
-// warming up.
+// The creation of an optimizer ends with a collective, so no rank starts its first step while
+// another rank is still warming up.
 void StepPipelines::warm_up(const Device& device) {
   if (!device.needs_warm_up()) return;
   full_.pipeline->warm_up();
   if (block_.pipeline) block_.pipeline->warm_up();
 }
 
-// Both pipelines have passed their peers to the communicator, which they share.
+// The two pipelines share the communicator, and both have passed their peers to it.
 void StepPipelines::connect(const Device& device) {
   if (device.needs_warm_up()) full_.pipeline->connect();
 }
@@ -60,7 +60,7 @@ void StepPipelines::collect_health(const ParamView* params, int64_t steps, bool 
   health.finish(params, !skipped);
   health_.step = steps;
   health_.skipped = skipped;
-  // Memory is already reserved.
+  // The memory of `matrices` is already reserved.
   health_.matrices.assign(health.matrices().begin(), health.matrices().end());
   health_.difference = health.difference();
 }

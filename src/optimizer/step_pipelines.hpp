@@ -35,11 +35,11 @@ struct PlanReports {
 class StepPipelines {
  public:
   StepPipelines() = default;
-  /// @param methods  indexed by group.
+  /// @param methods  One entry for each group.
   StepPipelines(const OptimizerSettings& settings, std::vector<NewtonSchulz> methods, int world);
   /// Creates the pipelines and allocates their memory.
-  /// @param context  device, communicator and tables must be set.
-  /// @param chunks   the chunks of `rank` in the plan of full steps.
+  /// @param context  Device, communicator and tables must be set.
+  /// @param chunks   Chunks of `rank` in the plan of full steps.
   /// @param config   chunks.newton_schulz is not read; chunks.normuon must belong to the plan of
   ///     full steps.
   void create_pipelines(PipelineContext context, int rank, std::vector<RankChunk> chunks,
@@ -47,17 +47,17 @@ class StepPipelines {
   /// Warms up the pipelines if the device needs it. All parameters must be inactive. Does not read
   /// the caller's memory.
   void warm_up(const Device& device);
-  /// Connects the ranks, after all of them have warmed up. Collective.
+  /// Connects the ranks after all of them have warmed up. Collective.
   void connect(const Device& device);
 
   const Plan& full_plan() const { return *full_.plan; }
   const Pipeline& full_pipeline() const { return *full_.pipeline; }
   /// Returns null if there are no block steps.
   const Plan* block_plan() const { return block_.plan.get(); }
-  /// Steps 0, period, 2 period, ... are full steps.
+  /// Returns the block period: steps 0, period, 2 period, ... are full steps.
   int block_period() const { return period_; }
-  /// Returns the largest update_every of a chunk. A chunk with a value above 1 is inactive in some
-  /// steps.
+  /// Returns the largest update_every of all chunks. A chunk with a value above 1 is inactive in
+  /// some steps.
   int update_every() const;
 
   /// Selects the pipeline for the step that follows `committed` committed steps.
@@ -67,24 +67,24 @@ class StepPipelines {
   Pipeline& pipeline() { return *current().pipeline; }
   const Pipeline& pipeline() const { return *current().pipeline; }
 
-  /// Call it after the current step has ended on this rank.
+  /// Counts the matrices of the current step. Call it after the step has ended on this rank.
   void count_orthogonalized() { orthogonalized_ += pipeline().owned_matrices(); }
   /// Returns the number of matrices that this rank has orthogonalized in all steps together.
   int64_t orthogonalized() const { return orthogonalized_; }
 
   /// Finishes collecting the statistics of the current step and stores them. Collective. Errors:
   /// any error of the device or of the communicator.
-  /// @param steps  the number of committed steps, including the current step if it was committed.
+  /// @param steps  Number of committed steps, including the current step if it was committed.
   void collect_health(const ParamView* params, int64_t steps, bool skipped);
   const HealthReport& health() const { return health_; }
 
   /// Returns reports on both plans, including the scratch memory for their products.
-  /// @param checks  the result of consistency_check_bytes().
+  /// @param checks  Result of consistency_check_bytes().
   PlanReports report(const MatrixRules& rules, bool health, std::span<const int64_t> checks) const;
   /// Describes both plans as text or JSON.
-  /// @param max_rows  the maximum number of rows in each table of the text; 0 means all.
+  /// @param max_rows  Maximum number of rows in each table of the text; 0 means all rows.
   std::string describe(const PlanReports& reports, bool json, int64_t max_rows = 0) const;
-  /// Returns the bytes of `rank` as describe() prints them.
+  /// Returns the bytes of `rank` that describe() prints.
   PlannedMemory memory(const MatrixRules& rules, bool health, int rank) const;
 
  private:

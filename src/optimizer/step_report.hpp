@@ -7,17 +7,17 @@
 
 namespace muonrt {
 
-/// Where a rank found a non-finite value. A source with a lower kind is closer to the cause. The
-/// gradient of a parameter on this rank therefore comes before a sum of gradients or an update,
-/// because these may contain a peer's gradient. If two sources are of the same kind, a source that
-/// did not overflow comes before one that did.
+/// Where a rank found a non-finite value. A source with a lower kind is closer to the cause: a sum
+/// of gradients or an update may contain a peer's gradient, so the gradient of a parameter on this
+/// rank comes before both. If two sources are of the same kind, a source that did not overflow
+/// comes before one that did.
 struct NonfiniteSource {
   enum : int64_t { kGradient, kSum, kUpdate, kNothing };
   int64_t kind = kNothing, param = -1;
   int64_t overflowed = 0;  // 1 if the value is finite in f32 but overflows the transport dtype
 };
 
-/// A Muon parameter whose update in the first step was large. `ratio` is the RMS of the update
+/// A Muon parameter with a large update in the first step. `ratio` is the RMS of the update
 /// relative to the RMS of the weights before the step.
 struct LargeUpdate {
   int64_t param = -1;
@@ -43,7 +43,8 @@ struct StepReport {
 
 /// The statistics of the last step that collected them.
 struct HealthReport {
-  /// Number of committed steps after it; -1 if no step has collected statistics yet.
+  /// The number of committed steps when this step had ended; -1 if no step has collected
+  /// statistics.
   int64_t step = -1;
   bool skipped = false;
   std::vector<MatrixHealth> matrices;

@@ -31,12 +31,12 @@ int64_t bytes_of_peers(std::span<const Message> messages, int rank) {
 class ActiveMessages {
  public:
   ActiveMessages() = default;
-  /// @param contents  the parameters of all messages, in any order.
+  /// @param contents  Parameters of all messages, in any order.
   ActiveMessages(std::vector<Region> regions, std::vector<ParamBytes> contents);
 
   /// Replaces `messages` with the messages that contain active parameters. Does not allocate if
   /// `messages` has capacity for all messages.
-  /// @param params  null means that all messages are selected completely.
+  /// @param params  If it is null, all messages are selected completely.
   template <class Message>
   void select(std::vector<Message>& messages, void* buffer, const ParamView* params) const {
     messages.clear();
@@ -45,7 +45,7 @@ class ActiveMessages {
         messages.push_back({r.peer, static_cast<char*>(buffer) + begin, end - begin});
     });
   }
-  /// Calls `use(begin, end)` for the bytes of the messages that `select` leaves out.
+  /// Calls `use(begin, end)` for the bytes of the messages that `select` omits.
   template <class Use>
   void for_each_omitted(const ParamView* params, const Use& use) const {
     for_each(params, [&](const Region& r, int64_t begin, int64_t end) {
@@ -81,7 +81,7 @@ class ActiveMessages {
 
   std::vector<Region> regions_;
   std::vector<ParamBytes> contents_;               // in ascending order
-  std::vector<std::pair<size_t, size_t>> ranges_;  // by region: first of its contents, and number
+  std::vector<std::pair<size_t, size_t>> ranges_;  // for each region: first entry, count
 };
 
 }  // namespace muonrt

@@ -10,14 +10,14 @@
 
 namespace muonrt {
 
-/// Consecutive matrices of an owner in a chunk that are orthogonalized as one batch, because they
-/// have the same shape (with the short side first), group and form.
+/// A batch: consecutive matrices of an owner in a chunk that have the same shape (with the short
+/// side first), group and form, so they can be orthogonalized together.
 struct BatchShape {
   int32_t first = 0, count = 0;  // range in the list of the owner's matrices
   int32_t group = 0;
   Method method;
-  int64_t m = 0, n = 0, ld = 0;  // of the gathered matrices in the transport dtype; m <= n
-  /// Batches of the same group run in lockstep and share the scratch memory.
+  int64_t m = 0, n = 0, ld = 0;  // size of the gathered matrices in the transport dtype; m <= n
+  /// Batches of the same batch group run in lockstep and share the scratch memory.
   int32_t batch_group = 0;
 };
 
@@ -25,27 +25,26 @@ struct BatchShape {
 std::vector<BatchShape> batch_shapes(const Plan& plan, std::span<const int32_t> matrices,
                                      const MatrixRules& rules);
 
-/// The sizes, in bytes, of the parts of a batch's scratch memory, in the order of their addresses.
+/// The bytes of the parts of a batch's scratch memory, in the order of their addresses.
 struct BatchBytes {
   int64_t raw = 0;         // the gathered matrices
   int64_t workspace = 0;   // newton_schulz_workspace()
-  int64_t statistics = 0;  // Lanczos's method, if steps may collect statistics
+  int64_t statistics = 0;  // for the Lanczos method, if steps may collect statistics
   int64_t total() const { return raw + workspace + statistics; }
 };
 BatchBytes batch_bytes(const BatchShape& batch, const NewtonSchulz& settings, DType transport,
                        const MatrixRules& rules, bool health);
 
 /// Returns the bytes of scratch memory of the batch group that needs the most.
-/// @param methods  indexed by group.
+/// @param methods  One entry for each group.
 int64_t largest_batch_group_bytes(std::span<const BatchShape> batches,
                                   std::span<const NewtonSchulz> methods, DType transport,
                                   const MatrixRules& rules, bool health);
 
-/// Returns, for each rank, the bytes of scratch memory that it allocates for products. This is the
-/// requirement of its largest batch group. The workspace of a backend's product library is not
-/// included.
-/// @param methods  indexed by group.
-/// @param health   true if steps may collect statistics.
+/// Returns, for each rank, the bytes of scratch memory that it allocates for products. This is what
+/// its largest batch group needs. The workspace of a backend's product library is not included.
+/// @param methods  One entry for each group.
+/// @param health   True if steps may collect statistics.
 std::vector<int64_t> scratch_bytes(const Plan& plan, std::span<const NewtonSchulz> methods,
                                    const MatrixRules& rules, bool health);
 

@@ -6,7 +6,7 @@ namespace muonrt {
 
 namespace {
 
-// Spans of every chunk. Three more follow for each batch group.
+// The first spans of every chunk. Three more follow for each batch group.
 enum : int32_t { kPack, kGatherExchange, kReturnExchange, kCommit, kSum, kRelay };
 
 /// The elements of each parameter in the message buffers of a chunk.
@@ -41,7 +41,7 @@ Contents contents_of(const Plan& plan, const RankChunk& chunk) {
     of_matrices(out.return_send, chunk.return_matrix_blocks, chunk.return_dtype);
   } else {
     of_shards(out.return_send, chunk.owner_state_blocks, chunk.return_dtype);
-    for (size_t i = 0; i < out.return_send.size(); ++i)  // param is an index of a table here
+    for (size_t i = 0; i < out.return_send.size(); ++i)  // here, param is a table index
       out.return_send[i].param = chunk.owner_state[i].param;
   }
   return out;
@@ -209,9 +209,9 @@ void Chunk::exchange_return() {
 // on one stream, so they are in order.
 void Chunk::relay() { exchange(kRelay, {relay_sends_, relay_receives_}); }
 
-// All ranks make the same decision, because it depends only on the step number, and the ranks
-// compare this number before the step. The commits of a chunk that rests change nothing, because
-// its parameters are inactive.
+// All ranks make the same decision, because it depends only on the step number, which the ranks
+// compare before the step. If a chunk rests, its commits change nothing, because its parameters are
+// inactive.
 bool Chunk::rests(const StepInputs& inputs) const {
   const int64_t every = plan_->update_every;
   return inputs.committed % every != every - 1 && !context_->warming_up;
@@ -223,7 +223,7 @@ void Chunk::select_gather(const StepInputs& inputs) {
   received_by_gather_.select(gather_receives_, buffers_.gather_receive, inputs.omits_inactive);
 }
 
-// A return with two levels always forwards whole messages.
+// If a return has two levels, whole messages are always sent and forwarded.
 void Chunk::select_return(const StepInputs& inputs) {
   const ChunkSpec& chunk = context_->plan->chunks()[static_cast<size_t>(plan_->index)];
   if (!config_->omit_inactive || !plan_->callbacks.empty() || chunk.relay > 0) return;
@@ -246,8 +246,8 @@ void Chunk::pack_gather(bool rests) {
     }
     end(kPack, *c.compute);
   }
-  // Ranks that only receive record the event, too, because it also comes after the unpack that last
-  // read the receive buffer.
+  // Ranks that only receive also record the event, because it comes after the unpack that last read
+  // the receive buffer.
   c.device->record(*packed_, *c.compute);
   c.device->wait(*c.exchange, *packed_);
 }
@@ -259,8 +259,8 @@ void Chunk::gather(const StepInputs& inputs) {
   context_->device->record(*arrived_, *context_->exchange);
 }
 
-// Adds the partial gradients. The sums are the gradients of the owner state, which is then treated
-// like a parameter.
+// Adds the partial gradients. The sums become the gradients of the owner state, which the ops then
+// treat like a parameter.
 void Chunk::sum() {
   const PipelineContext& c = *context_;
   begin(kSum, *c.compute);
@@ -286,8 +286,8 @@ Health::BatchStatistics Chunk::statistics_of(const Batch& batch) const {
 }
 
 // Captures Newton-Schulz as a graph in the second run, because the first run allocates the memory
-// that products of a new shape need. A run that collects statistics is not captured. A graph can be
-// launched again because the addresses of matrices, workspace and findings do not change.
+// that products of a new shape need. Does not capture a run that collects statistics. The graph can
+// be launched again because the addresses of matrices, workspace and findings do not change.
 void Chunk::run_newton_schulz(BatchGroup& batch_group) {
   const PipelineContext& c = *context_;
   const bool collects = config_->health && config_->health->collects();
@@ -347,7 +347,7 @@ void Chunk::produce(const StepInputs& inputs) {
   if (!rests(inputs) && (!batch_groups_.empty() || !plan_->owner_state.empty())) {
     c.device->wait(*c.compute, *arrived_);
     if (previous_) c.device->wait(*c.compute, *previous_->returned_);
-    // Omitted gradients count as zeros, which is also what inactive parameters would send.
+    // Omitted gradients count as zeros. A rank that sends an inactive parameter sends zeros, too.
     if (inputs.omits_inactive)
       received_by_gather_.for_each_omitted(inputs.omits_inactive, [&](int64_t begin, int64_t end) {
         c.ops().fill(*c.compute, static_cast<char*>(buffers_.gather_receive) + begin, 0,

@@ -18,23 +18,23 @@
 
 namespace muonrt {
 
-/// Message buffers of one chunk in flight. Chunks whose indices are equal modulo the window share
-/// them.
+/// The message buffers of one chunk in flight. Chunks whose indices are equal modulo the window
+/// share them.
 struct MessageBuffers {
   void* gather_send = nullptr;
   void* gather_receive = nullptr;
   void* return_send = nullptr;
   float* sums = nullptr;       // sums of partial gradients; valid until `commit` has run
-  void* directions = nullptr;  // computed from the sums
+  void* directions = nullptr;  // directions that are computed from the sums
 };
 
 /// The objects that chunks use in addition to PipelineContext. Fixed when the optimizer is created.
 struct ChunkConfig {
-  const std::vector<NewtonSchulz>* newton_schulz = nullptr;  // by group
-  const std::vector<NormuonState>* normuon = nullptr;        // by matrix; null: NorMuon is off
+  const std::vector<NewtonSchulz>* newton_schulz = nullptr;  // indexed by group
+  const std::vector<NormuonState>* normuon = nullptr;        // by matrix id; null if off
   ExchangeCallbacks callbacks;         // exchange the chunks that have RankChunk::callbacks
   CallbackFailure* failure = nullptr;  // the callbacks report errors here
-  Health* health = nullptr;            // null: no step collects statistics
+  Health* health = nullptr;            // null if no step collects statistics
   bool omit_inactive = false;          // steps may have StepInputs::omits_inactive
 };
 
@@ -42,17 +42,17 @@ struct ChunkConfig {
 /// work and returns. `schedule` defines the order of the stages.
 class Chunk {
  public:
-  /// @param return_receive  receives the update; valid until `commit` has run.
+  /// @param return_receive  Receives the update; valid until `commit` has run.
   /// @param scratch         scratch_bytes() of memory for products, shared by all chunks.
   Chunk(const PipelineContext& context, const ChunkConfig& config, const RankChunk& plan,
         const MessageBuffers& buffers, void* return_receive, void* scratch);
 
-  /// Returns the bytes of product scratch that `plan` needs, and announces its products to the ops
-  /// (`reserve`).
+  /// Returns the bytes of scratch memory that the products of `plan` need, and announces these
+  /// products to the ops (`reserve`).
   static int64_t scratch_bytes(const PipelineContext& context, const ChunkConfig& config,
                                const RankChunk& plan);
 
-  /// Sets the chunk that uses these buffers before this one. Its exchanges must end before the
+  /// Sets the chunk that uses these buffers before this chunk. Its exchanges must end before the
   /// buffers are written again.
   void set_previous_user(const Chunk* previous) { previous_ = previous; }
 
@@ -68,7 +68,7 @@ class Chunk {
   void commit(const StepInputs& inputs);
 
   int32_t index() const { return plan_->index; }
-  /// The gradient sums of the owner state; null if the chunk has none.
+  /// Returns the gradient sums of the owner state; null if the chunk has none.
   const float* sums() const { return buffers_.sums; }
   int64_t owned() const { return static_cast<int64_t>(plan_->owned.size()); }
   /// Calls `visit(span)` for every span of the chunk, with the times of the last step.
@@ -88,20 +88,20 @@ class Chunk {
     MatrixBatch raw;                        // short side first, transport dtype
     BatchBytes bytes;
     std::vector<MatrixBatch> raw_each, result_each;
-    std::vector<NormuonState> normuon;  // by matrix; empty: no matrix has NorMuon
+    std::vector<NormuonState> normuon;  // one for each matrix; empty if no matrix has NorMuon
     std::vector<NormuonState> lines;    // OrthogonalizeArgs::lines
     void* workspace = nullptr;
-    float* lanczos = nullptr;  // workspace, if steps may collect statistics
+    float* lanczos = nullptr;  // workspace for statistics, if steps may collect them
     MatrixBatch result;
   };
-  // Batches that are orthogonalized in lockstep and share the scratch.
+  // Batches that are orthogonalized in lockstep and share the scratch memory.
   struct BatchGroup {
     std::vector<Batch> batches;
     // `with_statistics` is used in steps that collect statistics.
     std::optional<Orthogonalization> newton_schulz, with_statistics;
     int32_t span = 0;                    // first of its three spans
-    bool ran = false;                    // newton_schulz has run without a graph
-    std::unique_ptr<DeviceGraph> graph;  // of newton_schulz, if the device captures graphs
+    bool ran = false;                    // true if newton_schulz has run without a graph
+    std::unique_ptr<DeviceGraph> graph;  // graph of newton_schulz, if the device captures graphs
   };
 
   static std::vector<BatchGroup> make_batch_groups(const PipelineContext& context,
@@ -109,7 +109,7 @@ class Chunk {
                                                    const RankChunk& plan);
   void bind(Batch& batch, void* scratch);
   Orthogonalization newton_schulz_of(BatchGroup& batch_group, bool with_statistics) const;
-  /// One state for each matrix; empty if no matrix has NorMuon.
+  /// Returns one state for each matrix, or an empty list if no matrix has NorMuon.
   std::vector<NormuonState> normuon_of(const std::vector<OwnedMatrix>& owned) const;
   void resolve_messages(const MessageBuffers& buffers, void* return_receive);
   void bind_callbacks();
@@ -126,7 +126,7 @@ class Chunk {
   void sum();
   void run(BatchGroup& batch_group);
   void run_newton_schulz(BatchGroup& batch_group);
-  /// Applies NorMuon to the result of a batch and collects the statistics of the result. Runs
+  /// Applies NorMuon to the result of a batch and collects the statistics of the result. Call it
   /// before the result is packed.
   void finish(Batch& batch);
   Health::BatchStatistics statistics_of(const Batch& batch) const;
@@ -140,8 +140,8 @@ class Chunk {
   void* return_receive_;
   const Chunk* previous_ = nullptr;
   std::vector<BatchGroup> batch_groups_;
-  std::vector<NormuonState> normuon_;  // of all owned matrices
-  // Includes the messages of steps that omit inactive parameters.
+  std::vector<NormuonState> normuon_;  // one for each owned matrix
+  // The messages in each direction. A step with omits_inactive sends only a part of them.
   ActiveMessages sent_by_gather_, received_by_gather_, sent_by_return_, received_by_return_;
   std::vector<SendTo> gather_sends_, return_sends_;
   std::vector<ReceiveFrom> gather_receives_, return_receives_;

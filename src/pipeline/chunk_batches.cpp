@@ -22,7 +22,7 @@ std::vector<Chunk::BatchGroup> Chunk::make_batch_groups(const PipelineContext& c
                                                         const RankChunk& plan) {
   const DType transport = context.transport();
   std::vector<BatchGroup> batch_groups;
-  // For each matrix, its batch group and its batch in that group.
+  // For each matrix, its batch group and the index of its batch in that group.
   std::vector<std::pair<size_t, size_t>> batch_of;
   std::vector<int32_t> index_in;
   for (const BatchShape& shape : shapes_of(context, plan)) {

@@ -14,18 +14,18 @@ struct ClippedWeight {
   int64_t logits_at = 0;  // index of the first logit of its layer
 };
 
-/// The work of Clipping in every step. Fixed when the optimizer is created. clip_norm, logits and
-/// clipped are equal on all ranks.
+/// The work of Clipping in every step. It is fixed when the optimizer is created. clip_norm, logits
+/// and clipped are equal on all ranks.
 struct ClippingConfig {
   double clip_norm = 0.0;            // 0 means that gradients are not clipped
   std::vector<int32_t> norm_params;  // parameters whose elements this rank adds to the norm
   // Parameters whose gradients are packed, but not in every step. The stage `scan` also reads them,
-  // so that their gradients are checked in steps that do not pack them.
+  // so their gradients are checked even in steps that do not pack them.
   std::vector<int32_t> clip_only_params;
   int64_t logits = 0;  // number of logits of all layers
   /// Contains all weights on every rank, including weights that other ranks hold.
   std::vector<ClippedWeight> clipped;
-  GradientTables tables;  // where the factor of the gradients is written
+  GradientTables tables;  // receive the factor of the gradients
 };
 
 /// Computes the norm of all gradients, the factor of the gradients, and the row factors of QK-clip.
@@ -34,13 +34,14 @@ class Clipping {
  public:
   Clipping(const PipelineContext& context, ClippingConfig config);
 
-  /// Enqueues all work. Later work on the compute stream may use the tables and factors.
+  /// Enqueues all work. Work that is enqueued later on the compute stream may use the tables and
+  /// factors.
   void enqueue(const StepInputs& inputs);
   /// Enqueues the copies of the norm and the logits to host memory.
   void report();
 
   double grad_norm() const { return host_copy_.data() ? *host_copy_.as<double>() : 0.0; }
-  /// The maximum of each logit over all ranks, layer by layer.
+  /// Returns the maximum of each logit over all ranks, layer by layer.
   const float* logits() const {
     return reinterpret_cast<const float*>(host_copy_.as<double>() + 1);
   }

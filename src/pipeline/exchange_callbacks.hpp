@@ -7,8 +7,9 @@ namespace muonrt {
 /// The caller's gather and redistribute functions, which replace the built-in exchanges. Every rank
 /// of the communicator calls them in the same order, one at a time. They return 0 or an error code.
 /// If one of them returns an error code, the step is rejected on all ranks. `local` is the rank's
-/// shard; null if it is empty. `full` is the whole tensor, row-major; null on ranks other than the
-/// owner. Both have the transport dtype. `stream` is the native stream that Device::call passes.
+/// shard, or null if the shard is empty. `full` is the whole row-major tensor on the owner, and
+/// null on other ranks. Both have the transport dtype. `stream` is the native stream that
+/// Device::call passes.
 struct ExchangeCallbacks {
   void* state = nullptr;
   int (*gather)(void* state, int64_t param, int32_t owner, const void* local, void* full,
@@ -18,10 +19,10 @@ struct ExchangeCallbacks {
   explicit operator bool() const { return gather != nullptr; }
 };
 
-/// The first call of a step that returned an error. The thread that runs the exchanges writes this
-/// struct. Between steps the struct is read and cleared.
+/// Describes the first call of a step that returned an error. The thread that runs the exchanges
+/// writes this struct. Other code reads and clears it between steps.
 struct CallbackFailure {
-  const char* function = nullptr;  // null: no call failed
+  const char* function = nullptr;  // null if no call failed
   int64_t param = -1;
   int code = 0;
 };
@@ -36,7 +37,7 @@ struct BoundCallback {
   void* local = nullptr;
   void* full = nullptr;
 
-  /// A function for Device::call. @param argument  a BoundCallback.
+  /// Makes the call. It is a function for Device::call; `argument` is a BoundCallback.
   static int run(void* argument, void* stream) {
     const BoundCallback& c = *static_cast<const BoundCallback*>(argument);
     const ExchangeCallbacks& f = *c.callbacks;

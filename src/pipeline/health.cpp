@@ -16,10 +16,9 @@ namespace {
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
-// The values of a matrix in the sum over the ranks. First comes the sum of the squares of its
-// weights as kTallyLimbs numbers (see Tally), then the numbers of non-finite weights and of
-// non-finite gradient elements. The remaining values are set only by the owner, so their bits can
-// be added.
+// The values of a matrix in the sum over the ranks: the sum of the squares of its weights as
+// kTallyLimbs numbers (see Tally), the number of non-finite weights, and the number of non-finite
+// gradient elements. The owner alone sets the remaining values, so they can be added as integers.
 enum : int64_t {
   kBadWeights = kTallyLimbs,
   kNonfinite,
@@ -55,8 +54,8 @@ Health::Health(const PipelineContext& context, int rank, const std::vector<RankC
       blocks_.push_back({p.param, row_of_[static_cast<size_t>(p.matrix)], p.rows, p.cols,
                          p.local_offset, p.local_ld});
     }
-    // If a gradient has a different layout than its parameter, the gathered blocks are the blocks
-    // of the gradient. Each block is counted for only one owner.
+    // If a gradient has a different layout than its parameter, the gathered blocks are blocks of
+    // the gradient. Each block is counted for only one owner.
     for (const ShardBlock& p : chunk.gather_blocks) {
       const int32_t row = row_of_[static_cast<size_t>(p.matrix)];
       if (!params[static_cast<size_t>(p.param)].grad_layout) continue;
@@ -67,7 +66,7 @@ Health::Health(const PipelineContext& context, int rank, const std::vector<RankC
   allocate_memory();
 }
 
-// If every replica orthogonalizes its own copy of a matrix, the first copy represents all copies.
+// If every replica orthogonalizes its own copy of a matrix, the first copy represents all of them.
 void Health::number_matrices() {
   const auto& matrices = context_->plan->matrices();
   std::map<std::pair<int32_t, int64_t>, int32_t> known;
@@ -163,7 +162,7 @@ void Health::collect_local(const ParamView* views) {
   for (const LocalBlock& p : blocks_) {
     const ParamView& v = views[p.param];
     const auto part = [&](const void* memory, DType dtype) { return part_of(p, memory, dtype); };
-    // Every partial gradient counts, but if there are several replicas, only the first one adds its
+    // Every partial gradient counts. If there are several replicas, only the first one adds its
     // weights.
     const Layout& layout = context_->plan->problem().params[static_cast<size_t>(p.param)].layout;
     if (layout.replica_index(rank_) == 0) {
@@ -219,7 +218,7 @@ void Health::fill_words(const ParamView* views, bool updated) {
         std::fabs(update_scale(spec, m.index)) * root_mean_square(updates[owned].limbs, numel));
     put(kSigmaMin, spectrum.smallest);
     put(kSigmaMax, spectrum.largest);
-    // The largest element of a Q is never zero, so zero means that no Q was formed.
+    // The largest element of Q is never zero, so zero means that no Q was computed.
     put(kLargestQ, largest == 0.0f ? kNan : static_cast<double>(largest));
   }
   int64_t* const sums = words + std::ssize(rows_) * kRowWords;

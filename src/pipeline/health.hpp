@@ -9,8 +9,8 @@
 
 namespace muonrt {
 
-/// The statistics of one matrix (also of an expert, a part or a block). They are equal on all
-/// ranks.
+/// The statistics of one matrix, which may also be an expert, a part or a block. They are equal on
+/// all ranks.
 struct MatrixHealth {
   int32_t param = 0;
   int64_t index = 0;  // index in the parameter, ordered by expert, then by part
@@ -25,32 +25,35 @@ struct MatrixHealth {
 
 /// Collects statistics in the steps for which they are requested. During the step, the owners
 /// collect statistics of the orthogonalized matrices. After the step, every rank collects
-/// statistics of its weights, gradients and replicas. One exact sum over the ranks then gives all
-/// values to every rank. Memory is allocated when the object is created.
+/// statistics of its weights, gradients and replicas. Then one exact sum over the ranks gives all
+/// values to every rank. The constructor allocates all memory.
 class Health {
  public:
-  /// @param chunks  the chunks in which this rank takes part.
+  /// @param chunks  Chunks in which this rank takes part.
   Health(const PipelineContext& context, int rank, const std::vector<RankChunk>& chunks);
 
-  /// Where the statistics of a batch are stored. The entries of its matrices are consecutive.
+  /// The addresses at which the statistics of a batch are stored. The entries of its matrices are
+  /// consecutive.
   struct BatchStatistics {
     Lanczos* lanczos;
     Tally* updates;
     Tally* q;  // tally of Q in the Gram form
   };
-  /// @param matrix  the first matrix of the batch, which this rank must own.
+  /// @param matrix  First matrix of the batch. This rank must own it.
   BatchStatistics batch_statistics_of(int32_t matrix) const;
-  /// Like the function above, but returns null pointers in a step that does not collect statistics.
+  /// Like batch_statistics_of(), but returns null pointers in a step that does not collect
+  /// statistics.
   BatchStatistics active_statistics_of(int32_t matrix) const {
     return collects_ ? batch_statistics_of(matrix) : BatchStatistics{};
   }
   bool collects() const { return collects_; }
 
-  /// Enqueues work that resets the statistics. Call it before a step that collects them.
+  /// Starts a step. If `collects` is true, the step collects statistics, and this function enqueues
+  /// work that resets them.
   void begin(bool collects);
-  /// Call it after a step that collects statistics. Collective; blocks.
-  /// @param views    the views of the parameters in host memory.
-  /// @param updated  true if the step was committed.
+  /// Computes the results. Call it after a step that collects statistics. Collective; blocks.
+  /// @param views    Views of the parameters in host memory.
+  /// @param updated  True if the step was committed.
   /// Errors: any error of the streams or of the communicator.
   void finish(const ParamView* views, bool updated);
 
@@ -75,23 +78,23 @@ class Health {
   int rank_;
   bool collects_ = false;
   std::vector<MatrixHealth> rows_;
-  /// For each matrix, its row; for each row, its first matrix.
+  /// The row of each matrix, and the first matrix of each row.
   std::vector<int32_t> row_of_, representative_;
   /// For each matrix, its index in lanczos_, updates_ and q_, or -1.
   std::vector<int32_t> owned_index_;
   int64_t owned_ = 0;
   std::vector<LocalBlock> blocks_;
-  /// For gradients whose layout differs from the layout of the parameter.
+  /// The gradient's blocks, if its layout differs from that of the parameter.
   std::vector<LocalBlock> grad_blocks_;
   Buffer memory_, host_copy_;  // statistics of this rank, and their copy on the host
   Lanczos* lanczos_ = nullptr;
-  Tally* updates_ = nullptr;  // by owned matrix, like lanczos_ and q_
+  Tally* updates_ = nullptr;  // one for each owned matrix, like lanczos_ and q_
   Tally* q_ = nullptr;
-  Tally* weights_ = nullptr;  // by row, for this rank's blocks
+  Tally* weights_ = nullptr;  // one for each row, from this rank's blocks
   Tally* gradients_ = nullptr;
   ReplicaHashes replicas_;
   int64_t words_ = 0;  // length of the sum over the ranks
-  /// This rank's terms, the sum, and a copy of either in host memory.
+  /// This rank's terms, the sum over the ranks, and a copy of one of them in host memory.
   Buffer own_sum_, total_, host_words_;
   std::unique_ptr<Event> done_;
   ReplicaDifference difference_;

@@ -11,17 +11,17 @@
 
 namespace muonrt {
 
-/// The lists with which Ops::unpack() and Ops::pack() copy the matrices of a tensor. The tensor is
-/// used as the message.
+/// The lists with which Ops::unpack() and Ops::pack() copy the matrices of a tensor, as if the
+/// tensor were a message.
 struct TensorCopies {
   std::vector<OwnedMatrix> owned;
   std::vector<MatrixBatch> matrices;
   std::vector<MatrixBlock> blocks;
 
   TensorCopies() = default;
-  /// @param first   the index of the first matrix in the tensor.
-  /// @param stored  the matrices in the workspace.
-  /// @param square  true if the matrices are stored as rows x cols even if rows > cols. Otherwise
+  /// @param first   Index of the first matrix in the tensor.
+  /// @param stored  Matrices in the workspace.
+  /// @param square  True if the matrices are stored as rows x cols even if rows > cols. Otherwise
   ///     their short side is stored first.
   TensorCopies(const TensorView& tensor, int64_t first, const MatrixBatch& stored, bool square) {
     // A column-major tensor is a row-major tensor of the transposed matrices.
@@ -57,7 +57,7 @@ struct TensorCopies {
 
 namespace {
 
-/// Divides a workspace into buffers. Without memory, it only adds up the sizes.
+/// Divides a workspace into buffers. Without memory, it only computes their total size.
 class Carver {
  public:
   explicit Carver(const MatrixRules& rules) : rules_(rules) {}
@@ -94,11 +94,11 @@ void add_to_key(std::vector<int64_t>& key, const TensorView& t) {
 }  // namespace
 
 /// The prepared work for calls with certain shapes, strides and dtypes. It contains no addresses
-/// outside the workspace.
+/// outside of the workspace.
 struct Orthogonalizer::Work {
   /// Matrices that run together.
   struct Part {
-    MatrixBatch widened;  // f16 input as dense f32; not used for other dtypes
+    MatrixBatch widened;  // f16 input converted to dense f32; not used for other dtypes
     TensorCopies in, widen, second, out;
     std::vector<NormuonState> lines;
     std::optional<Orthogonalization> newton_schulz;
@@ -121,7 +121,7 @@ Orthogonalizer::Orthogonalizer(std::unique_ptr<Device> device, NewtonSchulz sett
 Orthogonalizer::~Orthogonalizer() {
   try {
     device_->synchronize(*done_, Deadline::in_ms(kMaxTimeoutMs));
-  } catch (const Error&) {  // a lost context does not run work
+  } catch (const Error&) {  // a lost context runs no work
   }
 }
 
@@ -156,7 +156,7 @@ void Orthogonalizer::finish(bool captured) {
 namespace {
 
 /// Returns the number of matrices of this size that run together. Limits the workspace of a batch
-/// to the workspace of a chunk with the default size for GPUs.
+/// to that of a chunk with the default chunk_bytes for GPUs.
 int64_t part_size(const MatrixRules& rules, int64_t elements, int64_t count) {
   const int64_t most = std::min(rules.launch_limits().max_elements, int64_t{1} << 27);
   return std::clamp<int64_t>(most / std::max<int64_t>(elements, 1), 1, count);

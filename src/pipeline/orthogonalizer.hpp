@@ -21,22 +21,22 @@ namespace muonrt {
 /// workspace, so the caller must make sure that their work runs in order.
 class Orthogonalizer {
  public:
-  /// @param device  the device whose Ops are used; destroyed last.
+  /// @param device  Device whose Ops are used; it is destroyed last.
   Orthogonalizer(std::unique_ptr<Device> device, NewtonSchulz settings, FormChoice form);
   ~Orthogonalizer();
 
-  /// out <- the orthogonalized matrices of x, rounded once to the dtype of `out`.
-  /// @param nonfinite  null, or memory that the device can access. It receives 1 if x has
+  /// Writes the orthogonalized matrices of x to `out`, rounded once to the dtype of `out`.
+  /// @param nonfinite  Null, or memory that the device can access. It receives 1 if x has
   ///     non-finite elements.
-  /// @return  the index of a non-finite element of x, or nullopt. If x has such an element, `out`
-  ///     does not change. This is checked only if the host can access device memory; otherwise
-  ///     matrices with such an element become NaN.
+  /// @return  The index of a non-finite element of x, or nullopt. If x has a non-finite element,
+  ///     `out` does not change. This is checked only if the host can access device memory.
+  ///     Otherwise matrices with such an element become NaN.
   /// Errors: NOT_SUPPORTED if the first call is on a stream that is being captured.
   std::optional<std::vector<int64_t>> orthogonalize(const TensorView& out, const TensorView& x,
                                                     int64_t* nonfinite, void* callers_stream);
-  /// c <- alpha a a^T + beta d. All of a, c and d must have the same dtype. Only the upper triangle
-  /// of d is read.
-  /// @param d  null if the term beta d is omitted.
+  /// Computes c = alpha a a^T + beta d. The dtypes of a, c and d must be equal. Only the upper
+  /// triangle of d is read.
+  /// @param d  Null if the term beta d is omitted.
   void symmetric_product(const TensorView& c, float alpha, const TensorView& a, float beta,
                          const TensorView* d, void* callers_stream);
 
@@ -56,8 +56,8 @@ class Orthogonalizer {
   std::unique_ptr<Stream> stream_;
   std::unique_ptr<Event> done_;  // recorded after the last call outside a capture
   Buffer findings_;
-  // Workspaces, of which the last one is the largest. Lists and graphs may still refer to the
-  // others.
+  // Workspaces, of which the last one is the largest. Lists and graphs may still refer to earlier
+  // workspaces.
   std::vector<Buffer> workspaces_;
   std::map<std::vector<int64_t>, std::unique_ptr<Work>> works_;
 };

@@ -11,12 +11,12 @@ namespace muonrt {
 
 namespace {
 
-/// The position of a rank's message to itself, as byte offsets in the send buffer.
+/// The byte range in the send buffer of a rank's message to itself.
 struct OwnMessage {
   int64_t begin, end;  // including its padding
-  int64_t distance;    // from the message in the send buffer to its place in the receive buffer
+  int64_t distance;    // distance from there to its place in the receive buffer
 
-  /// Returns the new offset of a block that was stored at `offset`.
+  /// Returns the new offset of a block that was at `offset`.
   int64_t moved(int64_t offset) const {
     if (offset < begin) return offset;
     return offset < end ? offset + distance : offset - (end - begin);

@@ -54,7 +54,7 @@ Pipeline::Pipeline(PipelineContext context, int rank, std::vector<RankChunk> chu
             {"vote", -1, SpanKind::kVote},
             {"adamw", -1, SpanKind::kLocal},
             {"confirm", -1, SpanKind::kVote}};
-  times_ = SpanTimes(device, spans_.size() + 1);  // the last one is for clock_offset()
+  times_ = SpanTimes(device, spans_.size() + 1);  // the last entry is for clock_offset()
   context_.comm->prepare_reduction(sizeof(Vote));
   readback_buffer_ = Buffer::shared(device, sizeof(StepReadback));
   readback_ = new (readback_buffer_.data()) StepReadback{kReject, kReject, kNoFindings, 0, 0};
@@ -65,10 +65,10 @@ Pipeline::Pipeline(PipelineContext context, int rank, std::vector<RankChunk> chu
   clipping_ = std::make_unique<Clipping>(context_, std::move(config_.clipping));
 }
 
-// Returns the parameters whose gradients this rank does not pack completely. These are AdamW
-// parameters, and replicas that are not gathered. Before the vote only the scan reads them.
+// Returns the parameters whose gradients this rank does not pack completely: AdamW parameters, and
+// replicas that are not gathered. Before the vote, only the scan reads these gradients.
 std::vector<int32_t> Pipeline::unpacked() const {
-  std::map<int32_t, int64_t> packed;  // number of elements by parameter
+  std::map<int32_t, int64_t> packed;  // number of packed elements of each parameter
   for (const RankChunk& chunk : rank_chunks_) {
     for (const ShardBlock& p : chunk.gather_blocks) packed[p.param] += p.rows * p.cols;
   }
@@ -80,7 +80,7 @@ std::vector<int32_t> Pipeline::unpacked() const {
   return out;
 }
 
-// The streams must end before the memory that their tasks use is freed.
+// The streams must be destroyed before the memory that their tasks use.
 Pipeline::~Pipeline() {
   compute_.reset();
   exchange_.reset();
@@ -150,7 +150,7 @@ void Pipeline::clear_times() {
 }
 
 void Pipeline::prepare(const StepInputs& inputs) {
-  clear_times();  // a chunk that is inactive must not keep the times of an earlier step
+  clear_times();  // an inactive chunk must not keep the times of an earlier step
   *readback_ = StepReadback{kReject, kReject, kNoFindings, 0, 0};
   Ops& ops = context_.ops();
   Stream& s = *compute_;
@@ -162,8 +162,8 @@ void Pipeline::prepare(const StepInputs& inputs) {
   ops.copy(s, context_.results.findings, &initial_findings_, sizeof(Findings));
   ops.copy(s, context_.results.vote_sum, &kReject, sizeof(Vote));
   ops.copy(s, confirm_sum_, &kReject, sizeof(Vote));
-  // If a stream fails before it casts the vote of this step, the vote of an earlier step must not
-  // be used.
+  // If a stream fails before it casts the vote of this step, it must not use the vote of an earlier
+  // step.
   ops.copy(s, own_vote_, &kReject, sizeof(Vote));
   ops.copy(s, confirm_vote_, &kReject, sizeof(Vote));
   if (config_.poison) {
@@ -272,16 +272,16 @@ void Pipeline::enqueue(const StepInputs& inputs) {
   context_.device->record(*finished_, *compute_);
 }
 
-// The wait for the step has no timeout, because exchanges end with the timeout of the communicator,
-// and local passes end by themselves. Returning earlier would give the caller buffers that are
-// still being written.
+// The wait for the step has no timeout of its own, because exchanges end at the timeout of the
+// communicator, and local passes always end. If the function returned earlier, the caller would get
+// buffers that the step still writes.
 void Pipeline::wait() {
   context_.device->synchronize_caller_stream(caller_deadline_);
   context_.device->synchronize(*finished_, Deadline::in_ms(kMaxTimeoutMs));
   if (const auto error = context_.device->error()) throw *error;
 }
 
-// Waits before it enqueues anything, because a GPU queues a limited number of launches.
+// Waits before it enqueues anything, because a GPU can queue only a limited number of launches.
 void Pipeline::run_between_steps(FunctionRef<void(Stream&)> enqueue_work) {
   context_.device->synchronize_caller_stream(caller_deadline_);
   enqueue_work(*compute_);
@@ -290,7 +290,7 @@ void Pipeline::run_between_steps(FunctionRef<void(Stream&)> enqueue_work) {
 }
 
 // Work that was enqueued before the error still reads and writes the caller's buffers. If the work
-// on the caller's stream does not end, the enqueued work never starts, so the function does not
+// on the caller's stream does not end, the enqueued work never starts, so this function does not
 // wait for it.
 void Pipeline::drain_after_error() noexcept {
   constexpr int64_t kDrainTimeoutMs = 60'000;
@@ -305,8 +305,8 @@ void Pipeline::drain_after_error() noexcept {
   }
 }
 
-// Messages, sums, staged moments, factors and tables, which the commits read, were complete before
-// this rank cast its vote.
+// The commits read messages, sums, staged moments, factors and tables. All of these were complete
+// before this rank cast its vote.
 void Pipeline::roll_forward(int64_t fingerprint, const Vote& vote_sum) {
   StepInputs inputs;
   inputs.fingerprint = fingerprint;
@@ -314,7 +314,7 @@ void Pipeline::roll_forward(int64_t fingerprint, const Vote& vote_sum) {
   context_.ops().copy(*compute_, context_.results.vote_sum, &readback_->vote_sum, sizeof(Vote));
   for (const Action& action : order_)
     if (action.stage == Stage::kCommit || action.stage == Stage::kAdamW) perform(action, inputs);
-  clipping_->report();  // not yet done if the step failed while it was enqueued
+  clipping_->report();  // not yet called if the step failed while it was enqueued
   muonrt::drain(*context_.device, *compute_, *finished_);
 }
 
@@ -356,8 +356,7 @@ int64_t Pipeline::clock_offset() const {
   const auto host_clock = [] {
     return std::chrono::nanoseconds(Deadline::Clock::now().time_since_epoch()).count();
   };
-  // The offset is stored until the next step, so that all calls for one step return the same
-  // offset.
+  // The offset is stored until the next step, so all calls for one step return the same value.
   const auto slot = static_cast<int32_t>(spans_.size());
   int64_t& device_time = times_.values_of(slot)[0];
   int64_t& offset = times_.values_of(slot)[1];

@@ -17,7 +17,7 @@ namespace muonrt {
 /// read them as soon as the step has ended.
 struct StepReadback {
   Vote vote_sum;              // sum of all ranks' votes
-  Vote confirm_sum;           // eager commit: sum of the second, confirming votes
+  Vote confirm_sum;           // sum of the second, confirming votes of an eager commit
   Findings findings;          // findings of this rank
   int64_t vote_sent = 0;      // 1 if this rank's vote may have reached its peers
   int64_t vote_returned = 0;  // 1 if the reduction of the votes has returned, accepted or not
@@ -37,13 +37,13 @@ struct AdamWParams {
 struct TableCopy {
   void* to = nullptr;
   const void* from = nullptr;
-  int64_t bytes = 0;  // 0 if the device reads the host's tables, so that nothing is copied
+  int64_t bytes = 0;  // 0 if the device reads the host's tables
 };
 
-/// The work of a pipeline in every step, in addition to the chunks of its plan. Fixed when the
-/// optimizer is created.
+/// The work of a pipeline in every step, in addition to the chunks of its plan. It is fixed when
+/// the optimizer is created.
 struct PipelineConfig {
-  ChunkConfig chunks;  // `health` and `failure` are set by the pipeline
+  ChunkConfig chunks;  // the pipeline sets `health` and `failure`
   AdamWParams adamw;
   std::vector<int32_t> held_params;    // every parameter of which this rank holds an element
   std::vector<int32_t> master_params;  // parameters with f32 master weights on this rank
@@ -51,40 +51,40 @@ struct PipelineConfig {
   TableCopy table_copy;  // enqueued at the beginning of every step
   bool serial = false;   // for debugging: runs one stage at a time, except gathers of later chunks
   bool health = false;   // allocates the memory for collecting statistics
-  /// Fills messages and scratch with NaN before every step, so that reading memory that was never
-  /// written makes the result NaN.
+  /// Fills messages and scratch memory with NaN before every step. If an op then reads memory that
+  /// was never written, its result becomes NaN.
   bool poison = false;
 };
 
 /// Runs the stages of a step in a fixed order. Owns the chunks, their buffers and the two streams.
-/// The same class is used for host and CUDA and for all layouts, so that all of them are tested
-/// together.
+/// Host and CUDA, and all layouts, use this class, so every test covers code that all of them use.
 class Pipeline {
  public:
   /// Allocates all memory that a step needs, so that steps do not allocate.
-  /// @param context  the pipeline sets streams and results; everything else must already be set.
-  /// @param chunks   the work of this rank for each chunk of the plan in `context`.
+  /// @param context  Everything except streams and results must be set; the pipeline sets these
+  ///     two.
+  /// @param chunks   This rank's work for each chunk of the plan in `context`.
   Pipeline(PipelineContext context, int rank, std::vector<RankChunk> chunks, PipelineConfig config);
   ~Pipeline();
 
   /// Runs one step that sends nothing and commits nothing, or two such steps if the device captures
   /// graphs. The device loads its kernels and builds its tables during this call. Otherwise it
-  /// would do so in the first real step, and the other ranks would have to wait. All parameters
-  /// must be inactive in the tables. Blocks until the warm-up is complete.
+  /// would do so in the first real step, and the other ranks would have to wait. In the tables, all
+  /// parameters must be inactive. Blocks until the warm-up is complete.
   void warm_up();
-  /// Connects the ranks after the warm-up. Collective; blocks, at most for the timeout of the
-  /// communicator. Errors: any error of the communicator.
+  /// Connects the ranks after the warm-up. Collective. Blocks, but not longer than the timeout of
+  /// the communicator. Errors: any error of the communicator.
   void connect();
   /// Enqueues a whole step. After a fixed number of launches it blocks until the work on the
-  /// caller's stream has ended, because a GPU queues a limited number of launches and a full queue
-  /// would block without a timeout. `inputs` and the tables must not change until `wait` returns.
+  /// caller's stream has ended. A GPU queues a limited number of launches, and a full queue would
+  /// block without a timeout. `inputs` and the tables must not change until `wait` returns.
   /// Errors: any error of a local pass, of an exchange, or of caller_stream_error().
   void enqueue(const StepInputs& inputs);
-  /// The next step starts after the work that is now on the caller's stream.
+  /// Makes the next step start after the work that is now on the caller's stream.
   /// Errors: the same as Device::wait_caller_stream().
-  /// @param timeout_ms  the maximum time to wait for that work, counted from this call.
+  /// @param timeout_ms  Maximum time to wait for that work, counted from this call.
   void wait_caller_stream(void* callers_stream, int64_t timeout_ms);
-  /// Work that is enqueued on the caller's stream after this call waits for the step that was
+  /// Makes work that the caller enqueues on its stream after this call wait for the step that was
   /// enqueued last. Does nothing on the host. Errors: the same as Device::follow().
   void make_caller_stream_wait(void* callers_stream);
   /// Returns TIMEOUT if the work on the caller's stream did not finish within its limit.
@@ -95,15 +95,15 @@ class Pipeline {
   /// Blocks until all work of the step has ended, whether the step was committed or not.
   /// Errors: any error of the streams, and the error that caller_stream_error() returns.
   void wait();
-  /// Call it after enqueue() has thrown. Waits until the work that was already enqueued no longer
-  /// uses the caller's buffers. First waits for the caller's stream, up to its timeout, and then
+  /// Waits until the work that was already enqueued no longer uses the caller's buffers. Call it
+  /// after enqueue() has thrown. First waits for the caller's stream, up to its timeout, and then
   /// for the work of the step, for at most one minute. Does not wait if the caller's stream has
   /// already timed out.
   void drain_after_error() noexcept;
 
-  /// Commits the step that this rank has staged, after the step has failed during its vote (only if
-  /// commits are atomic). Blocks.
-  /// @param vote_sum  the sum of the votes, from a rank that has received it.
+  /// Commits the step that this rank has staged, after the step has failed during its vote.
+  /// Requires atomic commits. Blocks.
+  /// @param vote_sum  Sum of the votes, from a rank that has received it.
   void roll_forward(int64_t fingerprint, const Vote& vote_sum);
 
   const StepReadback& readback() const { return *readback_; }
@@ -122,7 +122,7 @@ class Pipeline {
       if (chunk) chunk->visit_spans(visit);
   }
   std::vector<Span> spans() const;
-  /// Returns the difference that converts the times of spans to nanoseconds of the host's clock,
+  /// Returns the offset that converts the times of spans to nanoseconds of the host's clock,
   /// Deadline::Clock. All calls for the same step return the same value. On a GPU the first call
   /// waits for the compute stream. The error is at most half of the shortest of several round trips
   /// to the GPU. Errors: any error of the device.
@@ -142,9 +142,9 @@ class Pipeline {
   void clear_times();
   void prepare(const StepInputs& inputs);
   void scan();
-  /// @param host_copy       receives a copy of the sum for the host.
-  /// @param decides_commit  true for the vote for which the commits wait. False for the second vote
-  ///     of an eager step, because that vote only reports whether all updates were finite.
+  /// @param host_copy       Receives a copy of the sum for the host.
+  /// @param decides_commit  True for the vote for which the commits wait. False for the second vote
+  ///     of an eager step, which only reports whether all updates were finite.
   void vote(const StepInputs& inputs, Vote* own, Vote* sum, Vote* host_copy, bool decides_commit);
   void adamw(const StepInputs& inputs);
   void perform(const Action& action, const StepInputs& inputs);
@@ -159,7 +159,7 @@ class Pipeline {
   char* transient_ = nullptr;  // start of the memory that every step writes before reading it
   std::unique_ptr<Clipping> clipping_;
   std::unique_ptr<Health> health_;
-  std::vector<int32_t> scanned_;  // parameters whose gradients the stage `scan` checks
+  std::vector<int32_t> scanned_;  // parameters whose gradients `scan` checks
   std::unique_ptr<Stream> compute_, exchange_;
   Deadline caller_deadline_ = Deadline::in_ms(0);
   std::unique_ptr<Event> callbacks_done_, vote_ready_, vote_received_, finished_;
@@ -170,16 +170,16 @@ class Pipeline {
   Vote* own_vote_ = nullptr;
   Vote* confirm_vote_ = nullptr;
   Vote* confirm_sum_ = nullptr;
-  /// By chunk index; null if this rank does not take part.
+  /// One for each chunk index; null if this rank does not take part in the chunk.
   std::vector<std::unique_ptr<Chunk>> chunks_;
   std::vector<Action> order_;
-  std::vector<Span> spans_;  // scan, vote, adamw, confirm
+  std::vector<Span> spans_;  // the spans of scan, vote, adamw and confirm
   SpanTimes times_;
   Buffer readback_buffer_;
   StepReadback* readback_ = nullptr;  // points into readback_buffer_
   int64_t owned_ = 0;
   int32_t resident_ = 0, resident_peak_ = 0;
-  std::unique_ptr<Stream> callers_;  // for make_caller_stream_wait(); null until its first call
+  std::unique_ptr<Stream> callers_;  // used by make_caller_stream_wait(); null before
 };
 
 }  // namespace muonrt

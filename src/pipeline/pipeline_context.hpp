@@ -17,7 +17,7 @@ struct DeviceResults {
   Vote* vote_sum = nullptr;      // sum of all ranks' votes
 };
 
-/// The objects that every stage of every chunk uses. Fixed when the optimizer is created.
+/// The objects that every stage of every chunk uses. They are fixed when the optimizer is created.
 struct PipelineContext {
   Device* device = nullptr;
   Comm* comm = nullptr;
@@ -46,9 +46,9 @@ struct StepInputs {
   bool local_ok = true;              // if false, this rank votes to reject the step
   GradientFactors factors;           // this rank's factors
   const float* qk_logits = nullptr;  // this rank's logits of all layers; null if there are none
-  bool collect_health = false;       // collect statistics; requires that the pipeline has a Health
-  /// The host's table of parameters, if all ranks have the same inactive parameters. The bytes of
-  /// inactive parameters are then not exchanged. If null, everything is exchanged.
+  bool collect_health = false;       // true if the step collects statistics (Health)
+  /// The host's table of parameters, if all ranks have the same inactive parameters and do not
+  /// exchange their bytes. If it is null, everything is exchanged.
   const ParamView* omits_inactive = nullptr;
   int64_t gradient_replicas = 0, weight_replicas = 0;  // initial values in the findings
 };

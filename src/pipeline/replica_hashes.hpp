@@ -12,12 +12,14 @@
 
 namespace muonrt {
 
-/// The data of a parameter that replicas must have in common, in the order in which it is compared.
+/// The kinds of data of a parameter that must be equal on all replicas, in the order in which they
+/// are compared.
 enum class Replicated : int32_t { kData, kMaster, kRemainder, kMomentum, kVariance, kGradient };
 constexpr int kReplicated = 6;
 
-/// The first parameter whose replicas differ. `rank` is the lowest rank that differs from the first
-/// replica of its shard, whose rank is `reference`. If all replicas are equal, `param` is -1.
+/// The first parameter whose replicas differ. `rank` is the lowest rank that differs from
+/// `reference`, the rank of the first replica of its shard. If all replicas are equal, `param` is
+/// -1.
 struct ReplicaDifference {
   int64_t param = -1;
   int32_t rank = -1, reference = -1;
@@ -26,29 +28,30 @@ struct ReplicaDifference {
   std::array<int32_t, 7> others = {};  // the first of these ranks
 };
 
-/// Hashes of those shards that other ranks hold, too. If a shard has r replicas, the first replica
-/// adds (r - 1) times its hash to a sum over all ranks, and the others subtract their hashes. If
-/// all replicas are equal, the sum is zero. If some differ, it is zero only with a probability of
-/// 2^-64.
+/// Hashes of those shards that other ranks also hold. If a shard has r replicas, the first replica
+/// adds (r - 1) times its hash to a sum over all ranks, and the other replicas subtract their
+/// hashes. If all replicas are equal, the sum is zero. If some of them differ, the sum is zero only
+/// with a probability of 2^-64.
 class ReplicaHashes {
  public:
   ReplicaHashes() = default;
-  /// Returns the bytes of one of the two lists of hashes.
+  /// Returns the bytes of one list of hashes. There are two lists: one on the device and its copy
+  /// on the host.
   static int64_t bytes(int64_t params) { return checked_mul(params, kReplicated * 8); }
   /// Allocates the memory.
-  /// @param params  the parameters of the plan's problem, which must outlive this object.
+  /// @param params  Parameters of the plan's problem. They must outlive this object.
   ReplicaHashes(Device& device, const std::vector<ParamSpec>& params, int rank, int world);
 
   /// Enqueues work that sets all hashes to zero.
   void clear(Stream& stream);
-  /// Enqueue the hashing of a parameter's weights and their state, or of its gradient.
+  /// Enqueue the hashing of a parameter's weights and state, or of its gradient.
   void add_weights(Stream& stream, const ParamView& view, int64_t param);
   void add_gradient(Stream& stream, const ParamView& view, int64_t param);
   /// Enqueues the copy of the hashes to host memory.
   void finish(Stream& stream);
 
-  /// Return this rank's term of the sum over the ranks. Call these functions after the stream has
-  /// ended.
+  /// Return this rank's term of the sum over the ranks. Call these functions after the work on the
+  /// stream has ended.
   int64_t weight_word(int64_t param) const;
   int64_t gradient_word(int64_t param) const;
 
@@ -57,7 +60,7 @@ class ReplicaHashes {
   ReplicaDifference find(Comm& comm, int64_t param) const;
 
  private:
-  /// The replicas of a rank's shard: the rank of the first replica, or -1 if `rank` holds no
+  /// The replicas of the shard of `rank`: the rank of the first replica, or -1 if `rank` holds no
   /// element, and the number of replicas.
   struct Holders {
     int first;

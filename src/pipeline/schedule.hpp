@@ -9,24 +9,24 @@
 namespace muonrt {
 
 enum class Stage : int32_t {
-  kScan,           // gradients that no pack reads: those of AdamW (atomic), or all (eager)
-  kGather,         // momentum, pack, and exchange to the owners
+  kScan,           // check gradients that no pack reads; with eager commits, all of them
+  kGather,         // compute and pack directions, and exchange them to the owners
   kOrthogonalize,  // unpack, Newton-Schulz, pack, and exchange back
   kVote,
-  kCommit,   // unpack, and write momentum, decay and update
-  kAdamW,    // AdamW for all its parameters
-  kConfirm,  // eager commit: the second vote, on whether all updates were finite
+  kCommit,   // unpack; write momentum; apply decay and update
+  kAdamW,    // commit the other AdamW parameters
+  kConfirm,  // eager commits: the second vote, on whether all updates were finite
 };
 
 struct Action {
   Stage stage;
-  int32_t chunk;  // chunk index over all ranks; -1 if the stage has no chunk
+  int32_t chunk;  // chunk index; -1 if the stage has no chunk
   bool operator==(const Action&) const = default;
 };
 
 /// Returns the stages of a step in order. The order depends only on the arguments, so any two ranks
 /// communicate in the same order. A rank skips chunks in which it does not take part. At most
-/// `window` chunks are between their gather and the end of their orthogonalization.
+/// `window` chunks are between the start of their gather and the end of their orthogonalization.
 std::vector<Action> schedule(int32_t chunks, int window, CommitMode commit);
 
 const char* stage_name(Stage stage);

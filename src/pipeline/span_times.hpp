@@ -9,8 +9,8 @@
 
 namespace muonrt {
 
-/// The times at which spans begin and end. They are in memory that the device writes and that the
-/// host reads after the step. If a span has not run, its times are 0.
+/// The times at which spans begin and end. The device writes them, and the host reads them after
+/// the step. If a span has not run, its times are 0.
 class SpanTimes {
  public:
   SpanTimes() = default;

@@ -30,8 +30,8 @@ int64_t last_offset(const TensorView& t) {
   return out;
 }
 
-/// Returns true if `offset` is the sum of d_i strides_i for some index differences d_i, where |d_i|
-/// < shape_i. Considers the dimensions from `at` on. They must be in descending order of their
+/// Returns true if `offset` is the sum of d_i strides_i for some index differences d_i with |d_i| <
+/// shape_i. Only dimensions from `at` on are considered. They must be in descending order of their
 /// strides, and the stride of each dimension must be larger than the extent of all following
 /// dimensions together.
 bool meets(const std::vector<std::pair<int64_t, int64_t>>& dims, size_t at, int64_t offset) {
@@ -44,11 +44,11 @@ bool meets(const std::vector<std::pair<int64_t, int64_t>>& dims, size_t at, int6
   return false;
 }
 
-/// Returns true if a tensor shares an element with a second tensor of the same shape, strides and
+/// Returns true if a tensor shares an element with another tensor of the same shape, strides and
 /// dtype. The addresses of the two tensors differ by `bytes_apart`.
 bool equal_views_meet(const TensorView& a, int64_t bytes_apart) {
   const int64_t size = size_of(a.dtype);
-  if (bytes_apart % size != 0) return true;  // elements overlap partly
+  if (bytes_apart % size != 0) return true;  // elements partly overlap
   std::vector<std::pair<int64_t, int64_t>> dims;
   for (size_t i = 0; i < a.shape.size(); ++i) dims.emplace_back(a.strides[i], a.shape[i]);
   std::sort(dims.rbegin(), dims.rend());

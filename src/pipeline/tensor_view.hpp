@@ -10,7 +10,7 @@ namespace muonrt {
 
 /// A batch of matrices in the caller's memory, which the device must be able to access. The last
 /// two dimensions are rows and columns, and one of them must have stride 1. Strides are in elements
-/// and not negative.
+/// and must not be negative.
 struct TensorView {
   void* data = nullptr;
   DType dtype = DType::kF32;
@@ -27,12 +27,13 @@ struct TensorView {
   friend bool operator==(const TensorView&, const TensorView&) = default;
 };
 
-/// Errors: INVALID_ARGUMENT, with both names, if the tensors are different but share an element.
+/// Checks that the tensors are equal or share no element. Errors: INVALID_ARGUMENT, with both
+/// names.
 void require_same_or_apart(const TensorView& out, const char* out_name, const TensorView& in,
                            const char* in_name);
 
-/// Returns the index of a non-finite element, or nullopt. The tensor must be in memory that the
-/// host can access.
+/// Returns the index of a non-finite element, or nullopt. The host must be able to access the
+/// tensor.
 std::optional<std::vector<int64_t>> find_nonfinite(const TensorView& x);
 
 }  // namespace muonrt

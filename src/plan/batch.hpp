@@ -11,8 +11,8 @@
 
 namespace muonrt {
 
-/// Matrices of equal key may share a launch: they are stored with the same shape (short side first)
-/// and run the same steps.
+/// Identifies a batch. Matrices with equal keys may share a launch, because they are stored with
+/// the same shape (short side first) and run the same steps.
 struct BatchKey {
   int64_t short_side, long_side;
   int32_t form, steps, group;
@@ -29,7 +29,7 @@ inline BatchKey batch_key(const Matrix& m, int32_t group) {
           m.method.restarts};
 }
 
-/// Returns the matrices in the order in which an owner orthogonalizes them: equal keys adjacent.
+/// Returns `ids` in the order in which an owner orthogonalizes them; equal keys are adjacent.
 inline std::vector<int32_t> in_batches(const Plan& plan, std::span<const int32_t> ids) {
   std::vector<std::pair<BatchKey, int32_t>> order;
   for (const int32_t id : ids) {

@@ -22,7 +22,7 @@ enum ChunkBuffer : size_t {
   kChunkBuffers
 };
 
-/// Their sizes in bytes.
+/// The sizes of these buffers in bytes.
 struct ChunkBytes : std::array<int64_t, kChunkBuffers> {
   ChunkBytes() : std::array<int64_t, kChunkBuffers>{} {}
 };
@@ -32,8 +32,8 @@ inline int64_t stored_bytes(const Region& message) {
   return round_up(message.bytes, kMessageAlignment);
 }
 
-/// The buffers of a chunk on `rank`. A message of the rank to itself is stored in the receive
-/// buffer only.
+/// Returns the sizes of a chunk's buffers on `rank`. A message of the rank to itself is stored only
+/// in the receive buffer.
 inline ChunkBytes bytes_of(const RankChunk& chunk, int32_t rank) {
   const auto own = [&](const std::vector<Region>& sends) {
     int64_t bytes = 0;
@@ -71,9 +71,9 @@ class RankBuffers {
     }
   }
 
-  /// The sizes of the buffers that are allocated, by chunk index modulo the window. Chunks with the
-  /// same remainder use the same buffers one after the other, so an entry has the largest sizes of
-  /// these chunks. The list ends at the last entry that is used.
+  /// Returns the sizes of the buffers that are allocated; the index is the chunk index modulo the
+  /// window. Chunks with the same remainder use the same buffers one after the other, so an entry
+  /// has the largest sizes of these chunks. The list ends at the last entry that is used.
   const std::vector<ChunkBytes>& in_flight() const { return in_flight_; }
   int64_t message_bytes() const {
     int64_t sum = 0;
@@ -81,8 +81,8 @@ class RankBuffers {
       for (const int64_t bytes : buffers) sum += bytes;
     return sum;
   }
-  /// The bytes of the buffers that each chunk keeps until the vote if commits are atomic. They
-  /// contain updates and sums.
+  /// Returns the bytes of the buffers with updates and sums that each chunk needs until the vote.
+  /// They are counted only if commits are atomic.
   int64_t staged_bytes() const { return staged_; }
 
  private:

@@ -27,7 +27,7 @@ int64_t buffer_bytes(const Plan& plan, int64_t numel) {
 }
 
 /// Returns the blocks of matrix `id` in the owner's row-major buffer. `index` is the position in
-/// this buffer of the stack's matrix that contains `id`.
+/// this buffer of the expert to which `id` belongs.
 std::vector<Block> whole_blocks(const ExchangeContext& context, int32_t id, int64_t index) {
   const Matrix& m = context.matrix(id);
   const ParamSpec& spec = spec_of(context.plan, m.param);
@@ -54,12 +54,12 @@ void add_state_shards(const ExchangeContext& context, int rank, int32_t id, int6
   }
 }
 
-/// Adds the matrices of one owner. They are stored without gaps, from element `first` of the
-/// owner's buffer on.
+/// Adds the matrices of one owner, which are stored without gaps from element `first` of the
+/// owner's buffer.
 void add_whole_matrices(const ExchangeContext& context, const std::vector<int32_t>& ids,
                         const std::map<int32_t, int32_t>& index_of, int64_t first,
                         std::vector<MatrixBlock>& blocks) {
-  // Index in the stack, and position in the buffer, of the current matrix.
+  // The index of the current expert in the stack, and its position in the buffer.
   int64_t expert = -1, index = -1;
   for (const int32_t id : ids) {
     const Matrix& m = context.matrix(id);

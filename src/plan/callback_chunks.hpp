@@ -9,14 +9,15 @@
 namespace muonrt {
 
 /// Fills a chunk whose matrices are transferred by the caller's gather and redistribute functions.
-/// Every rank takes part. All buffers have the transport dtype and are row-major. A holder's buffer
-/// contains each of its shards once. An owner's buffer contains the matrices of a parameter that it
-/// owns, in the order of the stack; if it owns all of them, this is the whole tensor.
+/// Every rank takes part in it. All buffers have the transport dtype and are row-major. A holder's
+/// buffer contains each of its shards once. An owner's buffer contains the matrices of a parameter
+/// that it owns, in the order of the stack. If it owns all of them, the buffer contains the whole
+/// tensor.
 void add_callback_chunk(const ExchangeContext& context, int rank, const ChunkSpec& of,
                         RankChunk& chunk);
 
-/// Calls `use` for each pair of a parameter in such a chunk and one of its owners, in ascending
-/// order.
+/// Calls `use` for each parameter of a chunk of this kind and for each owner of its matrices,
+/// ordered by parameter, then by owner.
 /// @param ids  the matrices of the parameter that this owner owns, ascending.
 void for_each_callback_owner(
     const Plan& plan, const ChunkSpec& chunk,

@@ -18,10 +18,10 @@ namespace {
 /// Smaller messages would only add latency.
 constexpr int64_t kMinSlice = 1024;
 
-/// Matrices may share a chunk if their classes are equal, and so may slices. A class of slices also
-/// contains the mesh dims over which the parameter is distributed, so a rank has the same peers for
-/// all slices of a chunk. If the return has two levels, the class contains the replicating mesh
-/// dims for the same reason.
+/// Matrices may share a chunk if their classes are equal; the same holds for slices. The class of
+/// slices also contains the mesh dims over which the parameter is distributed. A rank therefore has
+/// the same peers for all slices of a chunk. For the same reason, the class contains the
+/// replicating mesh dims if the return has two levels.
 struct ChunkClass {
   int32_t priority;
   bool by_callback;  // true if the caller's functions transfer the data
@@ -31,7 +31,8 @@ struct ChunkClass {
   // ChunkSpec::relay; if it is > 0, `relay_over` contains the replicating mesh dims.
   int32_t relay = 0;
   std::vector<int64_t> relay_over = {};
-  // ParamSpec::update_every, so that a chunk is either active or inactive as a whole.
+  // ParamSpec::update_every. All matrices of a chunk have the same value, so a step runs either all
+  // or none of the chunk.
   int32_t update_every = 1;
   auto operator<=>(const ChunkClass&) const = default;
 };
@@ -61,7 +62,7 @@ ChunkClass class_of(const ParamSpec& spec, const PlanOptions& options) {
   return out;
 }
 
-/// Returns the number of local elements of the tensor on the rank that has the most.
+/// Returns the number of local elements on the rank that holds most of the tensor.
 int64_t largest_share(const Layout& layout) {
   int64_t out = 0;
   for (const ShardRun& run : shard_runs(layout)) out = std::max(out, run.numel);
@@ -69,10 +70,10 @@ int64_t largest_share(const Layout& layout) {
 }
 
 /// Returns the order in which chunks of these classes are exchanged. A return with two levels takes
-/// much longer than others, so up to window - 1 chunks with such returns come after the first
-/// window - 1 others: they are gathered while these are orthogonalized, and returned during the
-/// products of the rest. If there are more, they are last, because the gather of the next other
-/// chunk would have to wait for them.
+/// much longer than other returns. Therefore up to window - 1 chunks with such returns come after
+/// the first window - 1 other chunks: they are gathered while these are orthogonalized, and
+/// returned during the products of the chunks that follow. Any further ones are last, because
+/// otherwise the gather of the next other chunk would have to wait for them.
 std::vector<int32_t> order_of(const std::vector<const ChunkClass*>& classes, int window) {
   std::vector<int32_t> out(classes.size());
   std::iota(out.begin(), out.end(), 0);
@@ -95,7 +96,7 @@ std::vector<int32_t> order_of(const std::vector<const ChunkClass*>& classes, int
 void Plan::assign_chunks(const std::vector<int32_t>& by_name, const std::vector<int32_t>& params) {
   RelayChooser relays(problem_.params, problem_.options, holders_);
   std::map<ChunkClass, std::vector<int32_t>>
-      classes;  // ids of matrices; if the kind is kSlices, of parameters
+      classes;  // ids of matrices, or of parameters if the kind is kSlices
   for (const int32_t id : by_name) {
     const int32_t param = matrices_[static_cast<size_t>(id)].param;
     ChunkClass of = class_of(problem_.params[static_cast<size_t>(param)], problem_.options);
@@ -143,14 +144,14 @@ void Plan::assign_chunks(const std::vector<int32_t>& by_name, const std::vector<
 }
 
 void Plan::add_matrix_chunks(const ChunkSpec& proto, const std::vector<int32_t>& by_name) {
-  // The budget limits the bytes of an owner's whole matrices. Sums of partial gradients are f32.
+  // The budget limits the bytes of an owner's whole matrices. Sums of partial gradients are in f32.
   const int64_t element_bytes =
       size_of(proto.kind == ChunkKind::kPartialGrads ? DType::kF32 : proto.gather_dtype);
   std::vector<ChunkItem> items;
   items.reserve(by_name.size());
   Numbering<BatchKey> batches;
   int32_t param = -1, batch = 0;
-  // Largest number of ranks that hold one matrix; if it is 1, nothing is exchanged.
+  // The largest number of ranks that hold one matrix. If it is 1, nothing is exchanged.
   int64_t ranks = 1;
   for (const int32_t id : by_name) {
     const Matrix& m = matrices_[static_cast<size_t>(id)];
@@ -175,9 +176,9 @@ void Plan::add_matrix_chunks(const ChunkSpec& proto, const std::vector<int32_t>&
   }
 }
 
-// The first chunk has the first parameter of every owner, the second chunk has the second one, and
-// so on, so that all owners work at the same time with any window. In a serial step each chunk has
-// one parameter.
+// The first chunk contains the first parameter of every owner, the second chunk the second one, and
+// so on. All owners therefore work at the same time, with any window. In a serial step each chunk
+// has one parameter.
 void Plan::add_callback_chunks(const ChunkSpec& proto, std::vector<int32_t> ids) {
   std::sort(ids.begin(), ids.end());
   std::vector<size_t> next(static_cast<size_t>(problem_.options.world), chunks_.size());

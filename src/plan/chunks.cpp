@@ -11,8 +11,8 @@ namespace muonrt {
 
 namespace {
 
-/// The items of one owner in the order in which they are exchanged. The items before `at` have been
-/// assigned to chunks.
+/// The items of one owner in the order in which they are exchanged. Items before index `at` have
+/// been assigned to chunks.
 struct Queue {
   std::vector<int32_t> items;
   std::vector<int64_t> cost;    // cost[n] is the cost of the first n items
@@ -66,8 +66,8 @@ std::vector<Queue> queues_of(const std::vector<ChunkItem>& items, int64_t budget
 }
 
 /// Returns the item before which the owner's part of the next chunk ends. The cost of the items
-/// before it is as close to `target` as the budget allows, and the `left` chunks that follow
-/// suffice for the remaining items.
+/// before it is as close to `target` as two limits allow: the budget, and the remaining items must
+/// fit into the `left` chunks that follow.
 int32_t chunk_end(const Queue& q, int64_t target, int32_t left) {
   int32_t first = q.at;
   while (q.chunks[static_cast<size_t>(first)] > left) ++first;
@@ -106,7 +106,7 @@ Chunking cut_chunks(const std::vector<ChunkItem>& items, int64_t budget, int32_t
   Chunking out;
   out.chunk_of.assign(items.size(), -1);
   if (!items.empty()) out.chunks = wanted;
-  // Cost of the busiest owner: of all its items, and of those assigned so far.
+  // Cost of the busiest owner: of all its items, and of the items assigned so far.
   int64_t most = 0, height = 0;
   for (const Queue& q : queues) {
     out.chunks = std::max(out.chunks, q.chunks[0]);
@@ -120,8 +120,8 @@ Chunking cut_chunks(const std::vector<ChunkItem>& items, int64_t budget, int32_t
     }
     const int32_t left = out.chunks - chunk - 1;
     // Each remaining chunk gets an equal share of the remaining cost. If the next matrix of an
-    // owner is larger, all owners get that larger target, because otherwise they would only wait
-    // for this owner.
+    // owner is larger than this share, its cost becomes the target of all owners. They would have
+    // to wait for this owner anyway.
     const int64_t even = height + ceil_div(most - height, left + 1);
     int64_t target = even;
     for (const Queue& q : queues) {

@@ -11,7 +11,7 @@ namespace muonrt {
 struct ChunkItem {
   int32_t owner;  // rank of the owner
   int32_t batch;  // equal for matrices that may share a launch
-  int64_t cost;   // in FLOPs
+  int64_t cost;   // cost in FLOPs
   int64_t bytes;  // size of the whole matrix in the transport dtype
 };
 
@@ -20,26 +20,25 @@ struct Chunking {
   std::vector<int32_t> chunk_of;  // for each item, its chunk in [0, chunks)
 };
 
-/// Divides the matrices of all owners into chunks, which are numbered for all owners together. An
-/// owner exchanges its largest matrices first, and equal batches are adjacent. In each chunk an
-/// owner has at most `budget` bytes, or one matrix that is larger. All owners that still have
-/// matrices have about the same cost in a chunk. The number of chunks is the smallest one with
-/// which every owner meets the budget, or `wanted` if that is larger and there are enough matrices.
-/// No chunk is empty.
+/// Divides the matrices of all owners into chunks, which are numbered for all owners together. Each
+/// owner exchanges its largest matrices first, and matrices of the same batch are adjacent. In each
+/// chunk an owner has at most `budget` bytes, or one larger matrix. All owners that still have
+/// matrices have about the same cost in a chunk. The number of chunks is the smallest number with
+/// which every owner stays within the budget. It is `wanted` if that is larger and there are enough
+/// matrices. No chunk is empty.
 Chunking cut_chunks(const std::vector<ChunkItem>& items, int64_t budget, int32_t wanted = 1);
 
 /// Returns how many bytes of one owner justify another chunk. A chunk costs launches, and one
-/// message for each of the `ranks` that hold a matrix. `least` already includes the cost of up to
-/// 64 messages.
+/// message for each of the `ranks` that hold a matrix. If there are at most 64 such ranks, the
+/// result is `least`.
 inline int64_t least_part(int64_t least, int64_t ranks) {
   return std::max(least, least / 64 * ranks);
 }
 
 /// Returns how many chunks are needed to overlap exchanges with products. Usually this is the
-/// number of chunks in flight (`window`), provided that some owner has this many matrices, and
-/// `least` bytes for each chunk. If an owner has kEfficient times as many bytes for each chunk,
-/// there may be more chunks, up to kMaxChunks. If `window` is 1, nothing overlaps and the result is
-/// 1.
+/// number of chunks in flight (`window`). Some owner must then have at least one matrix and `least`
+/// bytes for each chunk. The result may be larger, up to kMaxChunks, if an owner has kEfficient
+/// times as many bytes for each chunk. If `window` is 1, nothing overlaps and the result is 1.
 int32_t chunks_to_overlap(const std::vector<ChunkItem>& items, int window, int64_t least);
 
 constexpr int64_t kEfficient = 8;

@@ -25,7 +25,7 @@ class MessageCursor {
     return at;
   }
   Region region(int32_t peer) const { return {peer, begin_, end_ - begin_}; }
-  /// The size of the buffer in bytes, a multiple of kMessageAlignment.
+  /// Returns the size of the buffer in bytes, a multiple of kMessageAlignment.
   int64_t total() const { return round_up(end_, kMessageAlignment); }
 
  private:
@@ -48,12 +48,12 @@ struct ExchangeContext {
   const std::vector<Block>& grad_blocks_of(int32_t id, const Holder& holder) const {
     return blocks.grad_blocks(matrix(id).param, matrix(id).index, holder);
   }
-  /// Converts `block` of matrix `id` to a ShardBlock: adds the factors of the update and the
-  /// position in the tensor.
+  /// Converts `block` of matrix `id` to a ShardBlock: adds the update scale, the decay scale and
+  /// the position in the tensor.
   ShardBlock shard_block(int32_t id, const Block& block, int64_t packed_offset) const;
 };
 
-/// Calls `use(first, last)` for each message, with the range of its entries.
+/// Calls `use(first, last)` for each message, where [first, last) are the entries of the message.
 template <class Use>
 void for_each_message(const std::vector<MessageEntry>& entries, const Use& use) {
   for (size_t i = 0; i < entries.size();) {
@@ -68,26 +68,26 @@ void for_each_message(const std::vector<MessageEntry>& entries, const Use& use) 
   }
 }
 
-/// Fills the holder's side of a chunk. This consists of the blocks that the rank sends to owners,
-/// receives from owners, and forwards.
+/// Fills the holder's side of a chunk: the blocks that the rank sends to owners, receives from
+/// owners, and forwards.
 void add_holder_side(const ExchangeContext& context, const RankMessages& messages,
                      const ChunkSpec& of, int32_t rank, RankChunk& chunk);
 
 /// Fills RankChunk::owned with the matrices `ids`, ordered so that matrices with equal batch keys
 /// are adjacent. `ids` must ascend.
-/// @return  a map from each matrix to its index in RankChunk::owned.
+/// @return  A map from each matrix to its index in RankChunk::owned.
 std::map<int32_t, int32_t> add_owned(const ExchangeContext& context,
                                      const std::vector<int32_t>& ids, RankChunk& chunk);
 
 /// Adds the messages that a rank forwards if the return has two levels. Each message contains all
-/// data that owners have sent to this rank, which are at the beginning of its receive buffer.
+/// data that the rank has received from owners, which is at the start of its receive buffer.
 void add_relay_sends(const Layout& layout, int32_t rank, int32_t block, RankChunk& chunk);
 /// Adds a forwarded message to `regions`. All messages that one rank forwards arrive as a single
 /// region.
 void add_relayed(const Region& message, std::vector<Region>& regions);
 
-/// Fills the owner's side of a chunk, which consists of RankChunk::owned and the blocks that are
-/// copied between these matrices and the messages. If the chunk has partial gradients, also fills
+/// Fills the owner's side of a chunk: RankChunk::owned, and the blocks that are copied between
+/// these matrices and the messages. If the chunk has partial gradients, also fills
 /// RankChunk::owner_state.
 void add_owner_side(const ExchangeContext& context, const RankMessages& messages, RankChunk& chunk);
 

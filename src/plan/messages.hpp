@@ -11,17 +11,17 @@
 
 namespace muonrt {
 
-// The messages of a chunk. Both the block lists of a rank and the traffic report of all ranks are
-// derived from them. A message has at least one element, and a rank may send a message to itself.
-// Chunks that are transferred by the caller's functions have no messages.
+// The messages of a chunk. The code derives from them both the block lists of a rank and the
+// traffic report of all ranks. A message has at least one element, and a rank may send a message to
+// itself. Chunks that are transferred by the caller's functions have no messages.
 
 enum class Exchange { kGather, kReturn, kRelay };
 
 /// May be passed instead of a rank to iterate over the messages of all ranks.
 constexpr int32_t kEveryRank = -1;
 
-/// The elements of one matrix in a message. In a message the entries ascend by matrix. A forwarded
-/// message keeps its entries unchanged, so they ascend by owner, then by matrix.
+/// The elements of one matrix in a message. The entries of a message ascend by matrix. A forwarded
+/// message contains the entries of all owners unchanged, so they ascend by owner, then by matrix.
 struct MessageEntry {
   Exchange exchange;
   int32_t from, to;
@@ -29,8 +29,8 @@ struct MessageEntry {
   Holder holder;  // the holder that sends in a gather, or receives in a return
 };
 
-/// Returns the layout of one parameter of the chunk. If the return has two levels, any parameter
-/// will do, because equal shards are on the same ranks for all parameters of the chunk.
+/// Returns the layout of one parameter of the chunk. If the return has two levels, this may be any
+/// parameter, because equal shards are on the same ranks for all parameters of the chunk.
 const Layout& front_layout(const Plan& plan, const ChunkSpec& chunk);
 
 /// Returns the replicas whose holders get the update of `m` directly from its owner. If the return
@@ -38,7 +38,7 @@ const Layout& front_layout(const Plan& plan, const ChunkSpec& chunk);
 std::vector<int32_t> returned_replicas(const Plan& plan, const ChunkSpec& chunk, const Matrix& m);
 
 /// Calls `use(holder, numel)` for each holder in a replica whose shard is not empty.
-/// @param runs  the number of elements of the matrix on each shard.
+/// @param runs  Number of elements of the matrix on each shard.
 template <class Use>
 void for_each_holder(const HolderGroup& group, const ShardRuns& runs, int32_t replica,
                      const Use& use) {
@@ -52,8 +52,8 @@ void for_each_holder(const HolderGroup& group, const ShardRuns& runs, int32_t re
   }
 }
 
-/// The messages of a rank in a chunk of matrices. Each list has the order in which its messages are
-/// stored.
+/// The messages of a rank in a chunk of matrices. In each list the messages have the order in which
+/// they are stored.
 struct RankMessages {
   std::vector<int32_t> owned;  // ids of the matrices that the rank owns, ascending
   std::vector<MessageEntry> gather_sends, gather_receives, return_sends, return_receives,
@@ -73,10 +73,11 @@ class SliceGroup {
     int64_t numel = 0;  // number of elements of its slices in all segments
   };
 
-  /// `chunk` must outlive the object. If `rank` is not in the mesh, the group has no members.
+  /// Creates the group of `rank`. `chunk` must outlive it. If `rank` is not in the mesh, the group
+  /// has no members.
   SliceGroup(const Plan& plan, const ChunkSpec& chunk, int32_t rank);
 
-  const std::vector<Member>& members() const { return members_; }  // ascending by rank
+  const std::vector<Member>& members() const { return members_; }  // in ascending order of rank
   const Member& member(int32_t rank) const;                        // `rank` must be a member
   /// Returns the range of local elements that the member's slice of segment `s` contains.
   std::pair<int64_t, int64_t> range(size_t s, const Member& owner) const;
@@ -102,7 +103,8 @@ class SliceGroup {
  private:
   const ChunkSpec& chunk_;
   std::vector<Member> members_;
-  /// For each segment, the local elements of its parameter, equal on all members.
+  /// For each segment, the number of local elements of its parameter, which is equal on all
+  /// members.
   std::vector<int64_t> local_;
   int32_t replicas_ = 0;
   bool gathers_ = false;
@@ -139,7 +141,7 @@ class SplitGather {
 
   const Plan& plan_;
   const ChunkSpec& chunk_;
-  std::vector<int32_t> owners_;  // ascending
+  std::vector<int32_t> owners_;  // in ascending order
   std::vector<SliceSources> sources_;
 };
 

@@ -9,14 +9,14 @@ namespace {
 
 constexpr int64_t kGramShortSide = 512;
 
-/// The cost of launching a product, in FLOPs, which is about 5 microseconds on one host core. For
-/// tiny matrices the launches take nearly all the time. Without this constant one rank could get
-/// thousands of tiny matrices and become the slowest.
+/// The cost of launching a product, in FLOPs; it takes about 5 microseconds on one host core.
+/// Launches take nearly all the time of tiny matrices. Without this constant, one rank could become
+/// the slowest because it owned thousands of them.
 constexpr double kProductConstant = 1 << 20;
 
 /// The cost of reading or writing one element in a product, in FLOPs. A product with a short side
-/// does few FLOPs for each element, so memory bandwidth limits it: on 2 cores, 1024 x 1024 reaches
-/// 195 GFLOP/s, but 16 x 65536 only 13 GFLOP/s.
+/// does few FLOPs for each element, so memory bandwidth limits it: on 2 cores, a size of 1024 x
+/// 1024 reaches 195 GFLOP/s, but 16 x 65536 reaches only 13 GFLOP/s.
 constexpr double kElementConstant = 1 << 8;
 
 struct Shape {
@@ -34,11 +34,11 @@ Shape shape_of(int64_t rows, int64_t cols) {
 }
 
 /// Counts the products. A step of the standard form computes R = X X^T, R R and Z X. A step of the
-/// Gram form computes R R, Q Z, R Z and Z Y, which are all m x m, with two exceptions. The first
-/// step after a rebuild of X does not need Q Z, and the last step before a rebuild or the end does
-/// not need R Z and Z Y. k restarts make 1 + k segments, and each segment also computes one X X^T
-/// and one Q X. If every step but the first is a restart, the Gram form computes the same products
-/// as the standard form.
+/// Gram form computes R R, Q Z, R Z and Z Y, which are all m x m, with two exceptions: the first
+/// step after X is recomputed does not need Q Z, and the last step of a segment does not need R Z
+/// and Z Y. k restarts divide the steps into 1 + k segments, and each segment also computes one X
+/// X^T and one Q X. If every step except the first is a restart, the Gram form computes the same
+/// products as the standard form.
 Count count_products(const Method& method) {
   const double steps = method.steps;
   if (method.form == Form::kStandard) return {steps, steps, steps};
@@ -70,7 +70,7 @@ Method choose_method(FormChoice choice, int64_t rows, int64_t cols, int steps,
     MUONRT_REQUIRE(i > last, Status::kInvalidArgument, "method: Gram restarts ", gram_restarts,
                    " are not ascending from 1; give each step before which X is rebuilt once");
     last = i;
-    // A rebuild after the last step would have no effect.
+    // Recomputing X after the last step would have no effect.
     if (i < steps) method.restarts.push_back(i);
   }
   return method;

@@ -16,13 +16,13 @@ enum class FormChoice : int32_t { kAuto = 0, kStandard = 1, kGram = 2 };
 struct Method {
   Form form = Form::kStandard;
   int steps = 5;  // number of Newton-Schulz steps
-  /// Gram form: steps i before which X is rebuilt (1 <= i < steps), ascending.
+  /// The steps i of the Gram form before which X is recomputed (1 <= i < steps), ascending.
   std::vector<int> restarts;
 };
 
 /// Chooses the method of a matrix. kAuto chooses the Gram form if the short side is at least 512
 /// and the long side is at least 1.5 times the short side. Otherwise it chooses the standard form.
-/// @param gram_restarts  the restarts to use if the Gram form is chosen.
+/// @param gram_restarts  Restarts that are used if the Gram form is chosen.
 Method choose_method(FormChoice choice, int64_t rows, int64_t cols, int steps,
                      const std::vector<int>& gram_restarts);
 
@@ -38,7 +38,7 @@ double orthogonalize_flops(const Method& method, int64_t rows, int64_t cols);
 /// Returns the cost that is used to balance the owners. It is a sum over the products of a matrix.
 /// Each product costs 2^20 for the launch, plus the larger of two numbers: its FLOPs, and 256 times
 /// the number of elements that are read or written.
-/// @param ranks  the number of ranks among which the long side of the matrix is divided. Each rank
+/// @param ranks  Number of ranks among which the long side of the matrix is divided. Each rank
 ///     computes its part of the products with the long side, and every rank computes all other
 ///     products.
 double orthogonalize_cost(const Method& method, int64_t rows, int64_t cols, int64_t ranks = 1);
@@ -46,7 +46,7 @@ double orthogonalize_cost(const Method& method, int64_t rows, int64_t cols, int6
 /// Returns text that explains the cost.
 std::string cost_rule();
 
-/// Returns the number of floating-point operations if symmetric products were computed in full.
+/// Returns the number of floating-point operations, with symmetric products counted in full.
 double orthogonalize_flops_full(const Method& method, int64_t rows, int64_t cols);
 
 }  // namespace muonrt

@@ -70,8 +70,8 @@ void check_param(const ParamSpec& spec, size_t index) {
       "own shard; leave the owner at -1");
 }
 
-/// Returns the indices of the parameters in the order of their names. Errors: INVALID_ARGUMENT if
-/// two names are equal.
+/// Returns the indices of the parameters in the order of their names.
+/// Errors: INVALID_ARGUMENT if two names are equal.
 std::vector<int32_t> order_by_name(const std::vector<ParamSpec>& params) {
   std::vector<int32_t> order(params.size());
   std::iota(order.begin(), order.end(), 0);
@@ -99,8 +99,8 @@ Method method_of(const ParamSpec& spec, int64_t rows, int64_t cols) {
   }
 }
 
-/// Sets of ranks that may own a matrix, in addition to the sets of the holder table. They are
-/// created on demand.
+/// The sets of ranks that are not in the holder table, but may own a matrix. They are created when
+/// they are needed.
 class OwnerSets {
  public:
   OwnerSets(const HolderTable& holders, std::vector<std::vector<int32_t>>& sets)
@@ -135,7 +135,7 @@ class OwnerSets {
   std::map<std::pair<const HolderGroup*, int32_t>, int32_t> replicas_;
 };
 
-/// Sets the replica of each rank that may own the matrices of a group, if it is not known yet.
+/// Sets the replica of each rank that may own the matrices of a group, unless it is already set.
 void add_replicas(const HolderGroup& group, OwnerProblem& task) {
   std::vector<int32_t>& replicas = task.replicas[static_cast<size_t>(group.candidates)];
   if (!replicas.empty()) return;
@@ -151,8 +151,8 @@ int32_t counterpart(const HolderGroup& group, int32_t rank, int32_t replica) {
   return group.rank_of(replica, mine.partial_index, mine.shard);
 }
 
-/// Returns the replica from which the gradient is gathered. This is the owner's replica. If the
-/// owner does not hold the gradient, its rank number selects the replica.
+/// Returns the replica from which the gradient is gathered. This is the owner's replica; if the
+/// owner does not hold the gradient, its rank number selects one.
 int32_t gathered_replica(const HolderGroup& group, int32_t owner) {
   const Holder* holder = group.find(owner);
   return holder ? holder->replica : owner % group.replicas;
@@ -199,8 +199,8 @@ void Plan::choose_replicas() {
   problem.options.replica_mode = ReplicaMode::kOnce;
   Plan once(problem);
   const double once_seconds = step_seconds(once);
-  // A plan with kEach has one matrix for each replica and can be large. It is made only if the
-  // products alone do not already take longer than the whole step with kOnce.
+  // A plan with kEach has one matrix for each replica and can be large. It is made only if its
+  // products alone take less time than the whole step with kOnce.
   double each_seconds = once.seconds_in_every_replica();
   if (each_seconds >= once_seconds) {
     *this = std::move(once);
@@ -275,7 +275,7 @@ void Plan::choose_owners(const std::vector<int32_t>& by_name) {
   OwnerSets sets(holders_, task.sets);
   Numbering<std::pair<BatchKey, bool>> shapes;
   int32_t param = -1, shape = 0;
-  int64_t total = 0;  // The total is checked for overflow here, because the sums of loads are not.
+  int64_t total = 0;  // The total is checked for overflow here because the sums of loads are not.
   for (const int32_t id : by_name) {
     const Matrix& m = matrices_[static_cast<size_t>(id)];
     const ParamSpec& spec = problem_.params[static_cast<size_t>(m.param)];

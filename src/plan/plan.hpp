@@ -23,14 +23,14 @@ struct Matrix {
   Method method;
   double cost;      // result of orthogonalize_cost()
   int32_t owner;    // rank of the owner
-  int32_t replica;  // replica of the layout to which the owner belongs; -1 until it is chosen
+  int32_t replica;  // replica of the layout to which the owner belongs; -1 if not chosen yet
   int32_t chunk;
   int32_t grad_replica = 0;  // replica of the gradient's layout that is gathered
 };
 
-/// A segment of an AdamW parameter: part `index` of the `count` parts into which the local elements
-/// of every rank are divided. Each of the ranks that hold equal elements owns one slice of the
-/// segment.
+/// A segment of an AdamW parameter. The local elements of every rank are divided into `count`
+/// segments, and this is segment `index`. Each of the ranks that hold equal elements owns one slice
+/// of the segment.
 struct Segment {
   int32_t param;
   int32_t index, count;
@@ -40,18 +40,19 @@ struct Segment {
 struct ChunkSpec {
   ChunkKind kind = ChunkKind::kDirections;
   DType gather_dtype = DType::kBF16, return_dtype = DType::kBF16;
-  std::vector<int32_t> matrices;  // ids, ascending
+  std::vector<int32_t> matrices;  // ids in ascending order
   /// For kSlices, segments of parameters over the same mesh dims; otherwise empty.
   std::vector<Segment> segments;
-  /// Size of whole matrices in the gather dtype (sums: f32), or of segments in f32.
+  /// Size of the whole matrices in the gather dtype (for sums of partial gradients: f32), or of the
+  /// segments in f32.
   int64_t bytes = 0;
   bool by_callback = false;  // true if the caller's functions transfer the matrices
-  int32_t update_every = 1;  // ParamSpec::update_every of all its parameters
-  /// If the return has two levels: number of replicas in a block (relay.hpp); otherwise 0.
+  int32_t update_every = 1;  // ParamSpec::update_every, equal for all parameters of the chunk
+  /// Number of replicas in a block (relay.hpp) if the return has two levels; otherwise 0.
   int32_t relay = 0;
 };
 
-/// The bytes that a rank will allocate, by kind.
+/// The bytes that a rank will allocate, by kind of memory.
 struct MemoryPlan {
   int64_t message_bytes = 0;  // send and receive buffers of the chunks in flight
   int64_t staged_bytes = 0;   // returned updates and summed gradients that are kept until the vote
@@ -73,16 +74,16 @@ class Plan {
  public:
   /// Makes the plan, which depends only on `problem`. The owner and the chunk of a parameter do not
   /// depend on its index in the list of parameters. A parameter without elements has no matrices.
-  /// Errors: INVALID_ARGUMENT if an option is out of range, a name is missing or occurs twice, a
-  /// mesh contains ranks outside the world, a Muon parameter is neither a matrix nor a stack, a
-  /// scale is not finite, or a given owner is not a holder.
+  /// Errors: INVALID_ARGUMENT if an option is out of range, a name is missing or occurs twice, or a
+  /// scale is not finite; if a mesh contains ranks outside the world, or a given owner is not a
+  /// holder; or if a Muon parameter is neither a matrix nor a stack.
   explicit Plan(Problem problem);
 
   const Problem& problem() const { return problem_; }
   const std::vector<Matrix>& matrices() const { return matrices_; }
   const std::vector<ChunkSpec>& chunks() const { return chunks_; }
 
-  /// The holders of all matrices.
+  /// Returns the holders of all matrices.
   const HolderTable& holders() const { return holders_; }
 
   /// Returns the rank chunks of `rank`, in the order of the chunks. Omits chunks in which the rank
@@ -91,33 +92,34 @@ class Plan {
   /// Errors: INVALID_ARGUMENT if `rank` is outside the world.
   std::vector<RankChunk> rank_chunks(int rank) const;
 
-  /// makespan() is the load of the busiest rank, and lower_bound() the best known lower bound for
-  /// it. Both are costs.
+  /// makespan() returns the load of the busiest rank, and lower_bound() the best known lower bound
+  /// on it. Both are costs.
   double makespan() const { return makespan_; }
   double lower_bound() const { return lower_bound_; }
-  const std::vector<double>& load() const { return load_; }  // cost by rank
+  const std::vector<double>& load() const { return load_; }  // cost for each rank
 
   /// each_replica() returns true if each replica, or every rank, orthogonalizes its own matrices.
   /// matrices() then has a separate entry for each of them.
   bool each_replica() const { return each_; }
   bool every_rank() const { return problem_.options.replica_mode == ReplicaMode::kEveryRank; }
-  /// The time of a step in seconds by the cost model (owners/cost.hpp) for the replica modes kOnce
-  /// and kEach, or 0 if the mode is not kAuto. If the evenly distributed products of kEach alone
-  /// take longer than a whole step with kOnce, each_seconds() is only the time of these products.
+  /// Return the time of a step in seconds by the cost model (owners/cost.hpp), for the replica
+  /// modes kOnce and kEach. If the mode is not kAuto, they return 0. If the products of kEach,
+  /// evenly distributed, already take longer than a whole step with kOnce, each_seconds() returns
+  /// only the time of these products.
   double once_seconds() const { return once_seconds_; }
   double each_seconds() const { return each_seconds_; }
 
-  /// Returns a text that describes owners, chunks, bytes and balance.
-  /// @param max_rows  the maximum number of rows in each table; 0 means all.
-  /// @param scratch   scratch bytes of each rank (pipeline/batches); empty if unknown.
-  /// @param checks    bytes that each rank needs for the consistency check
+  /// Returns text that describes owners, chunks, bytes and balance.
+  /// @param max_rows  Maximum number of rows in each table; 0 means all rows.
+  /// @param scratch   Scratch bytes of each rank (pipeline/batches); empty if unknown.
+  /// @param checks    Bytes that each rank needs for the consistency check
   ///     (optimizer/consistency_check); empty if unknown.
   std::string describe(int64_t max_rows = 0, std::span<const int64_t> scratch = {},
                        std::span<const int64_t> checks = {}) const;
   /// Returns the same facts as JSON, with all rows.
   std::string json(std::span<const int64_t> scratch = {},
                    std::span<const int64_t> checks = {}) const;
-  /// Describes the plan from an existing report (report/report.hpp).
+  /// Returns the same text as the other overload, from an existing report (report/report.hpp).
   std::string describe(const PlanReport& report, int64_t max_rows) const;
   void write(JsonWriter& json, const PlanReport& report) const;
   /// Returns a hash of the problem (names, options, layouts) and of all decisions.

@@ -9,8 +9,7 @@ namespace muonrt {
 
 /// A block of rows x cols elements that is copied between the local buffer of a rank and a message.
 /// In the message the block is contiguous. Offsets and leading dimensions are in elements. The
-/// gather copies the block to the message. The commit uses the same list to copy it from the
-/// message.
+/// gather copies the block to the message, and the commit uses the same list to copy it back.
 struct ShardBlock {
   int32_t param;   // index into the optimizer's parameters
   int32_t matrix;  // index into Plan::matrices()
@@ -21,11 +20,12 @@ struct ShardBlock {
   float update_scale;              // ParamSpec::update_scale, or the scale of the part
   float decay_scale = 1.0f;        // factor for the group's weight decay
   /// The row-major index of the block's first element in the whole tensor, and the distance between
-  /// rows there.
+  /// two rows of the block in the tensor.
   int64_t tensor_index = 0, tensor_ld = 0;
 };
 
-/// A block that is copied between a message and a whole matrix of the owner.
+/// A block of rows x cols elements that is copied between a message and a whole matrix of the
+/// owner.
 struct MatrixBlock {
   int32_t matrix;  // index into RankChunk::owned
   int64_t rows, cols;
@@ -33,7 +33,7 @@ struct MatrixBlock {
   int64_t packed_offset;
 };
 
-/// Each message starts at a multiple of this many bytes in its buffer.
+/// Each message starts at a multiple of this number of bytes in its buffer.
 constexpr int64_t kMessageAlignment = 64;
 
 /// Contiguous bytes of a message buffer to or from one peer. The rank itself may be the peer.
@@ -47,8 +47,8 @@ struct OwnedMatrix {
   int32_t matrix;             // index into Plan::matrices()
   int64_t rows, cols;         // size of the whole matrix
   bool inputs_first = false;  // true if rows are inputs
-  /// True if the matrix is stored transposed, because the shorter side must come first. If both
-  /// sides are equal, the outputs must come first.
+  /// Returns true if the matrix is stored transposed, because the shorter side must come first. If
+  /// both sides are equal, the outputs must come first.
   bool transposed() const { return rows > cols || (rows == cols && inputs_first); }
   int64_t short_side() const { return rows < cols ? rows : cols; }
   int64_t long_side() const { return rows < cols ? cols : rows; }
@@ -58,11 +58,11 @@ struct OwnedMatrix {
 enum class ChunkKind : int32_t {
   kDirections = 0,    // directions of matrices; the holders compute them and store the momentum
   kPartialGrads = 1,  // gradients of matrices; the owner sums them and stores the momentum
-  kSlices = 2         // AdamW: partial gradients go to the owners of slices, new values come back
+  kSlices = 2         // AdamW: owners of slices receive partial gradients and return new values
 };
 
 /// A whole matrix, or a slice of an AdamW parameter, whose state this rank stores for all holders.
-/// The elementwise ops treat it as a parameter. Its entry in their table comes after the entries of
+/// The elementwise ops treat it as a parameter. In their table its entry comes after the entries of
 /// all parameters.
 struct OwnerState {
   int32_t param;       // index into the optimizer's parameters
@@ -71,12 +71,12 @@ struct OwnerState {
   int64_t sum_offset;  // offset of its sum in the sums of the chunk, in f32 elements
 };
 
-/// One call of each of the caller's functions, for the matrices of one parameter that one rank
-/// owns. The buffers have the transport dtype.
+/// The calls of the caller's functions for those matrices of one parameter that one rank owns. Each
+/// function is called once. The buffers have the transport dtype.
 struct CallbackTransfer {
   int32_t param, owner;
-  int64_t local_offset, local_bytes;  // of this rank's shard in the holder's buffers
-  /// Of the matrices in the owner's buffers; full_bytes is 0 on other ranks.
+  int64_t local_offset, local_bytes;  // this rank's shard in the holder's buffers
+  /// The place of the matrices in the owner's buffers. full_bytes is 0 on other ranks.
   int64_t full_offset, full_bytes = 0;
 };
 
@@ -100,19 +100,19 @@ struct RankChunk {
   std::vector<MatrixBlock> return_matrix_blocks;
   std::vector<Region> return_sends, return_receives;
   std::vector<ShardBlock> return_blocks;
-  // The second level of the return, which takes place inside the receive buffer. This rank forwards
-  // the messages that owners sent to it to the ranks that hold the same shard in other replicas,
-  // and receives the messages that these ranks forward.
+  // The second level of the return takes place inside the receive buffer. This rank forwards the
+  // messages of the owners to the ranks that hold the same shard in other replicas. It also
+  // receives the messages that these ranks forward.
   std::vector<Region> relay_sends, relay_receives;
   int64_t gather_send_bytes = 0, gather_receive_bytes = 0;
   int64_t return_send_bytes = 0, return_receive_bytes = 0;
-  // Partial gradients: receive buffer --accumulate--> sums, one list after the other;
-  // sums --direction--> a buffer of `direction_bytes`, which gather_matrix_blocks then unpacks.
-  // In partial_grad_blocks, `local_offset` is an offset in the sums.
+  // Partial gradients: receive buffer --accumulate--> sums, one list of blocks after the other;
+  // sums --direction--> a buffer of `direction_bytes`, which gather_matrix_blocks then unpacks. In
+  // partial_grad_blocks, `local_offset` is an offset in the sums.
   std::vector<std::vector<ShardBlock>> partial_grad_blocks;
   std::vector<OwnerState> owner_state;
   std::vector<int32_t> owner_state_views;  // entry i is the table index of owner_state[i]
-  // These are in the order of owner_state, and their `param` is a table index.
+  // The entries are in the order of owner_state, and their `param` is a table index.
   std::vector<ShardBlock> owner_state_blocks;
   int64_t sum_bytes = 0, direction_bytes = 0;
   bool takes_part() const {

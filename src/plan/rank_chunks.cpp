@@ -4,7 +4,7 @@ namespace muonrt {
 
 namespace {
 
-/// Returns the row of the matrix that corresponds to row `row` of a part with the rows `rows`.
+/// Converts a row of a part to a row of the matrix. `rows` are the rows of the part.
 int64_t row_of_matrix(const Runs& rows, int64_t row) {
   for (const Run& run : rows) {
     if (row < run.end - run.begin) return run.begin + row;
@@ -26,7 +26,7 @@ int64_t index_in_tensor(const ParamSpec& spec, int64_t matrix, int64_t row, int6
 }
 
 /// Adds the blocks of a message to `shard_blocks`. The gather packs from this list, and the commit
-/// unpacks with it. In a gather the blocks follow the layout of the gradient.
+/// unpacks with it. In a gather, the blocks are those of the gradient's layout.
 Region add_message(const ExchangeContext& context, const MessageEntry* first,
                    const MessageEntry* last, int32_t peer, MessageCursor& cursor,
                    std::vector<ShardBlock>& shard_blocks) {
@@ -72,8 +72,8 @@ void add_holder_side(const ExchangeContext& context, const RankMessages& message
             add_message(context, first, last, first->from, receives, chunk.return_blocks));
       });
   if (of.relay > 0) add_relay_sends(front_layout(context.plan, of), rank, of.relay, chunk);
-  // The forwarded messages come after the messages of the owners, in the order of the forwarding
-  // ranks.
+  // Forwarded messages are stored after the messages of the owners, in the order of the ranks that
+  // forward them.
   for_each_message(
       messages.relay_receives, [&](const MessageEntry* first, const MessageEntry* last) {
         add_relayed(add_message(context, first, last, first->from, receives, chunk.return_blocks),

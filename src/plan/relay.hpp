@@ -11,11 +11,11 @@
 
 namespace muonrt {
 
-// A return in two levels, which limits the number of peers of an owner. Consecutive replicas of a
-// layout form blocks. An owner sends to the holders in one replica of each block; in its own block
-// this is its own replica. Each of these holders forwards everything that it received to the ranks
-// in its block that hold the same shard. If there is only one block, the owner sends only to its
-// own replica.
+// A return in two levels limits the number of peers of an owner. Consecutive replicas of a layout
+// form blocks. An owner sends to the holders in one replica of each block; in its own block this is
+// its own replica. Each of these holders forwards everything that it received to the ranks in its
+// block that hold the same shard. If there is only one block, the owner sends only to its own
+// replica.
 
 /// Returns the replica to which an owner in `owner_replica` sends directly, in the block that
 /// contains `replica`.
@@ -26,21 +26,21 @@ inline int32_t head_replica(int32_t replica, int32_t owner_replica, int32_t bloc
 }
 
 /// Returns the number of peers of an owner that sends directly to the holders in all replicas.
-/// @param shares       number of holders in each replica.
-/// @param owner_holds  true if every owner is one of the holders.
+/// @param shares       Number of holders in each replica.
+/// @param owner_holds  True if every owner is one of the holders.
 inline int64_t direct_peers(int64_t shares, int64_t replicas, bool owner_holds) {
   return shares * replicas - (owner_holds ? 1 : 0);
 }
 
-/// Returns the ranks to which `rank` forwards everything that owners sent to it. They hold the same
-/// shard in the other replicas of its block. Ascending.
+/// Returns the ranks to which `rank` forwards everything that owners sent to it, in ascending
+/// order. These ranks hold the same shard in the other replicas of its block.
 std::vector<int32_t> forwards_to(const Layout& layout, int32_t rank, int32_t block);
 
-/// Returns the number of replicas in a block. If a single block with all replicas keeps both levels
-/// within `max_peers` peers, the result is the number of all replicas. Otherwise it is the number
-/// for which the larger number of peers of the two levels is as small as possible. Returns 0 if
-/// owners should send to all holders directly, either because they are within the limit or because
-/// two levels would not reduce the number of peers.
+/// Returns the number of replicas in a block. If both levels have at most `max_peers` peers with a
+/// single block, this is the number of all replicas. Otherwise it is the number that minimizes the
+/// larger number of peers of the two levels. Returns 0 if owners should send to all holders
+/// directly. This is the case if they are within the limit, or if two levels would not reduce the
+/// number of peers.
 int32_t relay_block(int64_t shares, int64_t replicas, bool owner_holds, int64_t max_peers);
 
 /// Computes relay_block() for the matrices of a problem, and determines which matrices have the
@@ -50,15 +50,16 @@ class RelayChooser {
   RelayChooser(const std::vector<ParamSpec>& params, const PlanOptions& options,
                const HolderTable& holders);
 
-  /// Returns relay_block() for a matrix, or for an AdamW parameter with partial gradients (then
-  /// `index` is -1).
+  /// Returns relay_block() for a matrix, or for an AdamW parameter with partial gradients. For an
+  /// AdamW parameter, `index` is -1.
   int32_t block(int32_t param, int64_t index);
   /// Returns the mesh and the replicating dims of a parameter as a list. If the lists of two
-  /// parameters are equal, every rank forwards to the same ranks for both.
+  /// parameters are equal, every rank forwards the data of both parameters to the same ranks.
   const std::vector<int64_t>& over(int32_t param);
 
  private:
-  /// Returns relay_block(), whose time grows with the number of replicas, and keeps the result.
+  /// Returns relay_block() and keeps the result, because computing it takes time that grows with
+  /// the number of replicas.
   int32_t block_of(int64_t shares, int64_t replicas, bool owner_holds);
 
   const std::vector<ParamSpec>& params_;
@@ -66,9 +67,9 @@ class RelayChooser {
   bool never_;
   const HolderTable& holders_;
   BlockTable blocks_;
-  std::map<std::tuple<int64_t, int64_t, bool>, int32_t> known_;  // by arguments of block_of()
+  std::map<std::tuple<int64_t, int64_t, bool>, int32_t> known_;  // keys: arguments of block_of()
   std::vector<int32_t> block_of_kind_;                           // -1 if not computed yet
-  std::vector<std::vector<int64_t>> over_;  // by layout; empty if not computed yet
+  std::vector<std::vector<int64_t>> over_;  // indexed by layout; empty if not computed yet
 };
 
 }  // namespace muonrt

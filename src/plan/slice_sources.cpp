@@ -11,7 +11,7 @@ namespace {
 Layout as_matrix(const Layout& layout) { return layout.dims() > 2 ? layout.as_matrix() : layout; }
 
 /// Adds the blocks that elements [begin, end) of the local buffer have in common with `block`: the
-/// last part of a row, whole rows, and the first part of a row. Each may be missing.
+/// last part of a row, whole rows, and the first part of a row. Any of them may be missing.
 void add_slice(const Block& block, int64_t begin, int64_t end, std::vector<Block>& out) {
   const auto add = [&](int64_t row, int64_t rows, int64_t col, int64_t cols) {
     if (rows <= 0 || cols <= 0) return;
@@ -23,7 +23,8 @@ void add_slice(const Block& block, int64_t begin, int64_t end, std::vector<Block
   const int64_t last = end - block.local_offset;  // both relative to the block's first element
   if (last <= 0) return;
   const int64_t row = first / ld, stop = std::min(block.rows, last / ld);
-  // The first of these columns of `row`, and the column of row `stop` before which the range ends.
+  // The first column of the range in `row`, and the column of row `stop` before which the range
+  // ends.
   const int64_t from = std::min(block.cols, first % ld);
   const int64_t up_to = stop < block.rows ? std::min(block.cols, last % ld) : 0;
   if (row >= block.rows) return;

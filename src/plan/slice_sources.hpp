@@ -9,9 +9,9 @@
 
 namespace muonrt {
 
-/// A block of a tensor, viewed as a matrix, that two ranks have in common: one rank in its
-/// gradient, and the other in the slice of the parameter that it owns. Offsets and leading
-/// dimensions are in elements of the local buffers.
+/// A block that the gradient on one rank and an owner's slice of the parameter on another rank have
+/// in common. The tensor is viewed as a matrix. Offsets and leading dimensions are in elements of
+/// the local buffers.
 struct SharedBlock {
   int64_t rows, cols;
   int64_t grad_offset, grad_ld;
@@ -22,11 +22,11 @@ struct SharedBlock {
 /// separate layout. Not thread-safe.
 class SliceSources {
  public:
-  /// @param spec  must have a grad_layout, and must outlive this object.
+  /// @param spec  It must have a grad_layout, and must outlive this object.
   explicit SliceSources(const ParamSpec& spec);
 
-  /// Returns the replica of the gradient that `owner` gathers: its own, or one chosen by its rank
-  /// if it does not hold the gradient.
+  /// Returns the replica of the gradient that `owner` gathers. This is the owner's replica; if the
+  /// owner does not hold the gradient, its rank number selects one.
   int64_t replica_for(int owner) const;
   /// Returns the ranks that hold a replica of the gradient, including all partial gradients.
   const std::vector<int>& holders(int64_t replica) const {
@@ -41,8 +41,8 @@ class SliceSources {
                                    std::map<int64_t, std::vector<Block>>& known);
 
   Layout param_, grad_;                                       // both viewed as matrices
-  std::vector<std::vector<int>> holders_;                     // by replica
-  std::map<int64_t, std::vector<Block>> of_param_, of_grad_;  // by shard index
+  std::vector<std::vector<int>> holders_;                     // indexed by replica
+  std::map<int64_t, std::vector<Block>> of_param_, of_grad_;  // keys are shard indices
 };
 
 }  // namespace muonrt

@@ -15,7 +15,7 @@ std::pair<int64_t, int64_t> chunk(int64_t numel, int64_t index, int64_t count) {
 }
 
 /// One rank's part of a chunk of slices. All segments of the chunk are distributed over the same
-/// mesh dims, so the rank has the same peers for each of them.
+/// mesh dims, so the rank has the same peers for each segment.
 class SliceChunk {
  public:
   SliceChunk(const Plan& plan, const ChunkSpec& chunk, int32_t rank, RankChunk& out)
@@ -75,7 +75,7 @@ class SliceChunk {
       sum = round_up(sum + end - begin, kMessageAlignment / 4);
     }
     out_.sum_bytes = sum * 4;
-    // A rank without peers packs its slices, too, because packing also checks the sums.
+    // A rank without peers also packs its slices, because packing checks the sums.
     all_ = back.region(rank_);
     out_.return_send_bytes = back.total();
   }
@@ -100,7 +100,7 @@ class SliceChunk {
   }
 
   /// Adds the gather of gradients with a separate layout. Each owner receives from this rank the
-  /// part of its slices that this rank's gradient contains.
+  /// part of its slices that is in this rank's gradient.
   void add_split_gather() {
     SplitGather gather(plan_, chunk_);
     gather.for_each(rank_, [&](int32_t from, int32_t to, const auto& shares) {
@@ -163,7 +163,7 @@ class SliceChunk {
   RankChunk& out_;
   SliceGroup group_;
   MessageCursor sends_, receives_, back_;
-  std::vector<size_t> owner_state_of_;  // by segment, the index into RankChunk::owner_state
+  std::vector<size_t> owner_state_of_;  // for each segment, its index into RankChunk::owner_state
   Region all_{};  // region of the return send buffer that contains all slices of this rank
 };
 

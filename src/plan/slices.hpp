@@ -7,19 +7,20 @@
 
 namespace muonrt {
 
-/// Returns the range [first, second) of local elements in one of the `members` slices of a segment.
-/// The rank's `numel` elements are divided into segments, and the segment into slices; each time
-/// the sizes are rounded up, so the last ones may be shorter or empty.
+/// Returns the range [first, second) of local elements that belongs to one of the `members` slices
+/// of a segment. The rank's `numel` elements are divided into segments, and each segment into
+/// slices. All sizes are rounded up, so the last segments and slices may be shorter or empty.
 std::pair<int64_t, int64_t> slice_of(int64_t numel, const Segment& segment, int64_t member,
                                      int64_t members);
 
-/// Returns the range of the slice that `owner` owns. It must be a rank of the parameter's mesh.
+/// Returns the range of the slice that `owner` owns. `owner` must be a rank of the parameter's
+/// mesh.
 std::pair<int64_t, int64_t> slice_at(const Layout& layout, const Segment& segment, int owner);
 
-/// Fills the rank chunk of `rank` for a chunk of slices. Each of the ranks that hold equal elements
-/// owns a slice. It gathers the partial gradients of the slice from the ranks of its own replica
-/// (of the gradient's layout, if that is separate), and returns the new values to the others. If
-/// the rank does not take part, `out` remains empty.
+/// Fills `out` for a chunk of slices. Each of the ranks that hold equal elements owns a slice. It
+/// gathers the partial gradients of the slice from the ranks of its replica, and returns the new
+/// values to the others. If the gradient has a separate layout, the replica is one of that layout.
+/// If `rank` does not take part, `out` remains empty.
 void add_slices(const Plan& plan, const ChunkSpec& chunk, int32_t rank, RankChunk& out);
 
 }  // namespace muonrt

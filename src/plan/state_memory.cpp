@@ -10,7 +10,7 @@ namespace muonrt {
 
 namespace {
 
-/// Bytes by kind. The lists of LocalSums store the difference to the previous shard instead.
+/// Bytes by kind. In LocalSums an entry is the difference from the previous shard.
 struct KindBytes {
   int64_t params = 0, grads = 0, masters = 0, own_masters = 0, moments = 0;
   void add(const KindBytes& other, int64_t times) {
@@ -72,7 +72,7 @@ LocalBytes local_bytes(const Plan& plan) {
       out.moments[r] += bytes.moments;
     }
   }
-  std::set<std::pair<int32_t, int32_t>> owned;  // pairs (parameter, owner)
+  std::set<std::pair<int32_t, int32_t>> owned;  // pairs of a parameter and an owner
   for (const Matrix& m : plan.matrices()) {
     const int64_t bytes = params[static_cast<size_t>(m.param)].owner_bytes;
     if (bytes > 0 && owned.emplace(m.param, m.owner).second)

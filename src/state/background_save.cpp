@@ -14,8 +14,7 @@ int64_t bytes_of(const StateShard& shard) {
   return (shard.write_end - shard.write_begin) * bytes_of(shard.tensor);
 }
 
-/// Copies to `memory` the elements of each shard that this rank writes, and makes the shards refer
-/// to this copy.
+/// Copies the elements that this rank writes to `memory`, and makes the shards refer to this copy.
 void stage(std::vector<StateShard>& shards, std::vector<unsigned char>& memory, DeviceCopy& copy) {
   unsigned char* to = memory.data();
   for (StateShard& shard : shards) {
@@ -48,7 +47,7 @@ SavedBytes BackgroundSave::begin(Optimizer& optimizer, const std::string& folder
   SavedBytes out;
   save_.emplace(optimizer, folder, settings, *files_);
   const auto prepare = [&] {
-    // The save has this error until its file is written; the thread then clears the error.
+    // The save has this error until its file is written. The thread then clears the error.
     error_.emplace(Status::kOutOfMemory,
                    "save: out of memory while the file was written; save to the folder again");
     shards_ = save_->shards(optimizer);

@@ -23,7 +23,7 @@ class BackgroundSave {
   /// Errors: OUT_OF_MEMORY.
   int64_t reserve(const Optimizer& optimizer, bool with_params);
   int64_t reserved_bytes() const { return std::ssize(memory_); }
-  /// Begins a save. If the reserved memory is too small for the state that this rank writes, the
+  /// Begins a save. If the reserved memory is too small for the state that this rank writes, this
   /// function writes the file before it returns. Must not be called while a save is in progress.
   /// Collective. Errors: the same as save_state().
   SavedBytes begin(Optimizer& optimizer, const std::string& folder, const SaveSettings& settings);
@@ -40,7 +40,7 @@ class BackgroundSave {
   std::optional<Save> save_;
   std::vector<StateShard> shards_;  // the shards that the thread writes
   std::thread thread_;
-  std::optional<Error> error_;  // empty once this rank's file is written
+  std::optional<Error> error_;  // empty after this rank's file has been written
 };
 
 }  // namespace muonrt

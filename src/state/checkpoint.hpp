@@ -12,22 +12,22 @@ namespace muonrt {
 struct SaveSettings {
   bool with_params = true;
   int64_t keep = 1;        // number of checkpoints to keep in the folder, including this one
-  bool overwrite = false;  // replace a checkpoint of a different model
+  bool overwrite = false;  // if true, a checkpoint of a different model may be replaced
 };
 
 /// The bytes that this rank writes in a save.
 struct SavedBytes {
   int64_t all = 0;
-  int64_t params = 0;  // the part of `all` that parameters take
+  int64_t params = 0;  // bytes of parameters, which are part of `all`
 };
 
 struct LoadSettings {
-  /// File name of the manifest in the folder; "" means the manifest of the newest checkpoint.
+  /// File name of the manifest in the folder. If it is empty, the newest checkpoint is loaded.
   std::string manifest = {};
-  /// Load the parameters that the checkpoint contains, directly or as master weights. All other
-  /// parameters must already have the values that they had when the checkpoint was saved.
+  /// If true, parameters that the checkpoint contains, directly or as master weights, are loaded.
+  /// All other parameters must already have the values that they had when the checkpoint was saved.
   bool with_params = true;
-  bool partial = false;  // initialize missing state, and ignore state that is not needed
+  bool partial = false;  // if true, missing state is initialized and surplus state is ignored
 };
 
 /// Writes the state into `folder` as the newest checkpoint. Creates the folder if it does not
@@ -37,7 +37,7 @@ SavedBytes save_state(Optimizer& optimizer, const std::string& folder, const Sav
                       Files& files);
 
 /// Loads the state from `folder`. Collective.
-/// @return  notes about differences, one per line, which are equal on all ranks.
+/// @return  Notes about differences, one per line, which are equal on all ranks.
 /// Errors: the same as muonrt_optimizer_load().
 std::string load_state(Optimizer& optimizer, const std::string& folder,
                        const LoadSettings& settings);

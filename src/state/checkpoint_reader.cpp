@@ -211,15 +211,15 @@ void CheckpointReader::check_files() {
       if (b % kResidentBlocks == 0) file->release_pages();
     }
   }
-  // Otherwise the elements in a missing file would also be reported.
+  // Without this check, all elements in a missing file would be reported, too.
   if (!file_errors_.empty()) return;
   for (const Tensor& tensor : tensors_)
     if (tensor.dtype && !damaged_.contains({tensor.param->name, tensor.stored}))
       attempt([&] { check_values(tensor); });
 }
 
-/// Returns the tensors in a damaged block, with the range of elements of each, and records that
-/// they are damaged.
+/// Returns the tensors in a damaged block, with the range of elements of each tensor, and records
+/// that they are damaged.
 std::string CheckpointReader::tensors_in(const ShardFile& file, int64_t block) {
   const int64_t begin = block * kBlockBytes, end = begin + kBlockBytes;
   std::string out;
@@ -242,7 +242,7 @@ std::string CheckpointReader::tensors_in(const ShardFile& file, int64_t block) {
 }
 
 /// Checks that each element is stored exactly once, that moments are valid, and that a parameter
-/// has the hash in the manifest.
+/// has the hash that is in the manifest.
 void CheckpointReader::check_values(const Tensor& tensor) {
   StateSources& from = sources();
   const ManifestParam& p = *tensor.param;

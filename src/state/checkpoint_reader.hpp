@@ -27,7 +27,8 @@ class CheckpointReader {
     int32_t kind;
     /// Null if there is no data, because the parameter is empty or was not saved.
     const std::string* dtype;
-    /// Kind of the stored data; kMaster if a parameter must be computed from its master weights.
+    /// The kind of the stored data: kMaster if the parameter must be computed from its master
+    /// weights.
     int32_t stored;
 
     std::string text() const;  // for example "momentum of param 'w'"
@@ -38,32 +39,33 @@ class CheckpointReader {
     int64_t bytes = 0, parts = 0;
   };
 
-  /// @param manifest  the file name of the manifest; "" means the newest one. Errors: the same as
-  ///     read_manifest().
+  /// @param manifest  File name of the manifest; if it is empty, the newest one is used.
+  /// Errors: any error of read_manifest().
   CheckpointReader(std::string folder, const std::string& manifest);
   CheckpointReader(const CheckpointReader&) = delete;
   CheckpointReader& operator=(const CheckpointReader&) = delete;
 
   const Manifest& manifest() const { return manifest_; }
   const std::string& manifest_text() const { return text_; }
-  /// The size of all data files in bytes, according to the manifest.
+  /// Returns the size of all data files in bytes, according to the manifest.
   int64_t bytes() const { return bytes_; }
-  /// The tensors, parameter by parameter. Each parameter comes first, and then its state, by kind.
+  /// Returns the tensors, parameter by parameter: the parameter itself, then its state, ordered by
+  /// kind.
   const std::vector<Tensor>& tensors() const { return tensors_; }
-  /// Errors: INVALID_ARGUMENT if there is no tensor with this index.
+  /// Returns a tensor. Errors: INVALID_ARGUMENT if there is no tensor with this index.
   const Tensor& at(int64_t index) const;
   int64_t find(const std::string& param, int32_t kind) const;
-  /// Returns false for a parameter whose hash was saved but not its data.
+  /// Returns false for a parameter of which only the hash was saved.
   bool has_data(const Tensor& tensor) const;
 
-  /// Returns the data of a tensor, which remains valid as long as this object. Errors: IO; CORRUPT
-  /// if a file is missing or damaged. Before memory is allocated, the size of the data is checked
-  /// against the files.
+  /// Returns the data of a tensor, which remains valid as long as this object exists. Before it
+  /// allocates memory, it checks the size of the data against the files. Errors: IO; CORRUPT if a
+  /// file is missing or damaged.
   const Data& data_of(int64_t index);
   /// Reads a whole tensor. Errors: INVALID_ARGUMENT if `to` has the wrong size or the tensor has no
   /// data; any error of data_of() or StateSources::read().
   void read(int64_t index, std::span<unsigned char> to);
-  /// Opens all files again and checks every byte. Errors: the first problem.
+  /// Opens all files again and checks every byte. Throws the first problem.
   void verify();
   /// Returns all problems that the last verify() found, one per line.
   const std::string& problems() const { return problems_; }

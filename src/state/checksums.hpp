@@ -15,13 +15,13 @@ namespace muonrt {
 /// The size of a block for which a checksum is computed.
 constexpr int64_t kBlockBytes = 1 << 20;
 
-/// Computes the checksums of data that is passed in portions of any size.
+/// Computes the checksums of data that the caller passes in portions of any size.
 class BlockSums {
  public:
   void add(std::span<const unsigned char> data);
   /// Returns the checksums of all blocks. The last block may be shorter than kBlockBytes.
   std::string digits() const;
-  /// Returns zeros instead of the checksums of this many bytes, with the same number of digits.
+  /// Returns zeros in place of the checksums of `bytes` bytes, with the same number of digits.
   static std::string zeros(int64_t bytes);
 
  private:
@@ -30,16 +30,16 @@ class BlockSums {
   int64_t bytes_ = 0;
 };
 
-/// Checks each block of a file's data when the block is needed for the first time.
+/// Checks each block of a file's data when it is needed for the first time.
 class CheckedBlocks {
  public:
-  /// @param file  must outlive this object.
+  /// @param file  It must outlive this object.
   /// Errors: CORRUPT if `crc32c` does not contain one checksum for each block.
   explicit CheckedBlocks(const TensorFile& file);
 
   int64_t count() const { return std::ssize(checked_); }
-  /// Returns a description of what is wrong with a block, with the block's bytes and checksums, or
-  /// an empty string if the block is valid.
+  /// Returns a description of what is wrong with a block, including its bytes and checksums, or an
+  /// empty string if the block is valid.
   std::string problem_of(int64_t block);
   /// Checks the blocks that contain bytes [begin, end). Errors: CORRUPT, with the file, the tensor
   /// and the block.

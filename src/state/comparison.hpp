@@ -12,7 +12,7 @@
 
 namespace muonrt {
 
-/// Returns the name of a parameter in quotes, because it may come from a file.
+/// Returns the name of a parameter in quotation marks, because the name may come from a file.
 inline std::string name_of(const ManifestParam& param) {
   return cat("param ", in_quotes(param.name));
 }
@@ -22,7 +22,7 @@ class Comparison {
  public:
   Comparison(const Manifest& saved, const Manifest& mine, const LoadSettings& settings);
 
-  /// Errors: INVALID_ARGUMENT, with a list of the differences, if there are any.
+  /// Throws INVALID_ARGUMENT, with a list of the differences, if the manifests differ.
   void require_equal(const std::string& what) const;
   /// Returns the notes for the result of the load, one per line.
   std::string notes() const {

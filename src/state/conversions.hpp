@@ -9,7 +9,7 @@
 
 namespace muonrt {
 
-/// Returns the value of an element.
+/// Returns the value of an element as f32.
 /// @param dtype  "F32" or "BF16".
 float value_at(const std::string& dtype, const unsigned char* at);
 
@@ -18,15 +18,15 @@ std::vector<unsigned char> scaled(std::span<const unsigned char> values, const s
                                   double factor);
 
 /// Returns the kind of state from which `kind` can be computed, or -2 if there is none. A parameter
-/// can be computed from its master weights. Together with a bf16 parameter, remainders can be
-/// computed from master weights, and master weights from remainders.
+/// can be computed from its master weights. Remainders, together with a bf16 parameter, can be
+/// computed from master weights, and master weights from both.
 int32_t other_form(int32_t kind);
 
 /// Returns f32 master weights rounded to this dtype in the same way as in a step.
 std::vector<unsigned char> rounded(std::span<const unsigned char> masters,
                                    const std::string& dtype);
 
-/// f32 weights, split into the bits of bf16 parameters and the bits of remainders.
+/// f32 weights, split into bf16 parameters and 16-bit remainders.
 struct SplitWeights {
   std::vector<unsigned char> params, remainders;
 };

@@ -10,12 +10,12 @@
 
 namespace muonrt {
 
-/// Returns the term that these elements add to the hash of their parameter. It is the sum of
+/// Returns the term that these elements add to the hash of their parameter: the sum of
 /// splitmix64(splitmix64(n + i) ^ b) over all elements, where i is the index of an element, b its
-/// bits, and n the FNV-1a hash of the parameter's name. The sum wraps around. Terms may be added in
-/// any order.
-/// @param first  the index of the first element.
-/// @param bytes  the size of an element, 4 or 2.
+/// bits, and n the FNV-1a hash of the parameter's name. The sum wraps around, so terms may be added
+/// in any order.
+/// @param first  Index of the first element.
+/// @param bytes  Size of an element, 4 or 2.
 inline uint64_t hash_elements(std::string_view name, int64_t first,
                               std::span<const unsigned char> values, int64_t bytes) {
   Hash hash;

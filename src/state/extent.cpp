@@ -10,8 +10,8 @@ bool is_whole(const Runs& runs, int64_t size) {
   return size == 0 || (runs.size() == 1 && runs[0] == Run{0, size});
 }
 
-/// Adds a stretch for the elements in [element, element + count) that are in the extent. `local` is
-/// the index of the first of them in the product.
+/// Adds a stretch for those elements of [element, element + count) that are in the extent. `local`
+/// is the index of the first of them in the product.
 void add(std::vector<Stretch>& out, const Extent& extent, int64_t element, int64_t local,
          int64_t count) {
   const int64_t low = std::max(local, extent.begin), high = std::min(local + count, extent.end);
@@ -67,8 +67,8 @@ Extent Extent::between(int64_t low, int64_t high) const {
 std::vector<Stretch> Extent::stretches() const {
   std::vector<Stretch> out;
   if (begin >= end) return out;
-  // The trailing dimensions that are complete form contiguous blocks. Each run of the dimension
-  // before them then forms a stretch.
+  // The complete trailing dimensions form contiguous blocks. Each run of the dimension before them
+  // therefore forms a stretch.
   size_t last = shape.size();
   int64_t block = 1;
   while (last > 0 && is_whole(runs[last - 1], shape[last - 1])) block *= shape[--last];
@@ -77,7 +77,7 @@ std::vector<Stretch> Extent::stretches() const {
     return out;
   }
   const size_t dim = last - 1;
-  // Number of elements for each combination of outer indices.
+  // Number of elements for each combination of indices of the outer dimensions.
   const int64_t rows = length(runs[dim]) * block;
   const int64_t width = shape[dim] * block;
   // Iterates over the outer dimensions, beginning at `begin`. `run` and `index` are the current run

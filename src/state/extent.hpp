@@ -8,15 +8,15 @@
 
 namespace muonrt {
 
-/// `count` elements that are consecutive in the whole row-major tensor as well as in an extent.
+/// A range of `count` elements that are consecutive in the whole row-major tensor and in an extent.
 struct Stretch {
   int64_t element, local, count;
 };
 
-/// The elements of a tensor that a buffer contains, in ascending order. They are elements [begin,
-/// end) of a row-major product, for which each dimension has a list of indices. An extent can
-/// describe a local shard, a flat range, a slice, a whole matrix or a part of one, and the neurons
-/// of NorMuon.
+/// The elements of a tensor that a buffer contains, in ascending order. For each dimension there is
+/// a list of indices, and the extent consists of elements [begin, end) of the row-major product of
+/// these lists. An extent can describe a local shard, a flat range, a slice, a whole matrix or a
+/// part of one, and the neurons of NorMuon.
 struct Extent {
   std::vector<int64_t> shape;  // shape of the tensor, in which neighboring dimensions may be merged
   std::vector<Runs> runs;
@@ -25,9 +25,10 @@ struct Extent {
   int64_t numel() const { return end - begin; }
   /// Returns the number of elements of the whole product.
   int64_t product() const;
-  /// Returns the extent that consists of elements [first, last) of this one.
+  /// Returns the extent that consists of elements [first, last) of this extent.
   Extent part(int64_t first, int64_t last) const;
-  /// Returns the extent of those elements of this one that are in [low, high) of the whole tensor.
+  /// Returns the extent of the elements of this extent whose index in the whole tensor is in [low,
+  /// high).
   Extent between(int64_t low, int64_t high) const;
   /// Returns the index in the whole tensor of element `local` of this extent.
   int64_t element_at(int64_t local) const;
@@ -37,8 +38,8 @@ struct Extent {
   friend bool operator==(const Extent&, const Extent&) = default;
 
  private:
-  /// Returns the number of elements of the whole product that come before element `element` of the
-  /// tensor.
+  /// Returns the number of elements of the whole product whose index in the tensor is below
+  /// `element`.
   int64_t count_before(int64_t element) const;
 };
 
@@ -56,9 +57,9 @@ struct Overlap {
 /// Returns the common elements in ascending order.
 std::vector<Overlap> overlaps(const Extent& a, const Extent& b);
 
-/// Checks an extent from a file. It is valid if the lists are ascending and inside the shape, the
-/// product of the shape is `numel`, and begin and end are inside the product of the lists. Returns
-/// a description of the problem, or null if the extent is valid.
+/// Checks an extent that was read from a file, and returns a description of the problem, or null if
+/// the extent is valid. The lists must ascend and be inside the shape. The product of the shape
+/// must be `numel`, and `begin` and `end` must be inside the product of the lists.
 const char* problem_of(const Extent& extent, int64_t numel);
 
 }  // namespace muonrt

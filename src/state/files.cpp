@@ -18,7 +18,7 @@ namespace muonrt {
 
 namespace {
 
-constexpr mode_t kFolderMode = 0777, kFileMode = 0666;  // reduced by the umask of the process
+constexpr mode_t kFolderMode = 0777, kFileMode = 0666;  // the process's umask removes permissions
 
 [[noreturn]] void fail(const std::string& path, const char* what, int reason) {
   throw Error(Status::kIo,
@@ -41,15 +41,15 @@ bool examine(const std::string& path, struct stat& out) {
   return false;
 }
 
-/// Removes the read permission of users who may not write, because any user who can open the file
-/// can also lock it.
+/// Removes the read permission of users without write permission, because any user who can open the
+/// file can also lock it.
 void hide_from_readers(int file) {
   struct stat info;
   if (fstat(file, &info) != 0) return;
   mode_t mode = info.st_mode & 07777;
   for (const mode_t who : {mode_t{S_IRWXG}, mode_t{S_IRWXO}})
     if ((mode & who & (S_IWGRP | S_IWOTH)) == 0) mode &= ~who;
-  if (mode != (info.st_mode & 07777)) fchmod(file, mode);  // only the owner of the file may do this
+  if (mode != (info.st_mode & 07777)) fchmod(file, mode);  // only the file's owner may do this
 }
 
 }  // namespace
@@ -117,7 +117,7 @@ void Files::rename(const std::string& from, const std::string& to) {
 void Files::sync_folder(const std::string& path) {
   before("sync_folder", path);
   Descriptor file = open_file(path, O_RDONLY | O_DIRECTORY);
-  if (!file && errno == EACCES) return;  // the folder may be written but not read
+  if (!file && errno == EACCES) return;  // the process may write to the folder but not read it
   if (!file) fail(path, "opened", errno);
   if (const int reason = sync_and_close(std::move(file))) fail(path, "written", reason);
 }

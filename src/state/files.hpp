@@ -24,7 +24,8 @@ class FileLock {
   Descriptor file_;
 };
 
-/// The file system operations of a save. Errors of all functions: IO, with the file and the reason.
+/// The file system operations of a save. All functions throw IO, with the file and the reason, if
+/// they fail.
 class Files {
  public:
   virtual ~Files() = default;
@@ -34,7 +35,7 @@ class Files {
   void make_folder(const std::string& path);
   /// Locks the file until the returned object is destroyed. Creates the file if it does not exist.
   /// Throws IO if another process holds the lock. On a file system without locks it always
-  /// succeeds. Users who may not write the file cannot open it either, so they cannot lock it.
+  /// succeeds. Users without write permission cannot open the file, so they cannot lock it.
   FileLock lock(const std::string& path);
   /// Returns true if the file exists. Throws IO if the file cannot be examined.
   bool exists(const std::string& path);
@@ -49,14 +50,14 @@ class Files {
 
  protected:
   /// Called before each of these operations, and before each write and sync of a file. Tests
-  /// override this function. If the function throws, the operation fails with that error.
+  /// override it: if it throws, the operation fails with the error that it throws.
   virtual void before(const char* /*operation*/, const std::string& /*path*/) {}
 
  private:
   friend class OutFile;
 };
 
-/// A new file. The destructor removes the file unless it was published. A forked child never
+/// A new file. The destructor removes the file unless it was published, but a forked child never
 /// removes it.
 class OutFile {
  public:
@@ -68,7 +69,7 @@ class OutFile {
   void write(const void* data, int64_t bytes, int64_t at);
   /// Writes all data to disk (fsync) and closes the file.
   void finish();
-  /// Renames the file, which the destructor then no longer removes. Call it after finish().
+  /// Renames the file. Afterwards the destructor does not remove it. Call it after finish().
   void publish(const std::string& path);
 
  private:

@@ -40,8 +40,8 @@ double conversion(const ManifestParam& saved, const ManifestParam& mine) {
                                  : 1.0 - saved.momentum_constant;
 }
 
-/// Returns the kind of saved state from which `kind` is read. This is `kind` if the checkpoint
-/// contains it, otherwise the other form of `kind`, or kNone if the checkpoint contains neither.
+/// Returns the kind of saved state from which `kind` is read: `kind` if the checkpoint contains it,
+/// otherwise the other form of `kind`. Returns kNone if the checkpoint contains neither.
 constexpr int32_t kNone = -2;
 int32_t kind_in(const ManifestParam* saved, int32_t kind) {
   for (const int32_t from : {kind, other_form(kind)})
@@ -71,8 +71,8 @@ class Loader {
         shards_(local_state_shards(optimizer, with_params)) {}
 
   /// Checks the saved values that this rank needs.
-  /// @return  for each parameter, this rank's share of the hash of its saved master weights,
-  ///     rounded to its dtype.
+  /// @return  For each parameter, this rank's term of the hash of its saved master weights, rounded
+  ///     to its dtype.
   std::vector<uint64_t> verify() {
     std::vector<uint64_t> hashes(mine_.params.size());
     for (const StateShard& shard : shards_) {
@@ -95,7 +95,7 @@ class Loader {
                             bytes_of(t));
           return;
         }
-        // If an invalid moment were loaded, it would change weights without causing an error.
+        // An invalid moment would change weights without causing an error.
         const auto bad = bad_moment(t.kind, t.dtype, saved_.step, bytes);
         MUONRT_REQUIRE(!bad, Status::kCorrupt, what, ": element ", element + bad->index, " ",
                        bad->problem, "; load another checkpoint");
@@ -117,7 +117,7 @@ class Loader {
     return out;
   }
 
-  /// @param sources  for each parameter, where its values are stored. Parameters with kNone do not
+  /// @param sources  For each parameter, where its values are stored. Parameters with kNone do not
   ///     change.
   void write(const std::vector<int32_t>& sources) {
     sources_.forget_checks();
@@ -190,7 +190,7 @@ class Loader {
   }
   /// Converts master weights to remainders, or remainders to master weights. The f32 weights that
   /// they represent do not change. If the result is remainders, also sets the parameter, because
-  /// ties are rounded differently with a remainder.
+  /// with remainders ties are rounded differently.
   void write_other_form(const StateShard& shard, int32_t kind) {
     char* const to = static_cast<char*>(shard.data);
     char* const param = param_of(shard);
@@ -226,7 +226,7 @@ class Loader {
 
   void resume() {
     RandomKeys keys = {saved_.seed, {}};
-    uint32_t unused = 0;  // larger than the keys of all saved parameters
+    uint32_t unused = 0;  // a key that is larger than all saved keys
     for (const ManifestParam& p : saved_.params) unused = std::max(unused, p.key + 1);
     std::vector<int64_t> updates;
     for (const ManifestParam& p : mine_.params) {
@@ -250,9 +250,9 @@ int64_t elements_of(const ManifestParam& p) {
 }
 
 /// Finds where the values of each parameter are stored in the checkpoint.
-/// @param hashes  the hashes of the saved master weights after rounding. If such a hash differs
-///     from the hash of the saved parameter, the caller had rounded the weights in a different way.
-///     The parameter cannot be restored then, so it must be unchanged.
+/// @param hashes  Hashes of the saved master weights after rounding. If this hash differs from that
+///     of the saved parameter, the caller had rounded the weights in a different way. The parameter
+///     then cannot be restored, so it must be unchanged.
 std::vector<int32_t> param_sources(const Manifest& mine, const Comparison& comparison,
                                    const std::vector<uint64_t>& hashes, bool with_params) {
   std::vector<int32_t> out;

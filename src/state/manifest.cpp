@@ -14,8 +14,8 @@ namespace muonrt {
 
 namespace {
 
-/// Limits that every manifest that muonrt saves satisfies. A parameter has at most 50 values, and a
-/// group of settings has at most 80.
+/// Limits that every manifest from muonrt satisfies. A parameter has at most 50 values, and a group
+/// of settings has at most 80.
 constexpr JsonLimits kLimits{6, std::numeric_limits<size_t>::max(), 1000};
 constexpr size_t kMaxMembers = 50;  // maximum number of members of the manifest
 constexpr size_t kFewGroups = 100, kGroupBytes = 100;
@@ -25,7 +25,7 @@ std::string first_line(std::string_view rest) {
   return cat("{\"crc32c\": \"", digits_of(crc32c(rest.data(), rest.size()), 8), "\",\n");
 }
 
-/// Returns the settings of a group that apply to its role, by name.
+/// Returns those settings of a group that apply to its role, keyed by name.
 std::map<std::string, std::string> listed_settings(const GroupSettings& group) {
   std::map<std::string, std::string> out;
   const unsigned other = group.role == Role::kMuon ? kAdamWOnly : kMuonOnly;
@@ -263,8 +263,8 @@ Manifest parse_manifest(std::string_view text, const std::string& what) {
     if (key == "format") require_format(json);
   };
   parts.items["groups"] = [&](const JsonValue& item) {
-    // The text of a group with settings has at least kGroupBytes. An import writes two groups
-    // without settings.
+    // A group with settings takes at least kGroupBytes of text. An import writes two groups without
+    // settings.
     const size_t most = kFewGroups + text.size() / kGroupBytes;
     MUONRT_REQUIRE(out.groups.size() < most, Status::kCorrupt, what, ": it has more than ", most,
                    " groups; load another checkpoint");

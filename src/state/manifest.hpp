@@ -20,8 +20,8 @@ struct ManifestParam {
   std::string momentum;          // kind of momentum: "ema" or "heavy_ball"
   double momentum_constant = 0;  // constant of the momentum
   int64_t updates = 0;
-  uint32_t key = 0;     // selects the random bits of stochastic rounding
-  std::string neurons;  // NorMuon: a digest of the neurons that have moments; otherwise ""
+  uint32_t key = 0;     // determines the random bits of stochastic rounding
+  std::string neurons;  // hash of the neurons that have NorMuon moments; "" if none have
   int64_t group = 0;
   uint64_t hash = 0;                         // hash of its elements, see param_hashes()
   std::map<std::string, std::string> state;  // maps the name of a kind of state to its dtype
@@ -33,7 +33,7 @@ struct Manifest {
   int64_t step = 0;
   uint64_t seed = 0;  // seed of stochastic rounding
   bool with_params = false;
-  std::vector<std::map<std::string, std::string>> groups;  // settings by name
+  std::vector<std::map<std::string, std::string>> groups;  // settings of each group, keyed by name
   std::vector<ManifestParam> params;
   std::vector<ManifestFile> files;
 };
@@ -43,16 +43,17 @@ constexpr const char* kManifestName = "manifest.json";
 constexpr const char* kCheckpointFormat = "muonrt checkpoint 1";
 constexpr int32_t kCheckpointVersion = 1;
 
-/// @param name  the name of a manifest that was kept; "" means the newest one.
+/// Returns the path of a manifest.
+/// @param name  Name of an older manifest that was kept; if it is empty, the newest one.
 std::string manifest_path(const std::string& folder, const std::string& name);
 
 /// Returns the manifest of the optimizer, without parameters, hashes and files.
 Manifest manifest_of(const Optimizer& optimizer);
 
 std::string to_text(const Manifest& manifest);
-/// @param what  the name of the manifest for error messages. Errors: CORRUPT.
+/// @param what  Name of the manifest for error messages. Errors: CORRUPT.
 Manifest parse_manifest(std::string_view text, const std::string& what);
-/// Errors: IO; any error of parse_manifest().
+/// Reads a manifest from a file. Errors: IO; any error of parse_manifest().
 Manifest read_manifest(const std::string& path);
 
 /// A manifest and its text. The ranks in one process share it.
@@ -61,7 +62,7 @@ struct SharedManifest {
   MappedFile file;
   Manifest manifest;
 };
-/// Reads a manifest. If another rank of this process still holds a manifest with the same text,
+/// Reads a manifest. If another rank of this process still uses a manifest with the same text,
 /// returns that object. Errors: the same as read_manifest().
 std::shared_ptr<const SharedManifest> share_manifest(const std::string& path);
 

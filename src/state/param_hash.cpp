@@ -14,8 +14,8 @@ constexpr int64_t kElements = 1 << 18;  // number of elements that are copied at
 constexpr int64_t kParams = 4096;       // number of parameters that are exchanged at a time
 
 /// Returns the term that this rank adds to the hash of a parameter.
-/// @param data        the whole shard, or its master weights if `of_masters` is true.
-/// @param values      scratch memory for kElements of four bytes each.
+/// @param data        The whole shard, or its master weights if `of_masters` is true.
+/// @param values      Scratch memory for kElements of four bytes each.
 uint64_t share_of_hash(const StateShard& shard, const void* data, bool of_masters, DeviceCopy& copy,
                        std::vector<unsigned char>& values) {
   const int64_t size = of_masters ? 4 : bytes_of(shard.tensor);

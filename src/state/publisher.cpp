@@ -21,8 +21,8 @@ bool is_number(std::string_view text, std::string_view digits) {
   return text.find_first_not_of(digits) == text.npos;
 }
 
-/// Returns a name of the form manifest-SAVE-STEP.json. Sorting these names gives the order of the
-/// saves.
+/// Returns a name of the form manifest-SAVE-STEP.json. If these names are sorted, they are in the
+/// order of the saves.
 std::string older_name(const Manifest& manifest) {
   return cat(kOlder, digits_of(static_cast<uint64_t>(manifest.save), kSaveDigits, 10), "-",
              digits_of(static_cast<uint64_t>(manifest.step), kStepDigits, 10), kJson);
@@ -31,7 +31,7 @@ std::string older_name(const Manifest& manifest) {
 constexpr std::string_view kPrefix = "muonrt-";
 constexpr size_t kIdDigits = 16, kRankDigits = 5;
 
-/// Returns true if `name` is a file that a save has created. No other files are ever removed.
+/// Returns true if `name` is a file that a save has created. A save never removes any other files.
 bool is_of_a_save(std::string_view name) {
   if (!name.starts_with(kPrefix) || name.size() < kPrefix.size() + kIdDigits) return false;
   if (!is_number(name.substr(kPrefix.size(), kIdDigits), "0123456789abcdef")) return false;
@@ -85,8 +85,8 @@ void Publisher::write(std::string_view text, const std::string& name) {
 }
 
 /// Returns the newest manifest in the folder. Returns null if there is none, or if the manifest is
-/// damaged, because no rank could then load it. Throws if it has a different format, because such a
-/// manifest must not be replaced.
+/// damaged, because no rank could load it. Throws if the manifest has a different format, because
+/// it must not be replaced.
 std::unique_ptr<SharedManifest> Publisher::newest() {
   const std::string path = folder_ + "/" + kManifestName;
   if (!files_.exists(path)) return nullptr;
@@ -101,7 +101,7 @@ std::unique_ptr<SharedManifest> Publisher::newest() {
 void Publisher::require_same_model(const Manifest& manifest) {
   const auto there = newest();
   if (!there) return;
-  // Shapes that have not been found yet.
+  // The shapes of parameters that have not been found yet.
   std::map<std::string_view, const std::vector<int64_t>*> left;
   for (const ManifestParam& p : there->manifest.params) left[p.name] = &p.shape;
   const auto refuse = [&](const std::string& name, const char* problem) {
@@ -118,8 +118,8 @@ void Publisher::require_same_model(const Manifest& manifest) {
   if (!left.empty()) refuse(std::string(left.begin()->first), " is only there");
 }
 
-/// If `keep` > 1, also writes the manifest that has been the newest until now under its permanent
-/// name. Returns the number of the last save.
+/// If `keep` > 1, also writes the previous newest manifest under its permanent name. Returns the
+/// number of the last save.
 int64_t Publisher::keep_newest(int64_t keep) {
   int64_t last = 0;
   for (const std::string& name : files_.list(folder_))

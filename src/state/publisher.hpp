@@ -16,16 +16,15 @@ constexpr const char* kLockName = ".muonrt-lock";
 /// checkpoint.
 bool is_older_manifest(std::string_view name);
 
-// Return the names of the files of the checkpoint with this ID.
+// Return the names of files of the checkpoint with this ID.
 std::string rank_file(const std::string& id, int rank);
 std::string probe_path(const std::string& folder, const std::string& id);
 
-/// Rank 0's part of a save, which rank 0 performs while it holds the lock. Rank 0 writes the
-/// manifest, which turns the files of the ranks into a checkpoint, and removes files of older
-/// checkpoints.
+/// Performs rank 0's part of a save while rank 0 holds the lock. Writes the manifest, which turns
+/// the files of the ranks into a checkpoint, and removes files of older checkpoints.
 class Publisher {
  public:
-  /// @param id  the ID that the names of this checkpoint's files contain.
+  /// @param id  ID in the names of this checkpoint's files.
   Publisher(Files& files, std::string folder, std::string id)
       : files_(files), folder_(std::move(folder)), id_(std::move(id)) {}
 
@@ -34,7 +33,7 @@ class Publisher {
   void require_same_model(const Manifest& manifest);
   /// Sets the number of the save in the manifest and writes the manifest. Errors: IO; NOT_SUPPORTED
   /// if the newest manifest in the folder has a different format.
-  /// @param published  becomes true as soon as the manifest is written, even if a later operation
+  /// @param published  Becomes true as soon as the manifest is written, even if a later operation
   ///     fails.
   void publish(Manifest& manifest, int64_t keep, bool& published);
 

@@ -28,7 +28,7 @@ constexpr const char* kMetadata = "__metadata__";
   throw Error(Status::kCorrupt, cat(where, ": ", problem));
 }
 
-/// @param where  returns the position for an error message. A function is used so that the text is
+/// @param where  Returns the position for an error message. It is a function so that the text is
 ///     created only if there is an error.
 template <class Where>
 std::vector<int64_t> whole_numbers(const JsonValue& value, const Where& where, const char* what) {

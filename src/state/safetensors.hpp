@@ -6,8 +6,8 @@
 #include <string_view>
 #include <vector>
 
-// Headers of safetensors files. Such a file consists of the length of the header in eight bytes,
-// the header in JSON, and the data without gaps.
+// Headers of safetensors files. A safetensors file consists of the length of the header in eight
+// bytes, the header in JSON, and the data without gaps.
 
 namespace muonrt {
 
@@ -18,13 +18,13 @@ struct TensorEntry {
   std::string dtype;  // for example "F32"
   std::vector<int64_t> shape;
   int64_t begin = 0, end = 0;
-  int32_t file = 0;  // index of the file, if the model has several
+  int32_t file = 0;  // index of the file if the model has several files
 
   int64_t bytes() const { return end - begin; }
   int64_t elements() const;
 };
 
-/// Returns the size of an element in bits for a safetensors dtype, which can also be 4 or 6.
+/// Returns the size of an element of a safetensors dtype in bits; some dtypes have 4 or 6 bits.
 /// Returns 0 for an unknown dtype.
 int64_t element_bits(std::string_view dtype);
 /// Returns the size of an element in bytes, or 0 if the size is not a whole number of bytes.
@@ -56,17 +56,17 @@ int64_t header_bytes(const unsigned char* length, int64_t file_bytes, const std:
 /// Parses a header, which is the JSON text after the eight bytes of its length. The tensors must
 /// cover all data without gaps and overlaps, and each tensor must have the size that follows from
 /// its dtype and shape.
-/// @param data_bytes  the number of bytes after the header in the file.
-/// @param file        the name of the file for error messages.
+/// @param data_bytes  Number of bytes after the header in the file.
+/// @param file        Name of the file for error messages.
 /// Errors: CORRUPT, with the file and the tensor.
 TensorTable parse_tensor_table(std::string_view header, int64_t data_bytes,
                                const std::string& file);
 
 /// Returns the bytes that come before the data: the length of the header, and the header. The
 /// header is padded so that the data begins at a multiple of eight bytes. parse_tensor_table()
-/// returns the same entries for it.
-/// @param entries  in the order of their data. The size of an entry is end - begin; the function
-///     sets begin and end to the final offsets.
+/// returns the same entries for this header.
+/// @param entries  In the order of their data. On entry, the size of an entry is end - begin. The
+///     function sets begin and end to the final offsets.
 /// Errors: INVALID_ARGUMENT, with the file and the tensor, if parse_tensor_table() would reject the
 /// header.
 std::string tensor_header(std::vector<TensorEntry>& entries,

@@ -33,7 +33,7 @@ void require_loadable(int64_t step, const StateTensor& tensor, int64_t first,
 }
 
 /// Returns `folder` as an absolute path, which remains valid if the process changes its working
-/// directory. An empty string remains empty.
+/// directory. If it is empty, the result is empty.
 std::string absolute(const std::string& folder) {
   if (folder.empty() || folder.front() == '/') return folder;
   char here[PATH_MAX];
@@ -110,7 +110,7 @@ Save::~Save() {
   if (process_ == getpid() && own_file_.bytes > 0 && !may_be_named_) files_.remove(path_);
 }
 
-/// Sets the ID that the names of all files of this checkpoint contain. Rank 0 chooses it.
+/// Sets the ID in the names of all files of this checkpoint. Rank 0 chooses it.
 void Save::draw_id() {
   int64_t drawn = 0;
   run_collectively(comm_, [&] {

@@ -15,16 +15,16 @@ namespace muonrt {
 
 /// Returns the shards that this rank writes. A parameter that equals its rounded master weights is
 /// not written, because a load can compute it.
-/// @param in_masters  for each parameter, whether it equals its rounded master weights. If null,
-///     this is assumed for all parameters that have master weights.
+/// @param in_masters  For each parameter, whether it equals its rounded master weights. If null,
+///     all parameters with master weights are assumed to equal them.
 std::vector<StateShard> shards_to_save(const Optimizer& optimizer, bool with_params,
                                        const std::vector<bool>* in_masters = nullptr);
 
 SavedBytes bytes_written(const std::vector<StateShard>& shards);
 
-/// One save into a folder. The destructor deletes this rank's file if no manifest can name it.
-/// After publish() has sent the size of the file to rank 0, a manifest may name the file, unless
-/// rank 0 reports that it has not written the manifest. A forked child deletes nothing.
+/// One save into a folder. The destructor deletes this rank's file if no manifest can name it. A
+/// manifest may name the file after publish() has sent the file's size to rank 0, unless rank 0
+/// reports that it has not written the manifest. A forked child deletes nothing.
 class Save {
  public:
   /// Checks that all ranks pass the same arguments, creates and locks the folder, and hashes the
@@ -40,7 +40,7 @@ class Save {
   /// Writes this rank's file. Uses neither the communicator nor the optimizer.
   void write(const std::vector<StateShard>& shards, DeviceCopy& copy);
   /// Makes this save the newest checkpoint, unless a rank passes an error of its write().
-  /// Collective. Errors: IO, and any error of write() on any rank. All ranks get the same error.
+  /// Collective. Errors: IO, and the error that any rank passes. All ranks throw the same error.
   void publish(const std::optional<Error>& error);
 
  private:
@@ -61,13 +61,13 @@ class Save {
   std::string id_;    // part of the names of all files of this checkpoint
   std::string name_;  // name of this rank's file
   std::string path_;  // path of this rank's file
-  /// For each parameter, whether it equals its rounded master weights.
+  /// For each parameter, true if it equals its rounded master weights.
   std::vector<bool> in_masters_;
-  Manifest manifest_;  // on rank 0: the manifest that publish() writes
+  Manifest manifest_;  // the manifest that publish() writes, on rank 0
   ManifestFile own_file_;
   bool may_be_named_ = false;         // true if a manifest may name own_file_
   std::vector<RankFile> rank_files_;  // indexed by rank
-  FileLock lock_;                     // on rank 0: the lock of the folder
+  FileLock lock_;                     // the lock of the folder, on rank 0
 };
 
 }  // namespace muonrt

@@ -26,15 +26,15 @@ std::vector<Share> shares_of(const std::vector<StateShard>& shards) {
   for (const StateShard& shard : shards)
     if (shard.write_begin < shard.write_end)
       out.push_back({&shard, shard.extent.part(shard.write_begin, shard.write_end)});
-  // Tensors with larger elements come first, so that each tensor begins at a multiple of the size
-  // of its elements.
+  // Tensors with larger elements come first, so each tensor begins at a multiple of the size of its
+  // elements.
   std::stable_sort(out.begin(), out.end(), [](const Share& a, const Share& b) {
     return bytes_of(a.shard->tensor) > bytes_of(b.shard->tensor);
   });
   return out;
 }
 
-/// Returns the shape of the tensor in the file. These are the sides of the extent if it is a box.
+/// Returns the shape of the tensor in the file. If the extent is a box, these are its sides.
 /// Otherwise the tensor has one dimension.
 std::vector<int64_t> shape_of(const Extent& extent) {
   if (extent.numel() != extent.product()) return {extent.numel()};
@@ -61,7 +61,7 @@ void write_extent(JsonWriter& json, const Extent& extent) {
   });
 }
 
-/// @param where  returns the position for an error message.
+/// @param where  Returns the position for an error message.
 template <class Where>
 std::vector<int64_t> numbers(const JsonValue* value, const Where& where) {
   const auto* list = value ? value->as<JsonValue::List>() : nullptr;

@@ -17,13 +17,13 @@ namespace muonrt {
 /// A file of a checkpoint, as recorded in the manifest.
 struct ManifestFile {
   std::string name;
-  int64_t bytes = 0;           // 0 if the rank had nothing to write, so that there is no file
+  int64_t bytes = 0;           // 0 if there is no file, because the rank had nothing to write
   uint32_t header_crc32c = 0;  // checksum of all bytes before the data
 };
 
-/// Writes those elements of the shards that this rank has to write. For each block of elements,
-/// calls `see` with the bytes and with the index of the first element in the shard. The file
-/// appears in `folder` under `name` only when it is complete and on disk.
+/// Writes the elements of the shards that this rank must write. For each block of elements, calls
+/// `see` with the bytes and with the index of the first element in the shard. The file appears in
+/// `folder` under `name` only after it is complete and on disk.
 ManifestFile write_shard_file(Files& files, const std::string& folder, const std::string& name,
                               const std::vector<StateShard>& shards, DeviceCopy& copy,
                               const std::function<void(const StateShard&, int64_t first,
@@ -40,7 +40,7 @@ struct StoredShard {
 /// Reads a file of state shards. Every byte is checked before it is returned.
 class ShardFile {
  public:
-  /// Errors: IO or CORRUPT, with the name of the file.
+  /// Opens the file and checks its header. Errors: IO or CORRUPT, with the name of the file.
   ShardFile(const std::string& folder, const ManifestFile& record);
 
   const std::string& path() const { return file_.path(); }
@@ -50,10 +50,10 @@ class ShardFile {
   std::span<const unsigned char> elements(const StoredShard& shard, int64_t first, int64_t count);
   /// Returns the number of blocks of kBlockBytes. The last block may be shorter.
   int64_t blocks() const { return blocks_->count(); }
-  /// Returns a description of what is wrong with a block, with the block's bytes and checksums, or
-  /// an empty string if the block is valid.
+  /// Returns a description of what is wrong with a block, including its bytes and checksums, or an
+  /// empty string if the block is valid.
   std::string problem_of(int64_t block) { return blocks_->problem_of(block); }
-  /// Returns the offset in the file of the first byte of an element of the shard.
+  /// Returns the offset, in the file, of the first byte of an element of the shard.
   int64_t byte_of(const StoredShard& shard, int64_t element) const {
     return std::ssize(file_.header()) + shard.entry->begin +
            element * element_bytes(shard.entry->dtype);

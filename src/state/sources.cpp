@@ -6,8 +6,8 @@ namespace muonrt {
 
 namespace {
 
-constexpr int64_t kGivenOut = 1 << 18;  // maximum number of elements in one call of `take`
-constexpr int64_t kResident = 1 << 25;  // bytes of the files that may remain in memory
+constexpr int64_t kGivenOut = 1 << 18;  // maximum number of elements that one call of `take` gets
+constexpr int64_t kResident = 1 << 25;  // maximum bytes of the files that remain in memory
 constexpr auto kNeurons = static_cast<int32_t>(StateKind::kNormuon);
 
 int64_t product(const std::vector<int64_t>& shape, std::string_view param) {
@@ -29,7 +29,7 @@ StateSources::StateSources(const Manifest& manifest) {
 StateSources::StateSources(std::string folder, const Manifest& manifest, int rank, int world)
     : StateSources(manifest) {
   folder_ = std::move(folder);
-  // If the mesh is the same as when the checkpoint was saved, one file contains everything that a
+  // If the mesh has not changed since the checkpoint was saved, one file contains everything that a
   // rank needs. Otherwise most of the data is in files with nearby numbers.
   const int64_t own = std::ssize(manifest.files) * rank / world;
   const auto distance = [&](const ManifestFile& record) {

@@ -13,14 +13,13 @@
 
 namespace muonrt {
 
-/// The shards of a checkpoint. A file is opened only if the files that are already open do not
-/// contain the needed elements, because in a large job the tables of all files would need much
-/// memory on every rank.
+/// Reads the shards of a checkpoint. Opens a file only if the open files do not contain the needed
+/// elements. In a large job, the tables of all files would need much memory on every rank.
 class StateSources {
  public:
-  /// @param manifest  must outlive this object.
-  /// @param rank      the number of this rank among the `world` ranks that read. The rank first
-  ///     opens the files of the corresponding rank of the save.
+  /// @param manifest  It must outlive this object.
+  /// @param rank      Number of this rank among the `world` ranks that read. The rank first opens
+  ///     the files of the corresponding rank of the save.
   explicit StateSources(std::string folder, const Manifest& manifest, int rank = 0, int world = 1);
   /// Uses only the given open files. Errors: CORRUPT, with the file and the tensor.
   StateSources(std::vector<std::unique_ptr<ShardFile>> files, const Manifest& manifest);
@@ -30,20 +29,20 @@ class StateSources {
   /// Returns the number of elements of the whole tensor (for NorMuon, the number of neurons). The
   /// tensor must be in the manifest.
   int64_t numel(const std::string& param, int32_t kind);
-  /// Like numel(), but checks that the files contain at least this many elements, so that a buffer
-  /// for all of them is not larger than the files. Errors: CORRUPT if they do not.
-  /// @param what  the name of the tensor for error messages.
+  /// Like numel(), but checks that the files contain at least this many elements, so a buffer for
+  /// all of them is not larger than the files. Errors: CORRUPT.
+  /// @param what  Name of the tensor for error messages.
   int64_t numel_in_files(const std::string& param, int32_t kind, const std::string& what);
   /// Returns the number of shards of the tensor in the open files.
   int64_t shards(const std::string& param, int32_t kind) const;
-  /// Returns where an element is stored, such as "FILE: byte 17". Several places are joined with "
-  /// and ". Returns "no file" if no open file contains the element.
+  /// Returns where an element is stored, such as "FILE: byte 17". If it is stored several times,
+  /// the places are joined with " and ". Returns "no file" if no open file contains the element.
   std::string where(const std::string& param, int32_t kind, int64_t element) const;
 
   /// Reads an extent of a tensor. Calls `take(first, element, bytes)` once for each stretch of the
   /// extent. `first` is the index in the extent of the stretch's first element, and `element` is
   /// its index in the whole tensor.
-  /// @param what  the name of the tensor for error messages.
+  /// @param what  Name of the tensor for error messages.
   /// Errors: CORRUPT if elements are missing or stored twice; IO; any error of
   /// ShardFile::elements().
   using Take =
@@ -71,13 +70,13 @@ class StateSources {
   void add(std::unique_ptr<ShardFile> file);
   void open_next();
   Tensor& at(const std::string& param, int32_t kind);
-  /// Returns null if no call has asked for the tensor and no open file contains it.
+  /// Returns null if no call has requested the tensor and no open file contains it.
   const Tensor* find(const std::string& param, int32_t kind) const;
   void take_from(const Source& source, const Extent& extent, const Take& take, Taken& taken);
 
   std::string folder_;
   std::unordered_map<std::string_view, const ManifestParam*> params_;  // keyed by name
-  std::vector<const ManifestFile*> unopened_;  // the file that is opened next is the last entry
+  std::vector<const ManifestFile*> unopened_;  // the last entry is opened next
   std::vector<std::unique_ptr<ShardFile>> files_;
   std::map<std::pair<std::string, int32_t>, Tensor> tensors_;  // keys are (parameter, kind)
   int64_t resident_ = 0;  // bytes that were read since pages were last released

@@ -7,7 +7,7 @@ namespace muonrt {
 
 namespace {
 
-// Minimum number of elements of a shared shard that a rank writes.
+// The minimum number of elements that a rank writes of a shard that several ranks hold.
 constexpr int64_t kShare = 1 << 18;
 
 constexpr struct {
@@ -35,9 +35,9 @@ StateTensor tensor_of(const OptimizerSettings& settings, const StateEntry& entry
           entry.location};
 }
 
-/// Chooses which elements of a shard this rank writes. The shard is held by `count` ranks, and this
-/// rank is number `index` among them. A short shard is written by a single rank. The order of the
-/// ranks begins at a different rank for each tensor.
+/// Chooses which elements of a shard this rank writes. `count` ranks hold the shard, and this rank
+/// is number `index` among them. A single rank writes a short shard. The order of the ranks begins
+/// at a different rank for each tensor.
 void share(StateShard& shard, int64_t index, int64_t count) {
   const int64_t numel = shard.extent.numel();
   const int64_t each = round_up(ceil_div(numel, count), kShare);
@@ -46,7 +46,7 @@ void share(StateShard& shard, int64_t index, int64_t count) {
   shard.write_end = std::min(numel, shard.write_begin + each);
 }
 
-/// The owners of each matrix. There is one owner, or one in every replica.
+/// The owners of each matrix: one owner, or one in every replica.
 class MatrixOwners {
  public:
   explicit MatrixOwners(const Plan& plan) {

@@ -9,7 +9,7 @@
 
 namespace muonrt {
 
-/// A state tensor, which is one kind of state of a parameter, or the parameter itself.
+/// A state tensor: one kind of state of a parameter, or the parameter itself.
 struct StateTensor {
   /// The value of `kind` for a parameter itself. All other kinds are values of StateKind.
   static constexpr int32_t kParam = -1;

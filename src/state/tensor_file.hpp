@@ -15,8 +15,8 @@ namespace muonrt {
 /// the memory ends the process with SIGBUS.
 class MappedFile {
  public:
-  /// Errors: IO, with the name of the file, if the file does not exist, is not a regular file, or
-  /// cannot be read.
+  /// Maps the file. Errors: IO, with the name of the file, if the file does not exist, is not a
+  /// regular file, or cannot be read.
   explicit MappedFile(const std::string& path);
   ~MappedFile();
   MappedFile(const MappedFile&) = delete;
@@ -34,10 +34,11 @@ class MappedFile {
   size_t size_ = 0;
 };
 
-/// A safetensors file. Threads: may be used from any thread.
+/// A safetensors file. Any thread may use it.
 class TensorFile {
  public:
-  /// Errors: any error of MappedFile, header_bytes() or parse_tensor_table().
+  /// Maps the file and parses its header. Errors: any error of MappedFile, header_bytes() or
+  /// parse_tensor_table().
   explicit TensorFile(std::string path);
 
   const std::string& path() const { return path_; }
@@ -57,9 +58,9 @@ class TensorFile {
 /// The tensors of one file, or of several files.
 class TensorModel {
  public:
-  /// @param path  one of the following: a safetensors file; an index, which is a *.json file whose
-  ///     "weight_map" contains the file of each tensor; or a folder. In a folder, reads
-  ///     model.safetensors.index.json, or, if it does not exist, all *.safetensors files.
+  /// @param path  A safetensors file, an index or a folder. An index is a *.json file whose
+  ///     "weight_map" contains the file of each tensor. In a folder, the constructor reads
+  ///     model.safetensors.index.json or, if it does not exist, all *.safetensors files.
   /// Errors: any error of TensorFile; CORRUPT if the index is invalid or does not match its files;
   /// INVALID_ARGUMENT if two files contain a tensor with the same name, or a folder contains no
   /// safetensors file.
@@ -69,7 +70,7 @@ class TensorModel {
   /// Returns all tensors, file by file and in the order of their data, and the metadata that is
   /// equal in all files.
   const TensorTable& table() const { return table_; }
-  /// Errors: INVALID_ARGUMENT if there is no tensor with this name.
+  /// Returns a tensor. Errors: INVALID_ARGUMENT if there is no tensor with this name.
   const TensorEntry& at(const std::string& name) const;
   std::span<const unsigned char> bytes(const TensorEntry& entry) const;
   const std::vector<std::unique_ptr<TensorFile>>& files() const { return files_; }

@@ -10,7 +10,7 @@
 
 namespace muonrt {
 
-/// The memory range [begin, end) of one of a parameter's buffers.
+/// The memory range [begin, end) of one buffer of a parameter.
 struct Interval {
   uintptr_t begin, end;
   const char* what;
@@ -29,7 +29,7 @@ inline Interval interval_of(const void* data, int64_t numel, DType dtype, const 
   return {begin, begin + static_cast<uintptr_t>(numel * size_of(dtype)), what, &name};
 }
 
-/// Errors: INVALID_ARGUMENT, with both names, if the intervals overlap.
+/// Checks that the intervals do not overlap. Errors: INVALID_ARGUMENT, with both names.
 inline void require_apart(const Interval& given, const Interval& other) {
   const uintptr_t begin = std::max(given.begin, other.begin);
   const uintptr_t end = std::min(given.end, other.end);
@@ -38,7 +38,8 @@ inline void require_apart(const Interval& given, const Interval& other) {
                  " bytes; give every buffer its own memory");
 }
 
-/// Errors: INVALID_ARGUMENT if the device cannot access `memory`; names the parameter and `what`.
+/// Checks that the device can access `memory`. Errors: INVALID_ARGUMENT, with the parameter and
+/// `what`.
 inline void require_reach(const Device& device, const std::string& name, const char* what,
                           const void* memory) {
   MUONRT_REQUIRE(device.reaches(memory), Status::kInvalidArgument, "param '", name, "': ", what,

@@ -14,13 +14,13 @@ namespace muonrt {
 
 namespace {
 
-/// Returns the matrix with outputs as rows, because the settings count outputs as rows.
+/// Returns the matrix with outputs as rows, because in the settings outputs are rows.
 Matrix outputs_first(const OptimizerSettings& settings, Matrix m) {
   if (settings.params[static_cast<size_t>(m.param)].transposed) std::swap(m.rows, m.cols);
   return m;
 }
 
-/// Returns whether the rows or the columns of a matrix are normalized, or neither.
+/// Returns which axis of a matrix is normalized: rows, columns, or none.
 NormuonAxis axis_of(const OptimizerSettings& settings, const Matrix& m) {
   const ParamSettings& p = settings.params[static_cast<size_t>(m.param)];
   const GroupSettings& g = settings.groups[static_cast<size_t>(p.group)];
@@ -35,9 +35,9 @@ NormuonAxis axis_of(const OptimizerSettings& settings, const Matrix& m) {
   return m.rows >= m.cols ? NormuonAxis::kRows : NormuonAxis::kColumns;
 }
 
-/// Returns the number of neurons of a matrix. The number is 0 for either axis if the matrix has
-/// only one row or one column. A single neuron could not be compared with others, and neurons of
-/// one element would all become 1 or -1.
+/// Returns the number of neurons of a matrix. If the matrix has only one row or one column, the
+/// number is 0 for both axes: a single neuron could not be compared with others, and neurons of one
+/// element would all become 1 or -1.
 int64_t neurons_of(NormuonAxis axis, const Matrix& m) {
   if (axis == NormuonAxis::kOff || std::min(m.rows, m.cols) == 1) return 0;
   return axis == NormuonAxis::kRows ? m.rows : m.cols;

@@ -16,7 +16,7 @@ struct StateRange;
 /// parameter.
 int64_t normuon_neurons(const OptimizerSettings& settings, int32_t param);
 
-/// Returns a hash that identifies the rows or columns of a parameter that have moments, and their
+/// Returns a hash that identifies which rows or columns of a parameter have moments, and their
 /// order.
 uint64_t normuon_digest(const OptimizerSettings& settings, int32_t param);
 
@@ -33,8 +33,8 @@ class NormuonMemory {
   /// that is normalized.
   NormuonMemory(Device& device, const OptimizerSettings& settings, const Plan& plan, int rank);
 
-  /// The states, indexed by matrix. A state has `neurons` = 0 if this rank does not normalize its
-  /// matrix.
+  /// Returns the states, indexed by matrix. A state has `neurons` = 0 if this rank does not
+  /// normalize its matrix.
   const std::vector<NormuonState>& states() const { return states_; }
 
   /// Returns the f32 moments of all matrices of a parameter, ordered by expert, then by part. The

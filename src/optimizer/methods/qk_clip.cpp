@@ -36,9 +36,9 @@ int64_t rows_of(const QkClipSettings& c) {
 bool has_queries(QkKind kind) { return kind != QkKind::kKey && kind != QkKind::kMlaKeyValue; }
 bool has_keys(QkKind kind) { return kind != QkKind::kQuery && kind != QkKind::kMlaQuery; }
 
-/// Rejects two parameters whose names indicate that both contain the query weights of the same
-/// layer, or that both contain its key weights. An encoder and a decoder can have such names. The
-/// two parameters would share their logits.
+/// Rejects two parameters whose names indicate that both contain the query weights, or both the key
+/// weights, of the same layer. An encoder and a decoder can have such names. The two parameters
+/// would use the same logits.
 void check_names(const OptimizerSettings& settings) {
   std::map<std::pair<int32_t, bool>, const ParamSettings*> found;
   for (const ParamSettings& p : settings.params) {

@@ -16,23 +16,24 @@ struct QkLogits {
   int64_t logits_at;  // index of the layer's first logit; layers are in ascending order
 };
 
-/// Returns the layers to which parameters refer, in ascending order. Errors: INVALID_ARGUMENT, with
-/// the parameter, if two parameters of a layer have different numbers of heads, or if their names
-/// indicate that both contain the query weights, or that both contain the key weights, of the
-/// layer.
+/// Returns the layers to which parameters refer, in ascending order.
+/// Errors: INVALID_ARGUMENT, with the parameter, if two parameters of a layer have different
+/// numbers of heads. Also if the names of two parameters of a layer indicate that both contain the
+/// query weights, or that both contain the key weights.
 std::vector<QkLogits> qk_layers(const OptimizerSettings& settings);
 int64_t logit_count(const std::vector<QkLogits>& layers);
 
-/// Sets the kind and the layer according to the parameter's name if the settings do not give them;
-/// include/muonrt/param.h describes the rule. Errors: INVALID_ARGUMENT, with the parameter, if its
-/// name does not determine them.
-/// @param ndim  the number of dimensions of the whole tensor.
+/// Sets the kind and the layer from the parameter's name if the settings do not specify them;
+/// include/muonrt/param.h describes the rule.
+/// Errors: INVALID_ARGUMENT, with the parameter, if its name does not determine them.
+/// @param ndim  Number of dimensions of the whole tensor.
 void resolve_qk_clip(QkClipSettings& clip, const std::string& param, int32_t ndim);
 
-/// Errors: INVALID_ARGUMENT or NOT_SUPPORTED, with the parameter and the field.
+/// Checks the settings of QK-clip. Errors: INVALID_ARGUMENT or NOT_SUPPORTED, with the parameter
+/// and the field.
 void validate_qk_clip(const OptimizerSettings& settings, const ParamSettings& param);
 
-/// Describes the settings in one line, for the comparison between ranks.
+/// Returns the settings as one line of text, which the ranks compare.
 std::string describe(const QkClipSettings& clip);
 
 }  // namespace muonrt

@@ -11,7 +11,7 @@
 
 namespace muonrt {
 
-/// Owns the row factors of the weights to which QK-clip applies, and lists the heads that were
+/// Owns the row factors of the weights to which QK-clip applies, and the list of heads that were
 /// clipped.
 class QkClipper {
  public:
@@ -25,9 +25,9 @@ class QkClipper {
   int64_t logits() const { return logits_; }
   const std::vector<ClippedWeight>& weights() const { return weights_; }
 
-  /// Call it after a step was committed. For each active parameter, lists the heads that it may
-  /// clip and whose logit exceeds its threshold. Does not allocate.
-  /// @param logits  the logits of all layers; not read if there are none.
+  /// Lists, for each active parameter, the heads that it may clip and whose logit exceeds its
+  /// threshold. Call it after a step was committed. Does not allocate.
+  /// @param logits  Logits of all layers; not read if there are none.
   void on_commit(const OptimizerSettings& settings, const ParamView* params, const float* logits);
   const Heads& clipped() const { return clipped_; }
 
@@ -40,7 +40,7 @@ class QkClipper {
     int64_t logits_at;
   };
   std::vector<Weight> clipping_params_;
-  Heads clipped_;  // has reserved memory for all heads
+  Heads clipped_;  // its reserved memory is sufficient for all heads
 };
 
 }  // namespace muonrt

@@ -9,14 +9,14 @@
 
 namespace muonrt {
 
-/// The memory that steps write, which consists of parameters and their state. Gradients must not
-/// overlap it, because steps read them.
+/// The memory that steps write, which contains parameters and their state. Steps read gradients, so
+/// gradients must not overlap this memory.
 class WrittenMemory {
  public:
   WrittenMemory() = default;
-  /// @param params  the views of the parameters in the settings.
+  /// @param params  Views of the parameters in the settings.
   WrittenMemory(const OptimizerSettings& settings, const ParamView* params, const State& state);
-  /// Errors: INVALID_ARGUMENT, with both buffers, if `given` overlaps the memory.
+  /// Throws INVALID_ARGUMENT, with both buffers, if `given` overlaps this memory.
   void require_apart_from(const Interval& given) const;
   /// Replaces `from` with `to`. Errors: INVALID_ARGUMENT if `to` overlaps another buffer.
   void move(const Interval& from, const Interval& to);

@@ -9,9 +9,9 @@ namespace muonrt {
 
 namespace {
 
-/// Describes a mesh by its sizes above 1 and its ranks, which are also the values that the hash of
-/// a layout contains. For a large mesh only the first ranks are listed. If ranks pass different
-/// submeshes, the first ranks differ.
+/// Describes a mesh by its sizes above 1 and its ranks. The hash of a layout contains the same
+/// values. For a large mesh only the first ranks are listed, which suffices because different
+/// submeshes differ in their first ranks.
 std::string text(const Mesh& mesh) {
   constexpr size_t kShown = 32;
   std::string out;

@@ -32,11 +32,11 @@ std::string text_of(const Row& row, const T& value) {
 std::string text_of(const ComparedEntry& entry, const GroupSettings& group);
 std::string text_of(const ComparedEntry& entry, const OptimizerSettings& settings);
 
-/// Returns everything that must be equal on all ranks when an optimizer is created.
-/// @param device  the text that Device::describe() returns.
+/// Returns all settings that must be equal on all ranks when an optimizer is created.
+/// @param device  Result of Device::describe().
 AgreementTable make_agreement_table(const OptimizerSettings& settings, const std::string& device);
 
-/// Adds those settings of a group that may change between steps to a table, or to a hash.
+/// Adds those settings of a group that may change between steps to a table or to a hash.
 void describe_scalars(AgreementTable& table, const std::string& who, const GroupSettings& group);
 void hash_scalars(Hash& hash, const GroupSettings& group);
 

@@ -9,28 +9,28 @@
 namespace muonrt {
 
 // The settings of a group and of an optimizer that are numbers, enums or bools, with one row for
-// each setting. Other code derives the following from these rows: the defaults, the conversion of
-// the C structs (src/api), range checks, the comparison between ranks, changes between steps,
-// `muonrt info defaults`, the keys of opt.json with their manual, and Python's keyword arguments.
-// tools/opt_json and tools/python compile this header without linking the library's internals, so
-// everything in it must be inline.
+// each setting. Other code derives from these rows: the defaults, the conversion of the C structs
+// (src/api), range checks, the comparison between ranks, changes between steps, `muonrt info
+// defaults`, the keys of opt.json with their manual, and Python's keyword arguments. tools/opt_json
+// and tools/python compile this header without linking the library's internals, so everything in it
+// must be inline.
 
-/// The name of a value of an enum, and that value in the C headers.
+/// The name of a value of an enum, and its number in the C headers.
 struct Word {
   const char* text;
   int32_t value;
 };
 
-/// The setting is a number in [low, high], or in [low, high) if `open` is true.
+/// The setting is a number in [low, high]. If `open` is true, it is in [low, high).
 struct Number {
   double low, high;
   bool open = false;
-  bool or_zero = false;  // if true, 0 is also valid and selects a default
+  bool or_zero = false;  // if true, 0 is also valid and means a default
 };
 /// The setting is a number in [0, 1) that is still below 1 after it is rounded to f32.
 struct Decay {};
-/// The setting is 0, which means `none`, or a number in [kLeast, 1e30]. Error messages quote `why`,
-/// which explains why the number cannot be smaller.
+/// The setting is 0, which means `none`, or a number in [kLeast, 1e30]. `why` explains in error
+/// messages why the number cannot be smaller.
 struct NumberOrNone {
   static constexpr double kLeast = 1e-30;
   const char *why, *none;
@@ -51,20 +51,20 @@ struct MachineText {};
 struct Unchecked {};
 
 enum FieldUse : unsigned {
-  kChangeable = 0,    // of a group: may change between steps
-  kFixed = 1,         // of a group: fixed at creation
-  kUnlisted = 2,      // has no entry in the agreement table
+  kChangeable = 0,    // a group's setting that may change between steps
+  kFixed = 1,         // a group's setting that is fixed at creation
+  kUnlisted = 2,      // a setting without an entry in the agreement table
   kZeroIsAbsent = 4,  // 0 in the C struct selects the default
-  kGpuOnly = 8,       // on the host, it always has its default
+  kGpuOnly = 8,       // a setting that always has its default on the host
   kMuonOnly = 16,
   kAdamWOnly = 32,
-  kNoKey = 64  // of a group: part of another key of opt.json, or read by other code
+  kNoKey = 64  // a group's setting without its own key in opt.json (README.md)
 };
 
-/// @param name      the name in messages, in the C struct, in Python and in opt.json.
-/// @param member    a function: member(settings) returns the member of GroupSettings or
+/// @param name      Name in messages, in the C struct, in Python and in opt.json.
+/// @param member    Function: member(settings) returns the member of GroupSettings or
 ///     OptimizerSettings.
-/// @param c_member  a function: c_member(c_struct) returns the field of the C struct. The call
+/// @param c_member  Function: c_member(c_struct) returns the field of the C struct. The call
 ///     compiles only for the struct that has the field; c_field() finds it among several structs.
 template <class Member, class CMember, class Rule>
 struct Field {
@@ -79,9 +79,8 @@ struct Field {
   unsigned use;
 };
 
-/// Returns the field of `row` in the C struct that has it. This is muonrt_optimizer_options_t, or
-/// one of the structs to which it points (tuning, debug). Does not compile if no struct has the
-/// field.
+/// Returns the field of `row` in the C struct that has it: muonrt_optimizer_options_t, or one of
+/// the structs to which it points (tuning, debug). Does not compile if no struct has the field.
 template <class Row, class C, class... More>
 constexpr auto& c_field(const Row& row, C& c_struct, More&... more) {
   if constexpr (requires { row.c_member(c_struct); }) {
@@ -96,8 +95,8 @@ struct ComparedEntry {
   const char* name;
 };
 
-/// The first three arguments of a Field. The setting is called `kPlace` in the settings and `kName`
-/// in the C struct.
+/// Expands to the first three arguments of a Field. The setting is called `kPlace` in the settings
+/// and `kName` in the C struct.
 #define MUONRT_FIELD_AT(kName, kPlace)              \
 #kName, [](auto& s) -> auto& { return s.kPlace; } \
   , [](auto& s) -> decltype((s.kName)) { return s.kName; }
@@ -174,9 +173,9 @@ void visit_group_fields(Visit&& visit) {
   visit(Field{MUONRT_FIELD(normuon_axis), Choice{kNormuonAxes}, kFixed | kMuonOnly | kNoKey});
 }
 
-/// Like visit_group_fields(), for the options of an optimizer, which cannot change. In C they are
-/// fields of muonrt_optimizer_options_t and of its `tuning` and `debug`. `device` is read
-/// separately.
+/// Like visit_group_fields(), but for the options of an optimizer, which cannot change. In C they
+/// are fields of muonrt_optimizer_options_t and of its `tuning` and `debug`. The option `device`
+/// has no row, because it is read separately.
 template <class Visit>
 void visit_option_fields(Visit&& visit) {
   visit(Field{MUONRT_FIELD(transport_dtype), StorageDType{}});
@@ -199,8 +198,8 @@ void visit_option_fields(Visit&& visit) {
               NumberOrNone{"gradients clipped to it vanish in f32", "none"}});
   visit(Field{MUONRT_FIELD(health_every), Integers{0, int64_t{1} << 53}});
   visit(Field{MUONRT_FIELD(replica_check), Choice{kReplicaChecks}});
-  // Ranks may differ in these options. The exception is the choice of muonrt's symmetric products,
-  // because the description of the device, which ranks compare, contains it.
+  // Ranks may differ in these options, except in the choice of muonrt's symmetric products. This
+  // choice is part of the description of the device, which ranks compare.
   visit(Field{MUONRT_FIELD(device_index), Unchecked{}, kUnlisted});
   visit(Field{MUONRT_FIELD(threads), Integers{0, 256}, kUnlisted});
   visit(Field{MUONRT_FIELD(timeout_ms), Integers{1, kMaxTimeoutMs}, kUnlisted});

@@ -15,7 +15,7 @@ OptimizerSettings OptimizerSettings::defaults(DeviceKind kind) {
   out.device = kind;
   if (kind == DeviceKind::kHost) return out;
   out.iteration_dtype = DType::kBF16;
-  // On a GPU the Gram form uses f16. Its iterates are bounded, and f16 has three mantissa bits more
+  // On a GPU the Gram form uses f16: its iterates are bounded, and f16 has three mantissa bits more
   // than bf16.
   out.gram_iteration_dtype = DType::kF16;
   out.chunk_bytes = 256 << 20;
@@ -28,7 +28,7 @@ MachineProfile machine_of(const OptimizerSettings& settings) {
   MachineProfile out;
   try {
     out = find_profile(machine, "options: machine");
-  } catch (const Error& e) {  // its text is an argument, so CORRUPT would be misleading
+  } catch (const Error& e) {  // the JSON text is an argument, so CORRUPT would mislead
     throw Error(e.status() == Status::kCorrupt ? kInvalidArg : e.status(), e.message());
   }
   MUONRT_REQUIRE(out.gpu == cuda, kInvalidArg, "options: machine '", out.name,

@@ -39,11 +39,11 @@ enum class WeightDecayKind : int32_t {
   kCautious = 3
 };
 /// Selects whether rows or columns are the neurons of NorMuon. In a parameter, kOff means that the
-/// setting of its group applies. In a part, it means that the setting of its parameter applies.
+/// setting of its group applies. In a part, kOff means that the setting of its parameter applies.
 enum class NormuonAxis : int32_t { kOff = 0, kRows = 1, kColumns = 2, kLonger = 3 };
 enum class AdamForm : int32_t { kTorch = 0, kFolded = 1, kNesterov = 2 };
-/// When replicas are compared: in the first step until one is committed (also after a resume), in
-/// every step, or never.
+/// Selects when replicas are compared: in each step up to the first committed one (also after a
+/// resume), in every step, or never.
 enum class ReplicaCheck : int32_t { kFirst = 0, kEvery = 1, kOff = 2 };
 enum class DeviceKind : int32_t { kHost = 0, kCuda = 1 };
 /// Block-periodic orthogonalization. Steps 0, period, 2 period, ... orthogonalize whole matrices.
@@ -82,9 +82,9 @@ struct GroupSettings {
   double normalize_eps = 1e-7;
   RowScaling row_scaling = RowScaling::kNone;
   bool renormalize = false;
-  /// Restarts of the Gram form; if absent, they are searched.
+  /// Restarts of the Gram form; if absent, muonrt searches for them.
   std::optional<std::vector<int>> gram_restarts;
-  std::optional<DType> iteration_dtype;  // for both forms; default: that of the optimizer
+  std::optional<DType> iteration_dtype;  // for both forms; default: the optimizer's
   BlockGrid blocks;
   ScaleRule scale_rule = ScaleRule::kMatchRms;
   FormChoice form = FormChoice::kAuto;
@@ -128,14 +128,14 @@ struct ParamSettings {
   DType dtype = DType::kF32, grad_dtype = DType::kF32;
   Layout layout;                      // includes the global shape
   std::optional<Layout> grad_layout;  // layout of the gradient, if its shards differ from `layout`
-  std::vector<int64_t> local_shape;   // stated by the caller; compared if local_shape_given is true
+  std::vector<int64_t> local_shape;   // given by the caller; checked if local_shape_given is true
   bool local_shape_given = false;
   void* data = nullptr;
   const void* grad = nullptr;
   MasterKind master_kind = MasterKind::kAuto;
   float* master = nullptr;
   int owner = -1;
-  /// Owner for each matrix of a stack, instead of `owner`; may be empty.
+  /// The owner of each matrix of a stack, instead of `owner`; may be empty.
   std::vector<int32_t> owners;
   int32_t priority = 0;     // parameters with lower numbers are exchanged first
   View view = View::kNone;  // already applied: `layout` is 2-D, or 3-D for kStack
@@ -148,10 +148,10 @@ struct ParamSettings {
 
 /// Chooses the owners of a Muon parameter. Called once for each parameter, in order, when an
 /// optimizer is created.
-/// @param holders  the ranks that hold elements of the parameter, ascending.
-/// @param owner    one entry for each matrix, initially -1. If the function sets only the first
+/// @param holders  Ranks that hold elements of the parameter, in ascending order.
+/// @param owner    One entry for each matrix, initially -1. If the function sets only the first
 ///     entry, that owner gets all matrices.
-/// @return  0, or an error code, with which the creation fails.
+/// @return  0, or an error code; creation then fails with this code.
 using AssignOwner = std::function<int(int64_t param, const ParamSettings& info,
                                       const std::vector<int32_t>& holders, int32_t* owner)>;
 
@@ -161,7 +161,7 @@ struct OptimizerSettings {
 
   DeviceKind device = DeviceKind::kHost;
   int device_index = 0;
-  int threads = 0;  // 0: chosen at creation, see threads_of()
+  int threads = 0;  // if 0, threads_of() chooses it at creation
   DType transport_dtype = DType::kBF16;
   DType iteration_dtype = DType::kF32;
   std::optional<DType> gram_iteration_dtype;  // default: iteration_dtype
@@ -169,26 +169,26 @@ struct OptimizerSettings {
   int window = 3;
   ReplicaMode replica_mode = ReplicaMode::kOnce;
   int max_peers = 0;    // see PlanOptions
-  std::string machine;  // a name or the JSON text of a profile; empty means the device's default
+  std::string machine;  // name or JSON text of a profile; if empty, the device's default
   int64_t chunk_bytes = 64 << 20;
   int64_t timeout_ms = 600000;
   bool trace = false;
   bool portable_gemm = false;
-  // For CUDA only; see CudaSettings.
+  // The next two options apply only to CUDA; see CudaSettings.
   SymmetricProvider symmetric = SymmetricProvider::kDefault;
   bool graphs = false;
-  // If true, ranks compare before a step which parameters are inactive, and do not exchange those.
-  // For all devices.
+  // If true, ranks compare before a step which parameters are inactive, and do not exchange the
+  // inactive parameters. This option is for all devices.
   bool omit_inactive = false;
   int reserved_sms = 0;                  // set by Optimizer::create() from the communicator
-  Allocator allocator = {};              // without functions: the allocator of the device
+  Allocator allocator = {};              // if it has no functions, the device's allocator is used
   AssignOwner assign_owner;              // if empty, the plan chooses owners
   ExchangeCallbacks exchange_callbacks;  // if empty, the built-in exchanges are used
-  /// For debugging: one parameter and one stage at a time; results are bitwise identical.
+  /// For debugging: runs one parameter and one stage at a time, with bitwise identical results.
   bool serial = false;
   bool poison = false;       // for debugging: fills messages and scratch with NaN before every step
-  int64_t seed = 0;          // for stochastic rounding
-  double clip_norm = 0.0;    // for all gradients together; 0 means no clipping
+  int64_t seed = 0;          // seed of stochastic rounding
+  double clip_norm = 0.0;    // maximum norm of all gradients together; 0 means no clipping
   int64_t health_every = 0;  // every n-th step collects statistics; 0 means that no step does
   ReplicaCheck replica_check = ReplicaCheck::kFirst;
   std::vector<GroupSettings> groups;
@@ -198,20 +198,21 @@ struct OptimizerSettings {
 /// The arguments of one step.
 struct StepArgs {
   double lr = 0.0;
-  std::vector<double> group_lrs;  // by group, instead of `lr`; if empty, `lr` applies to all groups
+  std::vector<double> group_lrs;  // one for each group; if empty, `lr` applies to all groups
   double grad_scale_inv = 1.0;
   std::vector<int64_t> inactive_params;
-  // Pointers to values in memory that the device reads. Null if there is no such value.
+  // Pointers to values in memory that the device can read. A pointer is null if the value is not
+  // given.
   const float* device_grad_scale_inv = nullptr;
   const float* grad_multiplier = nullptr;
   const float* found_inf = nullptr;
-  const float* qk_logits = nullptr;  // the largest logit of each query head, layer by layer
+  const float* qk_logits = nullptr;  // largest logit of each query head, layer by layer
   int64_t n_qk_logits = 0;
-  /// Caller's stream that writes the gradients; see Device::wait_caller_stream().
+  /// The caller's stream that writes the gradients; see Device::wait_caller_stream().
   void* stream = nullptr;
 
-  /// Copies the values to which the pointers refer, so that the caller may free them. They must be
-  /// in host memory.
+  /// Copies the values to which the pointers refer, so that the caller may free them. The values
+  /// must be in host memory.
   void copy_host_values() {
     copies.reserve(3 + static_cast<size_t>(qk_logits ? n_qk_logits : 0));
     const auto copy = [&](const float*& from, int64_t count) {
@@ -236,15 +237,15 @@ inline int64_t stack_size(const ParamSettings& p) {
   return p.view == View::kStack ? p.layout.shape()[0] : 1;
 }
 
-/// Returns, for each matrix, the ranks that hold elements of it, ascending.
+/// Returns, for each matrix, the ranks that hold elements of it, in ascending order.
 std::vector<std::vector<int32_t>> holders_of_matrices(const ParamSettings& p, int world);
 
-/// If `assign_owner` is set, uses it to set the owner of every Muon parameter. Errors: CALLBACK if
-/// the function returns an error; INVALID_ARGUMENT if it sets an owner that is not a rank, or if
-/// the parameter already has an owner.
+/// If `assign_owner` is set, uses it to set the owner of every Muon parameter.
+/// Errors: CALLBACK if the function returns an error; INVALID_ARGUMENT if it sets an owner that is
+/// not a rank, or if the parameter already has an owner.
 void assign_owners(OptimizerSettings& settings, int world);
 
-/// Returns the profile of `machine`, which is "host" or "h100" by default.
+/// Returns the machine profile of the settings. The default is "host" or "h100".
 /// Errors: INVALID_ARGUMENT if the profile is unknown or invalid, or is of a different device kind.
 MachineProfile machine_of(const OptimizerSettings& settings);
 
@@ -255,19 +256,18 @@ void validate(const OptimizerSettings& settings, int rank, int world);
 void validate(const GroupSettings& group, const std::string& who);
 
 /// Copies those settings that may change between steps from `given` to `current`.
-/// Errors: INVALID_ARGUMENT if a fixed setting differs; then `current` does not change.
+/// Errors: INVALID_ARGUMENT if a fixed setting differs. In this case `current` does not change.
 void change(GroupSettings& current, const GroupSettings& given, const std::string& who);
 
-/// Errors: INVALID_ARGUMENT, with `where` before the message, if there is no such parameter.
+/// Checks that the parameter exists. Errors: INVALID_ARGUMENT, with `where` before the message.
 void require_param(const OptimizerSettings& settings, int64_t param, const char* where = "");
 
 inline const GroupSettings& group_of(const OptimizerSettings& settings, int64_t param) {
   return settings.groups[static_cast<size_t>(settings.params[static_cast<size_t>(param)].group)];
 }
 
-/// Returns the number of outputs and the number of inputs of a Muon parameter's matrices, whether
-/// they are stored transposed or not. In parts and all settings, outputs are rows and inputs are
-/// columns.
+/// Returns the number of outputs and the number of inputs of a Muon parameter's matrices, also if
+/// they are stored transposed. In parts and all settings, outputs are rows and inputs are columns.
 inline std::pair<int64_t, int64_t> outputs_and_inputs(const ParamSettings& p) {
   const auto& shape = p.layout.shape();
   const int64_t rows = shape[shape.size() - 2], cols = shape.back();
@@ -287,8 +287,8 @@ void take_grad_layout(ParamSettings& p, Layout layout);
 /// Returns true if muonrt stores f32 master weights for `param`.
 bool owns_master(const ParamSettings& param);
 
-/// Returns the factor for the group's decay if the learning rate of a parameter has the factor
-/// `lr_factor`.
+/// Returns the factor for the group's weight decay of a parameter whose learning rate has the
+/// factor `lr_factor`.
 double decay_scale(WeightDecayKind kind, double lr_factor);
 
 const char* name_of(MasterKind kind);

@@ -58,14 +58,14 @@ void check_field(const std::string& who, const char* field, DType value, const S
   check_dtype(who, field, value, "use one of them");
 }
 
-// These values were already checked when they were read.
+// These values are checked when they are read.
 void check_field(const std::string&, const char*, int64_t, const Unchecked&) {}
 template <class T>
 void check_field(const std::string&, const char*, const T&, const Choice&) {}
 template <class T>
 void check_field(const std::string&, const char*, const T&, const AnyDType&) {}
 void check_field(const std::string&, const char*, bool, const Flag&) {}
-// machine_of() checks it, because its values depend on the device.
+// machine_of() checks this text, because the valid values depend on the device.
 void check_field(const std::string&, const char*, const std::string&, const MachineText&) {}
 
 /// Returns a visitor that checks the value of each row.
@@ -204,7 +204,7 @@ void check_param(const OptimizerSettings& s, const ParamSettings& p, int rank, i
   check_master(p, who, numel);
 }
 
-/// There is only one plan for full steps and one for block steps, so all groups with blocks must
+/// Checks the block periods. There is only one plan for block steps, so all groups with blocks must
 /// have the same period.
 void check_periods(const OptimizerSettings& s) {
   const GroupSettings* first = nullptr;

@@ -87,8 +87,8 @@ class Reader {
   std::set<std::string, std::less<>> known_;
 };
 
-/// Reads a table of rates. @param key  of a row, ascending.
-/// Returns, for each row, its key and the values of `columns`.
+/// Reads a table of rates. Returns, for each row, its key and the values of `columns`.
+/// @param key  name of the field that is the key of a row; keys must ascend.
 template <class Columns>
 std::vector<std::vector<double>> read_rates(Reader table, const char* key, const Columns& columns) {
   table.text("source");
@@ -111,7 +111,8 @@ std::vector<std::vector<double>> read_rates(Reader table, const char* key, const
   return out;
 }
 
-/// Interpolates linearly in the logarithm of the key. @param key, rate  of a row.
+/// Interpolates linearly in the logarithm of the key.
+/// @param key, rate  functions that return the key and the rate of a row.
 template <class Row, class Key, class Rate>
 double interpolated(const std::vector<Row>& rows, double at, const Key& key, const Rate& rate) {
   const auto above =

@@ -10,7 +10,7 @@ namespace muonrt {
 
 namespace {
 
-/// Returns whether the matrices of a group move between nodes.
+/// Returns true if the matrices of a group are exchanged between nodes.
 bool crosses_nodes(const HolderGroup& group, int32_t node_ranks, bool each_replica) {
   constexpr int32_t kUnknown = -1;
   std::vector<int32_t> nodes(static_cast<size_t>(each_replica ? group.replicas : 1), kUnknown);

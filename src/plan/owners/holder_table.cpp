@@ -59,8 +59,8 @@ MatrixHolders whole_holders(const Layout& layout) {
 
 int64_t area(const Runs& rows, const Runs& cols) { return checked_mul(length(rows), length(cols)); }
 
-/// Checks that every element of a matrix is in exactly one part, because otherwise it would be
-/// updated never or more than once.
+/// Checks that every element of a matrix is in exactly one part. Otherwise a step would not update
+/// it, or would update it more than once.
 void check_parts(const ParamSpec& spec) {
   const std::vector<int64_t>& shape = spec.layout.shape();
   const int64_t rows = shape[shape.size() - 2], cols = shape.back();
@@ -171,7 +171,7 @@ int32_t HolderTable::group_for(const Layout& layout, int64_t index, Known& known
     key.insert(key.end(), dims->begin(), dims->end());
   }
   key.insert(key.end(), {-1, whole ? 0 : holder_class(layout, index)});
-  // If the layout puts the whole tensor on one rank, that rank is part of the key.
+  // If the layout assigns the whole tensor to one rank, the key includes this rank.
   if (layout.kind() == Layout::Kind::kOwner)
     key.insert(key.end(), {-2, static_cast<int64_t>(layout.hash())});
   const auto [at, is_new] = known.groups.try_emplace(std::move(key), 0);
@@ -186,8 +186,8 @@ int32_t HolderTable::add_group(const Layout& layout, const MatrixHolders& holder
   group.shards = static_cast<int32_t>(replicas.front().size());
   group.partial_count = static_cast<int32_t>(layout.partial_count());
   group.replicas = static_cast<int32_t>(layout.replicas() / layout.partial_count());
-  // If the layout itself puts the whole tensor on one rank, only this rank may own the matrix.
-  // Otherwise a rank whose shard happens to be empty may own it, too.
+  // If the layout assigns the whole tensor to one rank, only this rank may own the matrix.
+  // Otherwise a rank with an empty shard may own it, too.
   const bool whole = layout.kind() == Layout::Kind::kOwner;
   std::vector<int32_t> candidates;
   for (const std::vector<int>& ranks : replicas) {

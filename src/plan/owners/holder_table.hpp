@@ -11,15 +11,15 @@
 
 namespace muonrt {
 
-/// A rank that holds a shard of a matrix. `replica` is its index over the replicating mesh dims,
-/// and `partial_index` its index over the mesh dims with partial gradients.
+/// A rank that holds a shard of a matrix. `replica` is the rank's index over the replicating mesh
+/// dims, and `partial_index` its index over the mesh dims with partial gradients.
 struct Holder {
   int32_t rank, replica, shard, partial_index = 0;
 };
 
 /// The ranks that hold a matrix. Thousands of matrices may refer to the same group.
 struct HolderGroup {
-  std::vector<Holder> members;  // by rank, ascending
+  std::vector<Holder> members;  // in ascending order of rank
   /// Number of shards; in each replica, every partial gradient consists of all shards.
   int32_t shards = 0;
   int32_t replicas = 0, partial_count = 0;
@@ -41,8 +41,8 @@ struct HolderGroup {
 class HolderTable {
  public:
   HolderTable() = default;
-  /// Errors: INVALID_ARGUMENT if a Muon parameter is neither a matrix nor a stack, or if a mesh
-  /// contains a rank outside the world.
+  /// Makes the table. Errors: INVALID_ARGUMENT if a Muon parameter is neither a matrix nor a stack,
+  /// or if a mesh contains a rank outside the world.
   HolderTable(const std::vector<ParamSpec>& params, int32_t world);
 
   /// Returns an index that is equal for parameters with equal layouts and parts.
@@ -60,7 +60,7 @@ class HolderTable {
   int32_t kind(int32_t param, int64_t index) const;
   int32_t kinds() const { return kinds_; }
   int32_t grad_kind(int32_t param, int64_t index) const;
-  /// The distinct sets of ranks that may own a matrix. Each set is ascending.
+  /// Returns the distinct sets of ranks that may own a matrix, each in ascending order.
   const std::vector<std::vector<int32_t>>& candidates() const { return candidates_; }
 
  private:
@@ -102,7 +102,7 @@ class BlockTable {
   BlockTable(const std::vector<ParamSpec>& params, const HolderTable& holders)
       : params_(params), holders_(holders), runs_(static_cast<size_t>(holders.kinds())) {}
   const std::vector<Block>& blocks(int32_t param, int64_t index, const Holder& holder);
-  /// Returns the blocks of the gradient that `holder`, one of its holders, has.
+  /// Returns the blocks of the gradient that `holder` holds. `holder` must be in grad_group().
   const std::vector<Block>& grad_blocks(int32_t param, int64_t index, const Holder& holder);
   /// runs() returns the number of elements of the matrix on each shard; grad_runs() returns the
   /// same for its gradient.
@@ -119,7 +119,7 @@ class BlockTable {
   const HolderTable& holders_;
   /// Keys consist of the kind and the shard.
   std::unordered_map<uint64_t, std::vector<Block>> known_;
-  std::vector<ShardRuns> runs_;  // by kind; empty if not computed yet
+  std::vector<ShardRuns> runs_;  // indexed by kind; empty if not computed yet
 };
 
 }  // namespace muonrt

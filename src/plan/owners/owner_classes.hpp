@@ -28,27 +28,27 @@ struct Share {
   int32_t cls, count;
 };
 
-/// The shares and loads of all ranks.
+/// The loads of all ranks, and the items of each class that they own.
 struct Shares {
-  std::vector<std::vector<Share>> of_rank;  // for each rank, ascending by class; all counts are > 0
+  std::vector<std::vector<Share>> of_rank;  // for each rank, in order of class; all counts are > 0
   std::vector<int64_t> load;
 };
 
-/// Moves and swaps items between ranks. Stops when no such change helps, the makespan equals
-/// `lower_bound`, or the limit of trials is reached.
+/// Moves and swaps items between ranks. Stops when no move or swap helps, when the makespan equals
+/// `lower_bound`, or when the limit of trials is reached.
 void rebalance(const OwnerProblem& problem, const OwnerClasses& classes, int64_t lower_bound,
                Shares& shares);
 
 /// Returns a lower bound on the makespan, from the mean, the largest item and bin packing. It is
 /// computed for all usable ranks together, and for each distinct set of ranks with the items that
 /// only these ranks may own.
-/// @param reached  the makespan of an existing assignment.
+/// @param reached  Makespan of an existing assignment.
 int64_t owner_lower_bound(const OwnerProblem& problem, const OwnerClasses& classes,
                           int64_t reached);
 
-/// Returns a lower bound that is at least `known`. Considers the ranks to which items can move from
-/// `rank`, the busiest one, directly or through other ranks. The items of these ranks cannot move
-/// to any other rank.
+/// Improves the lower bound `known`: considers the ranks to which items can move from `rank`, the
+/// busiest one, directly or through other ranks. Items of these ranks cannot move to any rank
+/// outside. Returns a lower bound that is at least `known`.
 int64_t reachable_bound(const OwnerProblem& problem, const OwnerClasses& classes,
                         const Shares& shares, int64_t known, int32_t rank);
 

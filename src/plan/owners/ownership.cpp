@@ -39,7 +39,8 @@ OwnerClasses classify(const OwnerProblem& problem) {
 
 namespace {
 
-/// A rank that may own the items of a set, and its replica. The smallest one owns the next item.
+/// A rank that may own the items of a set, and its replica. The smallest candidate becomes the
+/// owner of the next item.
 struct Candidate {
   int64_t level;  // the larger of load and SetLevels::level
   int64_t load;   // cost of the rank's items
@@ -49,12 +50,12 @@ struct Candidate {
   auto operator<=>(const Candidate&) const = default;
 };
 
-/// The ranks that may own the items of a set: a heap of the ranks of each replica, and a heap of
-/// the replicas' first entries. Loads only grow, so an outdated first entry is updated before it is
-/// used.
+/// The ranks that may own the items of a set. There is one heap for the ranks of each replica, and
+/// a heap of the first entries of these heaps. Loads only grow, so it suffices to update an
+/// outdated first entry before it is used.
 class OwnerHeap {
  public:
-  /// @param candidate  returns the current entry of a rank.
+  /// @param candidate  Returns the current Candidate of a rank.
   template <class Current>
   OwnerHeap(const std::vector<int32_t>& ranks, const std::vector<int32_t>& replicas,
             const Current& candidate) {
@@ -72,7 +73,7 @@ class OwnerHeap {
     std::make_heap(replicas_.begin(), replicas_.end(), std::greater<>());
   }
 
-  /// Returns the rank that owns the next item, which has this cost.
+  /// Chooses the rank that owns the next item, which has this cost, and returns it.
   template <class Current>
   int32_t take(int64_t cost, const Current& candidate) {
     update_first(replicas_, [&](const Candidate& c) {
@@ -98,15 +99,15 @@ class OwnerHeap {
     }
   }
 
-  std::vector<std::vector<Candidate>> ranks_;  // by replica
+  std::vector<std::vector<Candidate>> ranks_;  // one heap for each replica
   std::vector<Candidate> replicas_;
-  std::vector<int64_t> owned_;  // by replica
+  std::vector<int64_t> owned_;  // one entry for each replica
 };
 
 /// Assigns each item, largest first, to the least loaded rank of its set, as far as the levels of
 /// smaller sets allow. If ranks are equally loaded, replicas take turns, because the owner's
 /// replica sends the gradient and receives the update before all others.
-/// @param levels  null to ignore the levels of smaller sets.
+/// @param levels  If null, the levels of smaller sets are ignored.
 Shares largest_first(const OwnerProblem& problem, const OwnerClasses& classes, SetLevels* levels) {
   Shares out;
   out.of_rank.resize(static_cast<size_t>(problem.ranks));
@@ -177,8 +178,8 @@ Ownership assign_owners(const OwnerProblem& problem) {
   out.lower_bound = owner_lower_bound(problem, classes, *busiest());
   rebalance(problem, classes, out.lower_bound, shares);
   if (levels.any_divided() && *busiest() > out.lower_bound) {
-    // Levels are means, so they can mislead if a part covers only some ranks of the set. A gain of
-    // 1% is not worth a worse distribution over nodes and replicas.
+    // A level is a mean, so it can mislead if a smaller set covers only some ranks of the set. A
+    // gain of at most 1% does not justify a worse distribution over nodes and replicas.
     Shares without = largest_first(problem, classes, nullptr);
     rebalance(problem, classes, out.lower_bound, without);
     if (*largest(without) < *busiest() - out.lower_bound / 100) shares = std::move(without);

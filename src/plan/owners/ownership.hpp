@@ -7,7 +7,7 @@ namespace muonrt {
 
 /// A matrix that needs an owner.
 struct OwnerItem {
-  int64_t cost;   // in FLOPs, >= 0
+  int64_t cost;   // cost in FLOPs, >= 0
   int32_t set;    // index into OwnerProblem::sets
   int32_t shape;  // items of equal shape are distributed to the ranks in turn
 };
@@ -16,11 +16,11 @@ struct OwnerItem {
 /// names.
 struct OwnerProblem {
   int32_t ranks = 1;
-  /// Sets of ranks that may own an item; each is ascending, distinct and not empty.
+  /// Sets of ranks that may own an item. Each set is in ascending order, distinct and not empty.
   std::vector<std::vector<int32_t>> sets;
   std::vector<OwnerItem> items;
-  /// For each set, the replica of each of its ranks. Empty for sets (or for all sets) without
-  /// replicas.
+  /// For each set, the replica of each of its ranks. It may be empty for a set, or for all sets, if
+  /// there are no replicas.
   std::vector<std::vector<int32_t>> replicas = {};
 };
 
@@ -31,10 +31,10 @@ struct Ownership {
   int64_t lower_bound = 0;     // no assignment has a smaller makespan
 };
 
-/// Assigns each item, largest first, to the least loaded rank of its set, and distributes the items
-/// that many ranks may own so that smaller sets of ranks can balance theirs. Then moves an item, or
-/// exchanges up to four items of two ranks, as long as this makes the more loaded of the two ranks
-/// lighter and a fixed number of trials is not reached. Ties are broken by the order of the items,
+/// Assigns each item, largest first, to the least loaded rank of its set. Items that many ranks may
+/// own are distributed so that smaller sets of ranks can balance their own items. Afterwards, moves
+/// one item, or exchanges up to four items, between two ranks while this makes the more loaded of
+/// the two lighter. The number of trials is limited. Ties are broken by the order of the items,
 /// then by rank. The result depends only on the problem, and not on how its sets are numbered.
 Ownership assign_owners(const OwnerProblem& problem);
 

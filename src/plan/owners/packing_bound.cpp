@@ -14,8 +14,8 @@ constexpr int64_t kRoundings = 64;  // number of rounding functions u^(k) that a
 constexpr size_t kThresholds = 64;  // number of sizes at which the bound L2 is tried
 
 /// Returns true if the items do not fit into the bins after their sizes x have been rounded with
-/// u^(k). u^(k) leaves x unchanged if (k + 1) x / limit is an integer, and otherwise returns limit
-/// * floor((k + 1) x / limit) / k. Items that fit into a bin still fit after this rounding.
+/// u^(k). u^(k) leaves x unchanged if (k + 1) x / limit is an integer. Otherwise it returns limit *
+/// floor((k + 1) x / limit) / k. Items that fit into a bin still fit after this rounding.
 /// Source: Fekete and Schepers 2001, New classes of fast lower bounds for bin packing problems.
 bool overfull_rounded(const std::vector<CostCount>& items, int64_t ranks, int64_t limit,
                       int64_t k) {
@@ -28,9 +28,9 @@ bool overfull_rounded(const std::vector<CostCount>& items, int64_t ranks, int64_
   return sum > static_cast<Int128>(k) * limit * ranks;
 }
 
-/// Returns true if the bound L2 proves that the items do not fit. It ignores items smaller than
-/// items[last]. An item larger than limit minus that size fills a bin, each item larger than limit
-/// / 2 needs a separate bin, and the remaining items share the free space.
+/// Returns true if the bound L2 proves that the items do not fit. L2 ignores items smaller than
+/// items[last]. An item larger than limit minus that size fills a bin. Each other item larger than
+/// limit / 2 needs a separate bin, and the remaining items share the free space.
 /// Source: Martello and Toth 1990, Lower bounds and reduction procedures for bin packing.
 bool overfull_from(const std::vector<CostCount>& items, int64_t ranks, int64_t limit, size_t last) {
   const int64_t smallest = items[last].cost;
@@ -65,7 +65,7 @@ bool overfull(const std::vector<CostCount>& items, int64_t ranks, int64_t limit)
   return false;
 }
 
-/// Computes the cost of the n largest items. From call to call n must not decrease.
+/// Computes the cost of the n largest items. n must not decrease from one call to the next.
 class Prefix {
  public:
   explicit Prefix(const std::vector<CostCount>& items) : items_(items) {}

@@ -9,8 +9,8 @@ namespace muonrt {
 
 namespace {
 
-/// The maximum number of changes that the search tries, which takes well under a second. It is a
-/// count and not a time, so that all ranks end with the same result.
+/// The maximum number of changes that the search tries, which takes well under a second. The limit
+/// is a count and not a time, so that all ranks get the same result.
 constexpr int64_t kTrials = 60'000'000;
 
 constexpr size_t kMaxItems = 4;
@@ -22,7 +22,7 @@ struct Items {
 };
 
 /// An improving change between two ranks: items that move to rank `to` (`give`), and items that
-/// move back (`take`).
+/// move from it (`take`).
 struct Change {
   int64_t larger_load;  // the larger load of the two ranks after the change
   int32_t to = -1;
@@ -69,14 +69,14 @@ class Search {
 
   /// Applies the best move or swap after which both `from` and its partner have less load than
   /// `from` has now. If there is none and `from` is one of the busiest ranks, tries to exchange two
-  /// items for one, or one for two. If its load is more than 1% above the lower bound, it then
-  /// tries to exchange several equal items for several equal ones. Skips partners that have not
-  /// changed since the last failed search.
+  /// items for one, or one for two. If this fails, too, and the load is more than 1% above the
+  /// lower bound, tries to exchange several equal items for several equal ones. Skips partners that
+  /// have not changed since the last failed search.
   bool improve(int32_t from, bool busiest) {
     const auto f = static_cast<size_t>(from);
     for (const size_t depth : {0, 1, 2}) {
       if (depth > 0 && !busiest) break;
-      // Several items make the parts of chunks uneven, which costs more time than 1% of the load.
+      // Exchanges of several items make chunks uneven, which costs more time than 1% of the load.
       if (depth == 2 && load(from) <= lower_bound_ + lower_bound_ / 100) break;
       int64_t& settled = settled_[f][depth];
       const int64_t since = changed_[f] > settled ? -1 : settled;
@@ -150,8 +150,8 @@ class Search {
   }
 
   /// Calls `use` with the class of each item that `giver` could move to `taker` together with an
-  /// item of class `first`. Omits classes before `first`, because such a pair is tried with its
-  /// lower class as `first`.
+  /// item of class `first`. Omits classes before `first`, because each pair is tried with its lower
+  /// class as `first`.
   template <class Use>
   void for_second(int32_t giver, int32_t taker, const Share& first, const Use& use) {
     trials_ += std::ssize(of(giver));
@@ -193,7 +193,7 @@ class Search {
   std::set<std::pair<int64_t, int32_t>> busiest_first_;  // pairs (negative load, rank)
   std::vector<std::vector<bool>> member_;                // indexed by [set][rank]
   std::vector<int64_t> changed_;                         // for each rank, when it last changed
-  // For each rank, when its last failed search of each depth took place.
+  // For each rank and depth, when the last failed search took place.
   std::vector<std::array<int64_t, 3>> settled_;
   int64_t now_ = 1, trials_ = 0, lower_bound_ = 0;
 };

@@ -8,11 +8,12 @@ namespace muonrt {
 
 namespace {
 
-/// The most updates of levels for one set: each item that many ranks may own can outdate the levels
-/// of all ranks of a part. A set with more counts as not divided.
+/// The maximum number of level updates for one set. Each item that many ranks may own can make the
+/// levels of all ranks of a smaller set outdated. A set with more updates is treated as not
+/// divided.
 constexpr int64_t kUpdates = 4'000'000;
 
-/// Returns whether a set of ranks contains all ranks of another set. Both are ascending.
+/// Returns true if `set` contains all ranks of `part`. Both must be in ascending order.
 bool contains(const std::vector<int32_t>& set, const std::vector<int32_t>& part) {
   if (part.front() < set.front() || part.back() > set.back()) return false;
   if (part.size() > set.size() / 16)
@@ -54,7 +55,7 @@ SetLevels::SetLevels(const OwnerProblem& problem, const OwnerClasses& classes)
       if (sizes_[o] > sizes_[s]) largest_part[o] = std::max(largest_part[o], sizes_[s]);
     }
   }
-  int64_t outside = 0;  // items of sets with parts
+  int64_t outside = 0;  // number of items whose sets contain smaller sets
   for (size_t s = 0; s < problem.sets.size(); ++s) outside += largest_part[s] > 0 ? items[s] : 0;
   for (size_t s = 0; s < problem.sets.size(); ++s)
     divided_[s] = largest_part[s] > 0 && outside <= kUpdates / largest_part[s];

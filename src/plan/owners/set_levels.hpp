@@ -9,34 +9,35 @@
 
 namespace muonrt {
 
-/// The mean load that each set of ranks will have at least: the items that only its ranks may own,
-/// and the other items that its ranks own already. An item that many ranks may own should go to a
-/// set with a low mean, although all ranks may be equally loaded when it is assigned.
+/// For each set of ranks, the mean load that it will have at least. The mean counts the items that
+/// only ranks of the set may own, and the other items that these ranks already own. An item that
+/// many ranks may own should be assigned to a set with a low mean, even if all ranks are equally
+/// loaded at that time.
 ///
 /// Example: ranks 0 to 7 and 8 to 15 are two nodes, and each node has experts that only its ranks
-/// may own. Eight large matrices may be on any rank. Without the means all eight would be on ranks
-/// 0 to 7, and the experts could not balance the two nodes any more.
+/// may own. Eight large matrices may be on any rank. Without the means, all eight could be assigned
+/// to ranks 0 to 7, and the experts could no longer balance the two nodes.
 class SetLevels {
  public:
   SetLevels(const OwnerProblem& problem, const OwnerClasses& classes);
 
-  /// Returns true if the items of other sets may only be on a part of this set's ranks.
+  /// Returns true if this set contains smaller sets of ranks to which other items are restricted.
   bool divided(int32_t set) const { return divided_[static_cast<size_t>(set)]; }
   bool any_divided() const {
     return std::find(divided_.begin(), divided_.end(), true) != divided_.end();
   }
   /// Returns the largest mean of the sets that contain the rank and are a part of `set`, or 0.
   int64_t level(int32_t set, int32_t rank) const;
-  /// An item that the ranks of `set` may own is now on this rank.
+  /// Records that an item of set `set` has been assigned to this rank.
   void place(int32_t set, int32_t rank, int64_t cost);
 
  private:
   bool is_part(int32_t part, int32_t set) const;
 
-  std::vector<int64_t> sizes_, loads_;         // by set
-  std::vector<bool> divided_;                  // by set
-  std::vector<std::vector<int32_t>> outer_;    // by set: the other sets that contain it, ascending
-  std::vector<std::vector<int32_t>> sets_of_;  // by rank: the sets that contain it, ascending
+  std::vector<int64_t> sizes_, loads_;         // indexed by set
+  std::vector<bool> divided_;                  // indexed by set
+  std::vector<std::vector<int32_t>> outer_;    // for each set, the sets that contain it, ascending
+  std::vector<std::vector<int32_t>> sets_of_;  // for each rank, the sets that contain it, ascending
 };
 
 }  // namespace muonrt

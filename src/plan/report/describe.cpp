@@ -12,7 +12,7 @@ namespace muonrt {
 namespace {
 
 constexpr size_t kListWidth = 20;
-constexpr double kNotable = 1.01;  // smallest ratio of costs that is reported
+constexpr double kNotable = 1.01;  // smallest ratio that is reported
 
 using Align = TextTable::Align;
 
@@ -75,12 +75,13 @@ std::string method_line(const Plan& plan) {
   return automatic ? cat("method      by shape: ", method_rule(), "\n") : std::string();
 }
 
-/// For each cost, in descending order: how many matrices have it, and one of them as an example.
+/// For each cost, in descending order, the number of matrices that have it, and one of these
+/// matrices.
 using CostClasses = std::map<int64_t, std::pair<int64_t, const Matrix*>, std::greater<>>;
 
-/// Returns a lower bound on the largest load for the case that the matrices of the first `divided`
-/// cost classes were divided by depth among `ranks` ranks each. Each of these ranks would have some
-/// columns of the long side, and would repeat the products of square matrices.
+/// Returns a lower bound on the largest load if the matrices of the first `divided` cost classes
+/// were divided by depth among `ranks` ranks each. Each of these ranks would process some columns
+/// of the long side, and would repeat the products of square matrices.
 int64_t divided_bound(const Plan& plan, const CostClasses& classes, size_t divided, int64_t ranks) {
   std::map<int64_t, int64_t, std::greater<>> counts;
   for (const auto& [cost, members] : classes) {
@@ -96,7 +97,7 @@ int64_t divided_bound(const Plan& plan, const CostClasses& classes, size_t divid
 }
 
 /// Describes what could be gained by dividing the largest matrices by depth. Returns an empty text
-/// if the busiest rank has the mean load, if dividing would not help, or if there are many
+/// if the busiest rank has about the mean load, if dividing would not help, or if there are many
 /// different costs.
 std::string divided_line(const Plan& plan) {
   constexpr size_t kMaxClasses = 32, kMaxDivided = 4;
@@ -150,7 +151,7 @@ std::string overlap_line(const PlanReport& report) {
              "% of the traffic can be sent while matrices are orthogonalized\n");
 }
 
-/// Describes the memory of the rank that needs the most, by kind.
+/// Describes the memory of the rank that needs the most memory, by kind.
 std::string memory_line(const PlanReport& report) {
   const size_t r = report.largest_rank;
   const RankTraffic& rank = report.traffic.ranks[r];
@@ -192,7 +193,7 @@ std::string header(const Plan& plan, const PlanReport& report) {
              memory_line(report));
 }
 
-/// Limits the number of rows that are printed of a table, and returns the line that counts the
+/// Limits the number of rows that are printed of a table, and returns a line with the number of
 /// omitted rows.
 class Limit {
  public:

@@ -55,7 +55,7 @@ std::vector<RankRange> OwnerMessages::of_one_group(std::span<const int32_t> ids,
 
 ShardRuns OwnerMessages::sum_of_runs(std::span<const int32_t> ids, Exchange exchange) {
   if (ids.size() == 1) return runs_of(matrix(ids.front()), exchange);
-  std::map<int64_t, int64_t> change;  // for each shard, by how much the sum changes there
+  std::map<int64_t, int64_t> change;  // for each shard, the change of the sum at this shard
   for (const int32_t id : ids) {
     int64_t begin = 0;
     for (const ShardRun& run : runs_of(matrix(id), exchange)) {

@@ -7,8 +7,8 @@ namespace muonrt {
 
 namespace {
 
-/// A matrix is reported as tiny if it has fewer elements than this, or only one row or column. It
-/// has almost no spectrum to flatten, and nearly all its time is launches and latency.
+/// A matrix is reported as tiny if it has fewer elements than this, or only one row or column. Such
+/// a matrix has almost no spectrum to flatten, and launches and latency take nearly all its time.
 constexpr int64_t kTinyElements = 256;
 
 constexpr double kGoodBalance = 1.02;
@@ -65,8 +65,8 @@ void add_chunks(const Plan& plan, PlanReport& out) {
   }
 }
 
-/// Returns the load of the busiest rank for the case that the ranks that may own a matrix take
-/// turns, with the costliest matrices first.
+/// Returns the load of the busiest rank if the ranks that may own a matrix took turns, costliest
+/// matrix first.
 double round_robin_makespan(const Plan& plan) {
   std::vector<const Matrix*> order;
   for (const Matrix& m : plan.matrices()) order.push_back(&m);
@@ -94,7 +94,7 @@ std::string no_overlap_reason(const Plan& plan) {
          "wait";
 }
 
-/// A warning, with the number of parameters that have it and the first of them.
+/// A warning, the number of parameters to which it applies, and the first of them.
 struct Concern {
   int64_t count = 0;
   const ParamSpec* first = nullptr;

@@ -5,8 +5,8 @@
 
 namespace muonrt {
 
-/// Returns the columns of a terminal that UTF-8 text fills: 2 for a wide character, 0 for a
-/// combining one.
+/// Returns the number of terminal columns that UTF-8 text fills. A wide character fills 2 columns,
+/// and a combining character 0.
 size_t columns_of(const std::string& text);
 
 /// A table of text with aligned columns.
@@ -19,7 +19,7 @@ class TextTable {
   };
 
   explicit TextTable(std::vector<Column> columns) : columns_(std::move(columns)) {}
-  /// @param row  one cell for each column.
+  /// @param row  One cell for each column.
   void add(std::vector<std::string> row) { rows_.push_back(std::move(row)); }
   /// Returns the header and the rows, one line each, without trailing blanks.
   std::string text() const;

@@ -16,8 +16,8 @@ namespace muonrt {
 namespace {
 
 /// The messages that a rank exchanges with owners in a chunk. The entry of a rank in
-/// Measurement::peers_ is the difference to the entry of the previous rank, so a range of ranks is
-/// changed with two additions.
+/// Measurement::peers_ is the difference from the entry of the previous rank, so two additions
+/// suffice to change a range of ranks.
 struct PeerSums {
   int64_t gather_send = 0, return_receive = 0, sent = 0, received = 0, messages = 0;
   void add(const PeerSums& other, int64_t sign = 1) {
@@ -95,7 +95,7 @@ class Measurement {
   }
 
   /// Adds a chunk that the caller's functions transfer. It has no messages, but every rank has
-  /// buffers.
+  /// buffers for it.
   void add_callback(const ChunkSpec& chunk) {
     std::vector<ChunkBytes> bytes(ranks());
     int32_t previous = -1;
@@ -134,8 +134,8 @@ class Measurement {
     const int64_t back_size = size_of(chunk_->return_dtype);
     out_.ranks[owner].owned += static_cast<int32_t>(ids.size());
     for (const int32_t id : ids) add_matrix(matrix(id), owner, messages);
-    // Partial gradients have their own receive buffers. Directions are received in the buffer from
-    // which the return is sent.
+    // The gather of partial gradients has separate receive buffers. Directions are received in the
+    // buffer from which the return is sent.
     const bool shared = chunk_->kind == ChunkKind::kDirections;
     std::unordered_set<uint64_t> known;
     for (const RankRange& m : messages.of(ids, Exchange::kGather)) {
@@ -150,7 +150,7 @@ class Measurement {
     }
   }
 
-  /// Adds the memory for the sum of a matrix, and the bytes that are moved for it.
+  /// Adds the memory for the sum of a matrix, and the bytes that are exchanged for it.
   void add_matrix(const Matrix& m, size_t owner, OwnerMessages& messages) {
     const int64_t numel = m.rows * m.cols;
     if (chunk_->kind == ChunkKind::kPartialGrads) {
@@ -177,8 +177,8 @@ class Measurement {
     peers_[static_cast<size_t>(first + count)].add(each, -1);
   }
 
-  /// Adds a message of `bytes` from each of these ranks to `owner`. A message of the owner to
-  /// itself is stored only once.
+  /// Adds a message of `bytes` to `owner` from each of the ranks in the range. A message of the
+  /// owner to itself is stored only once.
   void gather(int32_t first, int32_t count, size_t owner, int64_t bytes) {
     const auto self = static_cast<int32_t>(owner);
     const bool own = first <= self && self < first + count;
@@ -190,8 +190,8 @@ class Measurement {
     out_.chunks.back().gather += others * bytes;
   }
 
-  /// Adds a message of a return to each of these ranks. If the return has two levels, the ranks
-  /// forward this message together with the messages of all other owners.
+  /// Adds a message of a return to each of the ranks in the range. If the return has two levels,
+  /// these ranks forward it together with the messages of all other owners.
   void give_back(size_t owner, int32_t first, int32_t count, int64_t bytes) {
     const auto self = static_cast<int32_t>(owner);
     const bool own = first <= self && self < first + count;
@@ -212,7 +212,7 @@ class Measurement {
 
   /// Adds the second level of a return. Each rank forwards the data that it has received from
   /// owners to the ranks in its block that hold the same shard. The forwarded messages are
-  /// contiguous; only the end of the last one is not aligned.
+  /// contiguous, and only the end of the last one is not aligned.
   void add_relay() {
     const Layout& layout = front_layout(plan_, *chunk_);
     const std::vector<int> full = layout.full_replica_dims();
@@ -254,8 +254,7 @@ class Measurement {
     if (plan_.problem().params[front].grad_layout) add_split_gather();
   }
 
-  /// Adds the gather of gradients that have a separate layout. They are sent to the owners of
-  /// slices.
+  /// Adds the gather of gradients with a separate layout, which are sent to the owners of slices.
   void add_split_gather() {
     const int64_t element = size_of(chunk_->gather_dtype);
     SplitGather split(plan_, *chunk_);
@@ -295,7 +294,7 @@ class Measurement {
     });
   }
 
-  /// Adds the memory for an f32 sum and for its state.
+  /// Adds the memory for an f32 sum and for the state of its elements.
   void add_sum(size_t rank, int64_t numel, int32_t param) {
     add(rank, kSums, numel * 4);
     out_.ranks[rank].memory.state_bytes +=
@@ -322,21 +321,22 @@ class Measurement {
 
   const Plan& plan_;
   BlockTable blocks_;
-  std::vector<ChunkBytes> buffers_;  // buffers of the current chunk, by rank
-  std::vector<RankBuffers> taken_;   // by rank
+  std::vector<ChunkBytes> buffers_;  // one for each rank: buffers of the current chunk
+  std::vector<RankBuffers> taken_;   // one for each rank
   std::vector<PeerSums> peers_;      // current chunk: differences between neighboring ranks
-  // Current chunk: number of other ranks to which each owner returns.
+  // Current chunk: the number of other ranks to which each owner returns.
   std::vector<int64_t> returns_;
-  // Two levels: bytes between the end of a rank's last message and the next aligned position.
+  // Two levels: the number of bytes between the end of a rank's last message and the next aligned
+  // position.
   std::vector<int64_t> unaligned_;
   const ChunkSpec* chunk_ = nullptr;
   int32_t chunk_index_ = 0;
   PlanTraffic out_;
 };
 
-/// Returns true if products of another chunk may run during an exchange of chunk `s`. During its
-/// gather these are products of earlier chunks, and during its return products of later chunks, but
-/// only of chunks in the same window.
+/// Returns true if products of another chunk may run during an exchange of chunk `s`. For the
+/// gather these are products of earlier chunks, and for the return products of later chunks. Only
+/// chunks in the same window count.
 bool overlaps(const Plan& plan, int64_t s, bool gather) {
   const int64_t others = plan.problem().options.window - 1;
   const int64_t first = gather ? s - others : s + 1, last = gather ? s - 1 : s + others;

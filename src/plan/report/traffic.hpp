@@ -13,13 +13,13 @@ struct RankTraffic {
   /// less than 64 bytes between their messages.
   int64_t sent = 0, received = 0;
   int64_t messages = 0;  // number of messages to other ranks
-  int64_t peers = 0;  // largest number of other ranks to which it sends in one exchange of a return
-  int32_t chunks = 0;  // number of chunks in which it takes part
-  int32_t owned = 0;   // number of matrices that it owns
+  int64_t peers = 0;     // largest number of destinations in one exchange of a return
+  int32_t chunks = 0;    // number of chunks in which the rank takes part
+  int32_t owned = 0;     // number of matrices that the rank owns
   MemoryPlan memory;
   int64_t param_bytes = 0, grad_bytes = 0;  // sizes of the caller's buffers
   int64_t master_bytes = 0;  // masters and remainders, including masters in the caller's memory
-  int64_t moment_bytes = 0;  // state_bytes of `memory` without masters
+  int64_t moment_bytes = 0;  // memory.state_bytes without masters
 };
 
 /// The bytes that ranks send to each other in the exchanges of a chunk.
@@ -30,7 +30,7 @@ struct ChunkTraffic {
 struct PlanTraffic {
   std::vector<RankTraffic> ranks;
   std::vector<ChunkTraffic> chunks;
-  std::vector<int64_t> moved;  // by parameter, bytes that ranks send to each other
+  std::vector<int64_t> moved;  // for each parameter, bytes that ranks send to each other
   int64_t moved_total = 0;
 };
 

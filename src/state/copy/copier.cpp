@@ -10,10 +10,10 @@ namespace muonrt {
 
 namespace {
 
-/// The number of elements that all ranks together may request from one rank in a round. With very
-/// many ranks it may be more; see kLeastElements.
+/// The number of elements that all ranks together may request from one rank in a round. It may be
+/// larger if there are very many ranks; see kLeastElements.
 constexpr int64_t kRoundElements = int64_t{1} << 24;
-// A rank may request at least this many in a round.
+// The number of elements that a rank may request in a round in any case.
 constexpr int64_t kLeastElements = int64_t{1} << 16;
 constexpr int64_t kPartElements = 16;  // the memory of a Part, in elements
 
@@ -31,8 +31,8 @@ std::vector<T> from_bytes(const std::vector<unsigned char>& bytes) {
   return out;
 }
 
-// The list of the shards of a rank, in the form in which it is exchanged. It contains the
-// parameter, the kind and the extent of each shard.
+// Encodes the list of a rank's shards for the exchange between ranks. It contains the parameter,
+// the kind and the extent of each shard.
 
 void encode(const StateShard& shard, std::vector<int64_t>& out) {
   const Extent& e = shard.extent;
@@ -64,15 +64,15 @@ void decode(const std::vector<int64_t>& list, const Take& take) {
   }
 }
 
-/// Requires that no shard of `to` overlaps a shard of `from`, because the elements of `from` could
-/// otherwise be overwritten before other ranks have read them. The two shards may be the same
-/// elements at the same address.
+/// Requires that no shard of `to` overlaps a shard of `from`, because otherwise elements of `from`
+/// could be overwritten before other ranks have read them. A shard of `to` may be the same elements
+/// at the same address as a shard of `from`.
 void require_apart(const std::vector<StateShard>& from, const std::vector<StateShard>& to) {
   const auto begin = [](const StateShard& s) { return reinterpret_cast<uintptr_t>(s.data); };
   const auto end = [&](const StateShard& s) {
     return begin(s) + static_cast<uintptr_t>(s.extent.numel() * bytes_of(s.tensor));
   };
-  // The shards of `from`, by the end of their memory.
+  // The shards of `from`, ordered by the end of their memory.
   std::map<uintptr_t, const StateShard*> by_end;
   for (const StateShard& s : from) by_end[end(s)] = &s;
   for (const StateShard& s : to) {
@@ -220,8 +220,8 @@ void Copier::place(const std::vector<Part>& parts, const Blocks& blocks) {
 }
 
 /// Chooses a source for each of the elements [first, first + count) of shard number `to`. The
-/// source is this rank if it holds the element. Otherwise it is the next rank that holds it, so
-/// that requests are spread over the replicas.
+/// source is this rank if it holds the element. Otherwise it is the next rank that holds the
+/// element, so that requests are distributed over the replicas.
 void Copier::assign(size_t to, int64_t first, int64_t count, std::vector<Part>& parts) const {
   const StateShard& target = targets_[to];
   const Extent extent = target.extent.part(first, first + count);

@@ -31,22 +31,23 @@ struct Part {
   int64_t to_first;
 };
 
-/// Performs one rank's part of the copy. Every rank requests the elements of its shards from other
-/// ranks. Each rank has a list of all ranks' shards of `from` with their extents, and chooses a
-/// source for each of its elements. In each round it requests a limited number of elements. The
-/// copy is complete when no rank has requests left.
+/// Performs one rank's part of the copy. Each rank has a list of all ranks' shards of `from` with
+/// their extents, and chooses a source for each element of its own shards. In each round it
+/// requests a limited number of elements from other ranks. The copy is complete when no rank has
+/// requests left.
 class Copier {
  public:
-  /// @param from  null if this rank does not have the optimizer.
+  /// @param from  Null if this rank does not have the optimizer.
   Copier(Optimizer& to, Optimizer* from, BlockExchange& exchange);
 
-  /// Finds the shards of this rank. Errors: INVALID_STATE if a load would reject their values;
-  /// INVALID_ARGUMENT if shards of `to` and `from` overlap.
-  /// @param index  maps the parameters of `to` to indices in `from`.
+  /// Finds the shards of this rank.
+  /// Errors: INVALID_STATE if a load would reject their values; INVALID_ARGUMENT if shards of `to`
+  /// and `from` overlap.
+  /// @param index  For each parameter of `to`, its index in `from`.
   void prepare(std::vector<int64_t> index);
   /// Sends the list of this rank's shards to all ranks. Collective.
   void share_extents();
-  /// Errors: INVALID_ARGUMENT if this rank needs an element that no rank has.
+  /// Checks that some rank has every element that this rank needs. Errors: INVALID_ARGUMENT.
   void require_elements() const;
   /// Copies all elements. Collective.
   void copy();
@@ -66,8 +67,8 @@ class Copier {
   std::vector<int64_t> index_;
   std::vector<StateShard> shards_, targets_;  // shards of `from` and of `to`
   std::optional<DeviceCopy> read_, write_;
-  // The shards of all ranks, ordered by rank. The key consists of the parameter's index in `from`
-  // and the kind.
+  // The shards of all ranks, ordered by rank. The key is the parameter's index in `from`, and the
+  // kind.
   std::map<std::pair<int64_t, int32_t>, std::vector<Source>> sources_;
 };
 

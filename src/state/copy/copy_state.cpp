@@ -15,15 +15,15 @@ namespace muonrt {
 
 namespace {
 
-/// The information that each rank exchanges about its `from`.
+/// The information about its `from` that each rank sends to the others.
 struct Header {
-  int64_t given = 0;  // 0 if this rank does not have it
+  int64_t given = 0;  // 0 if this rank does not have `from`
   uint64_t identity = 0;
   int64_t steps = 0, text_bytes = 0, text_crc32c = 0;
 };
 
-/// Checks that the ranks pass the same optimizer in the same state. Throws the same error on every
-/// rank. Returns the lowest rank that has the optimizer.
+/// Checks that the ranks pass the same optimizer in the same state, and returns the lowest rank
+/// that has the optimizer. Throws the same error on every rank.
 size_t check_headers(const std::vector<Header>& all) {
   const auto first = std::find_if(all.begin(), all.end(), [](const Header& h) { return h.given; });
   MUONRT_REQUIRE(first != all.end(), kInvalidArg,
@@ -46,8 +46,8 @@ size_t check_headers(const std::vector<Header>& all) {
   return lowest;
 }
 
-/// Finds the parameters of `from`, which must have the same state tensors as those of `to`.
-/// @return  for each parameter of `to`, its index in `from`.
+/// Finds the parameters of `from`. They must have the same state tensors as the parameters of `to`.
+/// @return  For each parameter of `to`, its index in `from`.
 std::vector<int64_t> match_params(const Manifest& from, const Manifest& to) {
   std::unordered_map<std::string_view, int64_t> by_name;
   for (const ManifestParam& p : from.params)

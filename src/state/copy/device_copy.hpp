@@ -11,13 +11,14 @@ namespace muonrt {
 /// only while no step runs.
 class DeviceCopy {
  public:
-  /// Makes an object that copies within host memory.
+  /// Creates an object that copies within host memory.
   DeviceCopy() = default;
-  /// @param timeout_ms  the maximum time to wait for the caller's work on the default stream.
+  /// @param timeout_ms  Maximum time to wait for the caller's work on the default stream.
   /// Errors: any error of LocalStream::join_callers().
   DeviceCopy(Device& device, int64_t timeout_ms);
 
-  /// Errors: any error of the device.
+  /// Copies `bytes` bytes, read() from the device and write() to it. Errors: any error of the
+  /// device.
   void read(void* to, const void* from, int64_t bytes);
   void write(void* to, const void* from, int64_t bytes);
 
