@@ -14,15 +14,15 @@ namespace muonrt::host {
 
 namespace {
 
-// The depth is processed in words of 32 bits. A word is an f32, or two bf16 that are adjacent in
-// the depth. Every element of a tile is summed over the words from first to last, so its bits do
-// not depend on the blocking below.
+// The depth is processed in words of 32 bits. A word contains one f32, or two bf16 that are
+// adjacent in the depth. Every element of a tile is summed over the words from first to last, so
+// its bits do not depend on the blocking below.
 
 constexpr int64_t kLanes = 16;              // words in a vector
 constexpr int64_t kStripCols = 2 * kLanes;  // number of columns of a packed strip
 constexpr int64_t kBlockRows = 8;           // number of rows that are summed together
-/// The depth, in words, over which a tile is summed before the next part of the depth. With this
-/// value, this part of the rows stays in the L2 cache.
+/// Number of words of the depth that are summed before the next part of the depth. With this value,
+/// this part of the rows stays in the L2 cache.
 constexpr int64_t kDepthWords = 512;
 
 /// Part of a tile: up to kBlockRows rows and up to kStripCols columns.
@@ -36,8 +36,8 @@ struct TileBlock {
   bool add;
 };
 
-/// Computes c = a * strip, or c += a * strip. The compiler uses instructions of AVX512_BF16 only
-/// where an intrinsic asks for them, so f32 products also run on machines without them.
+/// Computes c = a * strip, or c += a * strip. The compiler emits AVX512_BF16 instructions only for
+/// intrinsics that need them, so f32 products also run on machines without AVX512_BF16.
 template <bool kBf16, int kHeight, int kVectors>
 __attribute__((target("avx512f,avx512bf16"))) void multiply_block(const TileBlock& block) {
   __m512 sum[kHeight][kVectors];
@@ -150,7 +150,7 @@ class Avx512Panel final : public PanelProduct {
 
   bool any_rows() const override { return true; }
   int64_t packed_bytes() const override { return round_up(shape_.cols, kStripCols) * words() * 4; }
-  /// A copy of A whose rows begin at whole words.
+  /// Returns the size of a copy of A whose rows begin at whole words.
   int64_t scratch_bytes() const override {
     return odd() ? std::max(shape_.rows[0], shape_.rows[1]) * words() * 4 : 0;
   }
@@ -187,7 +187,7 @@ class Avx512Panel final : public PanelProduct {
   int64_t words() const { return bf16_ ? ceil_div(shape_.depth, 2) : shape_.depth; }
   bool odd() const { return bf16_ && shape_.depth % 2 != 0; }
 
-  /// Adds the words of the depth from `begin` on.
+  /// Adds the products of one part of the depth, which begins at word `begin`.
   void run_depth(int64_t rows, const char* a, const uint32_t* packed, int64_t first_col,
                  int64_t begin, float* c) const {
     const int64_t width = shape_.cols, row_bytes = 4 * words();
@@ -245,8 +245,8 @@ class Avx512Kernel final : public TileKernel {
   }
 
  private:
-  /// Returns true if this kernel computes the products, and false if the library does, because it
-  /// uses AMX or because there are no instructions for bf16.
+  /// Returns whether this kernel computes the products. Otherwise the library computes them,
+  /// because it uses AMX or because there are no instructions for bf16.
   bool computes(DType dtype) const {
     return dtype == DType::kF32 || (native_bf16() && !has_matrix_unit());
   }

@@ -10,12 +10,13 @@
 #include "host/isa.hpp"
 
 // The inner loops over n consecutive elements. The result for an element does not depend on other
-// elements, so a row may be divided anywhere. The arrays in one call must not overlap.
+// elements, so a row may be divided anywhere. The arrays that are passed to one call must not
+// overlap.
 
 namespace muonrt::host {
 
-/// The bits of the smallest f32 |x| that becomes infinite when it is stored as T. For bf16 and f16
-/// this is half-way between the largest finite value and the next power of two.
+/// The bits of the smallest |x| in f32 that becomes infinite when it is stored as T. For bf16 and
+/// f16 this value is halfway between the largest finite value and the next power of two.
 template <class T>
 inline constexpr int32_t kEndOfFinite = 0x7f800000;
 template <>
@@ -30,8 +31,8 @@ MUONRT_ALWAYS_INLINE uint32_t not_finite_as(float x) {
 }
 
 /// out <- cast(direction). Does not write the momentum.
-/// @return  bit 0 is set if a value in `out` is non-finite, which every non-finite gradient or
-///     momentum causes. Bit 1 is set if a value was non-finite in f32.
+/// @return  bit 0 is set if a value in `out` is non-finite. Every non-finite gradient or momentum
+///     causes this. Bit 1 is set if a value was non-finite in f32.
 template <class Grad, class Momentum, class Element>
 struct DirectionPass {
   static MUONRT_ALWAYS_INLINE uint32_t run(const Grad* __restrict grad,
@@ -172,7 +173,7 @@ struct StochasticPass {
   }
 };
 
-/// Returns 1 if a value times `scale` is non-finite. With kSquare, checks the square of this
+/// Returns 1 if a value times `scale` is non-finite. If kSquare is true, checks the square of this
 /// product instead.
 template <class T, bool kSquare>
 struct ScanPass {
@@ -206,7 +207,7 @@ struct CastPass {
     for (int64_t i = 0; i < n; ++i) {
       const float x = to_f32(in[i]);
       out[i] = from_f32<To>(x);
-      bad |= not_finite_as<To>(x);  // must be last, or GCC 14 does not vectorize the loop
+      bad |= not_finite_as<To>(x);  // must be last; otherwise GCC 14 does not vectorize the loop
     }
     return bad;
   }
