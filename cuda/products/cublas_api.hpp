@@ -8,7 +8,7 @@ namespace muonrt::cuda {
 
 /// The functions of cuBLASLt of CUDA 12 or 13. They are resolved at run time, so that muonrt also
 /// loads on machines without the library. A copy that is already loaded, for example by a
-/// framework, is preferred, and then the major version with which muonrt was built.
+/// framework, is preferred. Otherwise the major version with which muonrt was built is preferred.
 struct CublasApi {
   std::string place;  // the name or path under which the library was found
   decltype(&cublasLtCreate) create;
