@@ -11,7 +11,8 @@
 
 namespace muonrt {
 
-/// Maximum number of bytes that a rank contributes to an allgather that explains why a vote failed.
+/// Maximum number of bytes that a rank contributes to an allgather that explains the result of a
+/// vote.
 constexpr int64_t kExplanationBytes = 4096;
 
 /// A message to a peer, in contiguous memory. A rank may send to itself if it also receives a
