@@ -274,8 +274,8 @@ JobList deal(const PairsDealt& pairs, const Jobs& singles, Shapes shapes) {
 /// time.
 bool is_near(int64_t makespan, int64_t bound) { return makespan <= bound + bound / 256; }
 
-/// A distribution of the work. If two distributions take the same time, the one with more pairs is
-/// better, because the two blocks of a pair share the operands that they read.
+/// A distribution of the work. If two distributions take the same time, the distribution with more
+/// pairs is better, because the two blocks of a pair share the operands that they read.
 struct SharedPairs {
   JobList list;
   int64_t makespan = 0;

@@ -106,8 +106,8 @@ __device__ inline void wgmma(float (&sums)[kSums], uint64_t a, uint64_t b, bool 
 #undef MUONRT_SUMS_64
 #undef MUONRT_SUMS_32
 
-/// Call it before the first product of a group, so that earlier register writes are visible to this
-/// product.
+/// Call this function before the first product of a group. It makes earlier register writes visible
+/// to this product.
 __device__ inline void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ inline void wgmma_commit() {
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
@@ -117,8 +117,8 @@ template <int kPending>
 __device__ inline void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
-/// Call it after the last wait, so that the compiler does not move a read of the sums before the
-/// wait.
+/// Call this function after the last wait, so that the compiler does not move a read of the sums
+/// before the wait.
 template <int kSums>
 __device__ inline void wgmma_settle(float (&sums)[kSums]) {
 #pragma unroll

@@ -24,9 +24,9 @@ std::vector<TileJob> small_jobs(std::span<const SymmetricShape> shapes, Tiles ti
 /// Returns whether a persistent grid processes lists of these tiles.
 constexpr bool persistent(Tiles tiles) { return tiles == Tiles::kLarge || tiles == Tiles::kMedium; }
 
-/// Returns how many clocks the products of a list of shapes take according to a model of the tensor
-/// cores, of the bandwidth from L2 to an SM, and of the total bandwidth of L2. Use the result only
-/// to compare these kernels with each other.
+/// Returns how many clocks the products of a list of shapes take according to a model. The model
+/// describes the tensor cores, the bandwidth from L2 to an SM, and the total bandwidth of L2. Use
+/// the result only to compare these kernels with each other.
 /// @param sms  number of SMs that compute products.
 double clocks_of(std::span<const SymmetricShape> shapes, const JobList& large, int sms);
 double clocks_of(std::span<const SymmetricShape> shapes, const std::vector<TileJob>& small,

@@ -16,8 +16,8 @@ namespace muonrt::cuda {
 
 /// Computes symmetric products with the kernels of this folder, and also dense products if
 /// Sm90Tuning::dense is set. The order in which the terms of an element are summed depends on the
-/// shape, but not on the batch, other products of the launch, the number of SMs, the alignment or
-/// free memory.
+/// shape. It does not depend on the batch, other products of the launch, the number of SMs, the
+/// alignment or free memory.
 class SymmetricProducts {
  public:
   /// @param device  allocates the memory of job lists and sums; must outlive this object.

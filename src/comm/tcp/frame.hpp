@@ -31,7 +31,7 @@ struct FrameHeader {
   uint64_t number = 0;  // number of the message in the channel from one rank to the other
   int64_t message_bytes = 0, offset = 0, payload_bytes = 0;
   uint32_t content_sum = 0;  // CRC-32C of the payload
-  uint32_t head_sum = 0;     // CRC-32C of all fields before this one
+  uint32_t head_sum = 0;     // CRC-32C of all fields before this field
 };
 static_assert(sizeof(FrameHeader) == 64);
 

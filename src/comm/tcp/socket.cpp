@@ -46,7 +46,7 @@ std::vector<Socket> listen_at(const std::vector<SocketAddress>& addresses) {
   std::vector<Socket> out;
   std::string problems;
   for (SocketAddress address : addresses) {
-    // The system chooses the port of the first listener, and the others use the same port.
+    // The system chooses the port of the first listener, and the other listeners use the same port.
     if (address.port() == 0 && !out.empty()) address = address.with_port(address_of(out[0]).port());
     Socket one = stream_socket(address.family());
     if (one) share_port(one);

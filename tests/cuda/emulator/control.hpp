@@ -38,8 +38,8 @@ int64_t slow_calls();
 unsigned contexts();
 void forget_contexts();
 /// enter_foreign_context() makes the calling thread enter or leave a context that the program has
-/// created, and that is not the primary context of the current device. foreign_calls() returns the
-/// number of calls in such contexts.
+/// created, which is not the primary context of the current device. foreign_calls() returns the
+/// number of calls in these contexts.
 void enter_foreign_context(bool enters);
 int64_t foreign_calls();
 

@@ -35,7 +35,7 @@ enum class Fault {
   kNoLastClusterSync,   // a block ends while the other block still copies into it
   // The following faults concern counted jobs.
   kTakenTooSoon,  // the index of a job is stored before its stage is free
-  kNoLastFill,    // no fill tells the consumers that there are no more jobs
+  kNoLastFill,    // no fill reports to the consumers that there are no more jobs
   kTakenUnread,   // a consumer reads the index before it waits for the fill
   // The following faults concern small tiles.
   kDOverSums,      // D is copied to the place of the sums of slices
