@@ -100,11 +100,11 @@ struct JobList {
 /// other blocks start with the tiles on the diagonals of the same matrices, matrix by matrix. If
 /// all blocks computed diagonals at the same time, they would exceed the memory bandwidth.
 ///
-/// Pairs are cut into two wide jobs, and wide jobs into squares, if the list then ends earlier.
+/// If the list then ends earlier, pairs are cut into two wide jobs, and wide jobs into squares.
 /// Among lists that end at the same time, the list with the most pairs is used. The time of a job
-/// includes reading its operands: for squares off the diagonal, reading takes a seventh longer than
-/// the products. Shapes with slices have only squares, because a block that adds slices keeps two
-/// sums of each element.
+/// includes the time to read its operands. For squares off the diagonal, this takes a seventh
+/// longer than the products. Shapes with slices have only squares, because a block that adds slices
+/// keeps two sums of each element.
 /// @param blocks  number of blocks of the grid; even.
 /// @param tuning  if `pairs` is false, all pairs are cut; `raster` orders the jobs.
 JobList mixed_jobs(std::span<const SymmetricShape> shapes, int blocks,

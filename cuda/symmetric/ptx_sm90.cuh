@@ -136,8 +136,8 @@ __device__ inline void tma_load(void* to, const TensorMap& map, int col, int row
       "l"(&map), "r"(col), "r"(row), "r"(matrix), "r"(shared_address(barrier))
       : "memory");
 }
-/// Copies a box to the same offset in each block of the cluster whose bit in `blocks` is set, and
-/// counts the bytes at the barrier of each of these blocks.
+/// Copies a box to the same offset in several blocks of the cluster, whose bits are set in
+/// `blocks`. Counts the bytes at the barrier of each of these blocks.
 __device__ inline void tma_load_multicast(void* to, const TensorMap& map, int col, int row,
                                           int matrix, uint64_t* barrier, uint16_t blocks) {
   asm volatile(

@@ -37,10 +37,10 @@ __device__ inline void multiply_group(float (&sums)[kSums], uint32_t a, uint32_t
   wgmma_wait<1>();
 }
 
-/// Return the byte offset, in a swizzled square of 64 x 64, of the row and chunk whose address this
-/// thread passes for a strip. straight_at is for the strip, and mirrored_at for its transpose. In
-/// the untransposed square the next strip is two chunks further, which is a bit of the swizzle's
-/// exclusive or. In the transposed square it is 16 rows further.
+/// Return the position of the row and chunk whose address this thread passes for a strip, as a byte
+/// offset in a swizzled square of 64 x 64. straight_at is for the strip, and mirrored_at for its
+/// transpose. In the untransposed square the next strip is two chunks further, which is a bit of
+/// the swizzle's exclusive or. In the transposed square it is 16 rows further.
 __device__ inline int straight_at(int strip) {
   const int thread = static_cast<int>(threadIdx.x) % 128;
   const Offset2 first = stmatrix_straight(thread / 32, thread % 32, 0);

@@ -146,10 +146,10 @@ class Ops : public MatrixRules {
   /// x <- x + gamma I with one rounding to x's dtype. Reads and writes only the diagonal.
   virtual void add_identity(Stream& stream, const MatrixBatch& x, float gamma) = 0;
 
-  /// Fills this rank's vote from its findings. If `local_ok` is true, no callback failed and no
-  /// weights are stale, sets `consent` to 1 if all values were finite, and otherwise sets
-  /// `nonfinite` to 1. If one of these conditions is not met, `consent` and `nonfinite` are 0.
-  /// Copies the gradient factor (see Vote::set_factor()) and the terms of the replica checks.
+  /// Fills this rank's vote from its findings. `consent` and `nonfinite` are 0 unless `local_ok` is
+  /// true, no callback failed and no weights are stale. In that case `consent` is 1 if all values
+  /// were finite, and otherwise `nonfinite` is 1. Copies the gradient factor (see
+  /// Vote::set_factor()) and the terms of the replica checks.
   virtual void cast_vote(Stream& stream, Vote* vote, const Findings* findings, int64_t fingerprint,
                          int64_t orthogonalized, bool local_ok) = 0;
 

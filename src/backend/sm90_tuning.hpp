@@ -24,7 +24,7 @@ struct Sm90Tuning {
   bool early = true;  // programmatic launches, which begin before the previous kernel ends
   int slices = 0;     // number of slices of the depth: 1, 2 or 4; 0: by shape
   // The second consumer warpgroup of a persistent grid begins this number of stages later (at most
-  // 3), so that one consumer multiplies while the other rounds. The effect was not measured.
+  // 3). One consumer then multiplies while the other rounds. The effect was not measured.
   int skew = 0;
   // Whether muonrt's kernel also computes the dense products a X + B X, instead of cuBLASLt. The
   // effect was not measured.

@@ -11,8 +11,8 @@
 namespace muonrt {
 
 /// A Comm for host memory. Runs the operations of a Transport as tasks of a host stream. Enqueueing
-/// a task does not allocate. If an operation fails, the transport publishes the error to the peers,
-/// and the task throws it, so that the stream keeps it as its error.
+/// a task does not allocate. If an operation fails, the transport publishes the error to the peers.
+/// The task throws the error, so that the stream keeps it.
 /// Must not be destroyed while one of its tasks is pending.
 class HostComm final : public Comm {
  public:

@@ -22,10 +22,10 @@ namespace muonrt {
 /// Exchanges host memory between ranks. Runs one operation at a time and blocks until the operation
 /// is complete.
 ///
-/// A wait ends when the data has arrived. It also ends with TIMEOUT after `timeout_ms` (the message
-/// names the operation, this rank and the missing peers), or with the error that any rank has
-/// published. A rank keeps its first error, publishes it to its peers, and throws it in every later
-/// operation.
+/// A wait ends when the data has arrived. After `timeout_ms` it ends with TIMEOUT; the message
+/// names the operation, this rank and the missing peers. If any rank has published an error, it
+/// ends with this error. A rank keeps its first error, publishes it to its peers, and throws it in
+/// every later operation.
 /// Threads: operations from one thread at a time; abort() and error() from any thread.
 /// Order: any two ranks must run the operations in which both take part in the same order.
 ///

@@ -76,9 +76,9 @@ struct SocketRoute {
   bool local = false;  // whether `to` belongs to the interface
 };
 /// Returns a route to each of `addresses` in whose family `interface` has an address. If the
-/// interface has several addresses in the family, prefers, in this order, an equal address, an
-/// address in the same network, and the first address that is not link-local. If `interface` is
-/// empty, a route may start at any address.
+/// interface has several addresses in the family, prefers an equal address, then an address in the
+/// same network, then the first address that is not link-local. If `interface` is empty, a route
+/// may start at any address.
 std::vector<SocketRoute> routes_from(const std::string& interface,
                                      const std::vector<SocketAddress>& addresses);
 
