@@ -17,7 +17,7 @@ constexpr int64_t kTile = 64;
 /// A rectangle inside one item of a list, which one thread block processes.
 struct Job {
   int32_t item;
-  int32_t rows, cols;  // at least 1
+  int32_t rows, cols;  // both are at least 1
   int32_t unused;
   int64_t row, col;  // position of the first element inside the item
 };

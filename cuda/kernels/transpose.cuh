@@ -74,7 +74,7 @@ struct TransposedTile {
 /// Copies two-byte elements that keep their dtype, or that are widened when they are read from the
 /// tile.
 struct CopyBits {
-  static constexpr DType kFrom = DType::kBF16;  // or another dtype of the same size
+  static constexpr DType kFrom = DType::kBF16;  // only the size of this dtype is used
   static constexpr bool kBothFirst = true;      // keeps more loads in flight
   HalfBits bits;
 

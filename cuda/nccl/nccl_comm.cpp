@@ -344,7 +344,7 @@ class NcclComm final : public Comm {
   std::shared_ptr<CudaEvent> last_;  // recorded after all operations on the stream
   std::unique_ptr<NcclLink> link_;
   std::unique_ptr<NcclWatchdog> watchdog_;
-  std::set<int> sends_to_, receives_from_;  // of all prepared exchanges
+  std::set<int> sends_to_, receives_from_;  // the peers of all prepared exchanges
   std::set<int64_t> reductions_;            // sizes of all prepared reductions, in bytes
   std::atomic<int64_t> bytes_sent_ = 0, exchanges_ = 0;
 };

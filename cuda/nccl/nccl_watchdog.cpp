@@ -109,7 +109,7 @@ std::optional<Error> NcclWatchdog::problem() {
 
 void NcclWatchdog::run() {
   try {
-    MUONRT_CUDA(cudaSetDevice(device_));  // until the thread ends
+    MUONRT_CUDA(cudaSetDevice(device_));  // remains current until the thread ends
     const RelaxedCapture relaxed;
     while (true) {
       {

@@ -22,7 +22,7 @@ struct Recipe {
   MatmulDescriptors descriptors;
   std::optional<cublasLtMatmulAlgo_t> algorithm;
   bool batches = false;                // the algorithm supports launches of several matrices
-  std::map<int64_t, bool> takes = {};  // by number of matrices: whether one launch can compute them
+  std::map<int64_t, bool> takes = {};  // whether one launch can compute this number of matrices
 };
 
 /// Sets the layouts for `count` contiguous matrices.

@@ -48,7 +48,7 @@ struct Sm90Grid {
   /// SMs to a communicator. NCCL also launches clusters of two, which need two free SMs in the same
   /// GPC. A grid of single blocks might not leave two such SMs free.
   bool clusters;
-  bool early;  // as in Sm90Tuning
+  bool early;  // see Sm90Tuning
 };
 
 /// Prepares the kernels. Call this function once for each device, before the first launch.

@@ -217,7 +217,7 @@ Jobs with_last_cut(const Jobs& singles, size_t blocks) {
 enum class Order {
   kByMatrix,      // in the order of the pairs; the last squares, one for each block, are moved to
                   // the end
-  kLongestFirst,  // by shape: first its wide jobs, then its squares
+  kLongestFirst,  // the wide jobs of a shape come before its squares
 };
 
 Jobs ordered(Jobs singles, Shapes shapes, Order order, size_t blocks) {

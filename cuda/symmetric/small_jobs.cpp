@@ -18,8 +18,8 @@ namespace {
 // 3.3 TB/s for all SMs).
 constexpr double kStageClocksOfCell = 512, kPort = 62, kL2 = 38, kBetweenBlocks = 14;
 constexpr double kLeastOfSmall = 600, kLeastOfLarge = 690;  // minimum clocks of a stage
-constexpr double kClusterClocks = 1000;                     // for barriers and sums in a cluster
-constexpr double kStoreClocks = 0.3;  // for storing each element of a block's last job
+constexpr double kClusterClocks = 1000;                     // barriers and sums in a cluster
+constexpr double kStoreClocks = 0.3;  // time to store an element of a block's last job
 constexpr double kRowBytes = 2.0 * kStageDepth;
 constexpr int64_t kMaxSmallJobs = 1 << 16;
 // Medium tiles are used only if the model predicts a clear advantage for them.

@@ -25,7 +25,7 @@ __device__ inline void multiply_group(float (&sums)[kSums], uint32_t a, uint32_t
   constexpr bool kMN = kB == Major::kMN;
   constexpr uint32_t kBlock = kSquare * kStageDepth * 2;
   constexpr int kColStep =
-      kMN ? 16 * kSquare * 2 >> 4 : 2;  // of a descriptor, for 16 steps of the depth
+      kMN ? 16 * kSquare * 2 >> 4 : 2;  // of the descriptor, for 16 steps of the depth
   const uint64_t rows = wgmma_descriptor(a),
                  cols = kMN ? wgmma_descriptor_mn(b, kBlock) : wgmma_descriptor(b);
   wgmma_fence();
@@ -68,7 +68,7 @@ __device__ inline void finish_strip(uint32_t* words, const float* sums, const Sc
                                     const unsigned char* d, int strip, int below) {
   uint32_t added[kStripWords] = {};
   if constexpr (kAdds) {
-    warp_sync();  // without it ptxas would load earlier and spill registers
+    warp_sync();  // otherwise ptxas would load earlier and spill registers
     ldmatrix(added, d + straight_at(strip));
   }
   // A thread has the rows r and r + 8 and the columns c, c + 1, c + 8 and c + 9 of a strip. Words 0

@@ -34,7 +34,7 @@ MUONRT_HOST_DEVICE inline LimbTerm limb_term(float x) {
   const uint32_t bits = std::bit_cast<uint32_t>(x), exponent = bits >> 23 & 0xffu;
   const uint64_t mantissa = (bits & 0x7fffffu) | (exponent == 0 ? 0u : 0x800000u);
   const uint32_t place = 2 * (exponent == 0 ? 0 : exponent - 1), shift = place & 31u;
-  const uint64_t square = mantissa * mantissa;  // at most 48 bits
+  const uint64_t square = mantissa * mantissa;  // has at most 48 bits
   const uint64_t low = (square & 0xffffffffu) << shift;
   const uint64_t rest = ((square >> 32) << shift) + (low >> 32);
   return {static_cast<int32_t>(place >> 5), static_cast<int64_t>(low & 0xffffffffu),

@@ -16,7 +16,7 @@ constexpr int64_t cuda_ld(int64_t cols, DType dtype) { return round_up(cols, 64 
 /// Limits for grouped launches: how many matrices of a chunk one launch may contain, and whether
 /// their shapes may differ. The limits do not affect the bits of the results.
 struct LaunchLimits {
-  /// Maximum number of elements of all matrices together; one larger matrix is allowed.
+  /// Maximum total number of elements of the matrices. A single larger matrix is also allowed.
   int64_t max_elements = 0;
   bool mixes_shapes = false;  // true if the matrices may have different shapes
 };

@@ -34,7 +34,7 @@ struct NormuonState {
   int64_t neurons = 0;
   bool stored_rows = true;       // true: neurons are rows of the stored matrix; false: they are
                                  // columns
-  int32_t param = 0, group = 0;  // only for kNormuon
+  int32_t param = 0, group = 0;  // used only for kNormuon
   NeuronRule rule = NeuronRule::kNormuon;
   float target = 1.0f;
 };
@@ -55,7 +55,8 @@ constexpr float kNormuonEps = 1e-10f;
 MUONRT_HOST_DEVICE inline float normuon_moment(float moment, float mean_square, float beta2) {
   return at_rest(beta2 * moment + (1.0f - beta2) * mean_square, mean_square);
 }
-/// Returns the factor of one neuron. The factor of normuon_restore() is applied in addition.
+/// Returns the factor of one neuron. The neuron is also multiplied by the factor of
+/// normuon_restore().
 MUONRT_HOST_DEVICE inline float normuon_neuron_factor(float moment) {
   return 1.0f / (sqrtf(moment) + kNormuonEps);
 }

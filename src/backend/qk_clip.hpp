@@ -19,7 +19,7 @@ enum class QkKind : int32_t {
   kMlaKeyValue = 4,
   kQkv = 5,
   kQkvBlocks = 6,
-  kFromName = 7  // only in settings; replaced when an optimizer is created
+  kFromName = 7  // only used in settings; replaced when an optimizer is created
 };
 
 /// The query or key weight of an attention layer, with the settings of QK-clip for it.
@@ -27,8 +27,8 @@ struct QkClip {
   QkKind kind = QkKind::kNone;
   int32_t heads = 0, kv_heads = 0;        // number of heads of the layer; heads is a multiple of
                                           // kv_heads
-  int32_t head_dim = 0;                   // for kQuery, kKey, kQkv, kQkvBlocks
-  int32_t nope = 0, rope = 0, v_dim = 0;  // for kMlaQuery, kMlaKeyValue
+  int32_t head_dim = 0;                   // used by kQuery, kKey, kQkv and kQkvBlocks
+  int32_t nope = 0, rope = 0, v_dim = 0;  // used by kMlaQuery and kMlaKeyValue
   float threshold = 100.0f, exponent = 0.5f;
   int64_t rows = 0;               // rows of the whole weight
   const float* logits = nullptr;  // the largest logit of each query head

@@ -78,7 +78,7 @@ struct AdamScalars {
   float correction2 = 1.0f;  // 1 / (1 - beta2^t), or 1 with folded corrections
   float grad_scale = 1.0f;
   int32_t cautious = 0;
-  float gradient_weight = 0.0f;  // only with Nesterov: (1 - beta1) / (1 - beta1^t)
+  float gradient_weight = 0.0f;  // used only with Nesterov: (1 - beta1) / (1 - beta1^t)
 };
 
 /// The findings of the ops on this rank in a step. A step starts with the default values.

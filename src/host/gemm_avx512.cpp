@@ -28,7 +28,7 @@ constexpr int64_t kDepthWords = 512;
 /// Part of a tile: up to kBlockRows rows and up to kStripCols columns.
 struct TileBlock {
   const char* a;          // bf16 may begin at an odd multiple of two bytes
-  int64_t a_bytes;        // from one row to the next
+  int64_t a_bytes;        // distance between rows
   const uint32_t* strip;  // words x kStripCols
   int64_t words;
   float* c;

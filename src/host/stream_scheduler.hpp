@@ -92,7 +92,7 @@ class StreamScheduler : public std::enable_shared_from_this<StreamScheduler> {
   void latch(Error error);
 
   mutable std::mutex mutex_;
-  std::vector<std::shared_ptr<StreamQueue>> queues_;  // of the existing streams, in the order of
+  std::vector<std::shared_ptr<StreamQueue>> queues_;  // existing streams, in creation order
                                                       // their creation
   Waiter* waiters_ = nullptr;
   std::optional<Error> error_;

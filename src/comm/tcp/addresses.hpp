@@ -38,7 +38,7 @@ class SocketAddress {
   socklen_t length() const;
 
  private:
-  sockaddr_in6 data_{};  // or a sockaddr_in, which has its family and its port at the same offsets
+  sockaddr_in6 data_{};  // may contain a sockaddr_in: its family and port have the same offsets
 };
 
 /// Returns the port of "host:port" or "[::1]:port"; 0 means any free port. Errors: INVALID_ARGUMENT

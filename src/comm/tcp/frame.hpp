@@ -18,7 +18,7 @@ enum class FrameKind : int32_t {
   // If `to` is kToAll, rank 0 forwards the following kinds to all other ranks:
   kError = 3,         // an ErrorFrameHeader, followed by a text
   kLeft = 4,          // `from` has left the channel; if it is channel 0, all channels
-  kDisconnected = 5,  // from rank 0: the connection of `from` has ended
+  kDisconnected = 5,  // sent by rank 0 when the connection of `from` has ended
 };
 
 constexpr int32_t kToAll = -1;

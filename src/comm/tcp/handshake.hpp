@@ -39,7 +39,7 @@ struct Claim {
   uint16_t wire = kProtocolVersion;
   uint16_t port = 0;  // in a rendezvous: the port at which the rank listens for other ranks, or 0
   int32_t to = 0;     // the listening rank
-  Nonce nonce{};      // in a rendezvous: equal in all attempts of a process
+  Nonce nonce{};      // in a rendezvous, equal in all attempts of a process
   Digest proof{};
 };
 struct Answer {

@@ -41,7 +41,7 @@ struct TcpConnections {
   int rank = 0, size = 1;
   std::vector<Socket> sockets;  // rank 0: connections to all ranks; other ranks: [0] is the
                                 // connection to rank 0
-  Socket listener;              // for the connections of higher ranks, except on rank 0
+  Socket listener;              // accepts the connections of higher ranks; not used on rank 0
   std::vector<SocketAddress> addresses;  // addresses of the listeners, by rank; rank 0 has none
   SocketAddress from;                    // local address of new connections; if empty, any address
   Digest key{};                          // equal on all ranks of this run

@@ -47,7 +47,8 @@ bool is_connected(const Socket& socket, std::string& why);
 /// Sets TCP_NODELAY and SO_KEEPALIVE.
 void prepare(const Socket& socket);
 
-/// The result of a read or write that does not block. kBlocked means that it can continue later.
+/// The result of a read or write that does not block. If it is kBlocked, the operation can continue
+/// later.
 enum class Progress { kDone, kBlocked, kEnded };
 /// Returns the result of a call that has failed with errno.
 Progress after_error();

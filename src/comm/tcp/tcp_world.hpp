@@ -152,7 +152,7 @@ class TcpWorld {
   const SocketAddress from_;
   const std::string here_;  // this rank's address
   const std::string key_;
-  std::vector<Link> links_;  // by rank
+  std::vector<Link> links_;  // indexed by rank
   Stage stage_;
 
   std::mutex mutex_;

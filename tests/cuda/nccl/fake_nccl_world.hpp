@@ -99,7 +99,7 @@ struct World {
 };
 
 struct State {
-  std::map<std::string, std::unique_ptr<World>> worlds;  // by id
+  std::map<std::string, std::unique_ptr<World>> worlds;  // indexed by id
   std::vector<std::unique_ptr<Member>> members;
   std::vector<std::string> problems;
   std::set<int> failing, stalled;
