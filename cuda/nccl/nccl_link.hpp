@@ -90,7 +90,7 @@ class NcclLink {
   Bootstrap& bootstrap_;
   const std::shared_ptr<SharedNcclComm> shared_;
   bool own_ = false;  // NCCL has written the handle of a communicator that this link created
-  std::atomic<bool> peers_notified_ = false;  // about the error
+  std::atomic<bool> peers_notified_ = false;  // whether the peers were notified of the error
 };
 
 }  // namespace muonrt::cuda

@@ -32,7 +32,7 @@ struct CublasApi {
 /// Errors: NOT_SUPPORTED if the library or one of the functions does not exist.
 const CublasApi& cublas_api();
 
-/// Returns "13.1.0" for 130100.
+/// Returns the version as text, for example "13.1.0" for 130100.
 std::string cublas_version_text(size_t version);
 
 void check_cublas(cublasStatus_t status, const char* call, const char* function, int line);

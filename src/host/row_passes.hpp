@@ -66,7 +66,7 @@ struct MuonPass {
   }
 };
 
-/// Updates only the momentum. Used on the rank that stores it.
+/// Updates only the momentum, on the rank that stores it.
 struct MomentumPass {
   static MUONRT_ALWAYS_INLINE void run(float* __restrict momentum, const float* __restrict grad,
                                        int64_t n, const MuonScalars* scalars) {
@@ -76,7 +76,7 @@ struct MomentumPass {
   }
 };
 
-/// Updates only the weights. Used if another rank stores the momentum.
+/// Updates only the weights, if another rank stores the momentum.
 struct UpdatePass {
   static MUONRT_ALWAYS_INLINE void run(float* __restrict weight, const float* __restrict update,
                                        int64_t n, float scale, float decay_scale, float factor,

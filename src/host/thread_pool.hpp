@@ -38,7 +38,7 @@ class ThreadPool {
 
   std::mutex mutex_;
   std::condition_variable wake_, idle_;
-  Loop* loop_ = nullptr;     // the loop that workers may still join
+  Loop* loop_ = nullptr;     // the loop that workers may still join, or null
   uint64_t generation_ = 0;  // counts loops, so that a worker joins each loop at most once
   int running_ = 0;          // workers inside the current loop
   bool stopping_ = false;

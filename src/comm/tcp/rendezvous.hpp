@@ -24,7 +24,7 @@ struct Rendezvous {
   /// rendezvous.
   std::function<void()> check_interrupt = {};
 
-  // Only for a folder: names this run, with 1 to 64 letters, digits, '.', '-', '_'.
+  // Only for a folder: the name of this run. It has 1 to 64 letters, digits, '.', '-' or '_'.
   std::string run_id = {};
 
   // Only for an address:

@@ -59,7 +59,7 @@ void TcpWorld::poll_links(Lock& lock, Poll& p, int timeout_ms) {
   }
   if (ready == 0) poll(p.fds.data(), p.fds.size(), timeout_ms);
   lock.lock();
-  if (&p == &server_poll_ && operations_ > 0) return;  // operations read everything themselves
+  if (&p == &server_poll_ && operations_ > 0) return;  // the operations read everything
   uint64_t taken = 0;
   if (p.fds[0].revents) {
     [[maybe_unused]] const ssize_t n = ::read(wake_poll_.fd(), &taken, sizeof taken);

@@ -55,7 +55,7 @@ void griddepcontrol_wait();
 void require_predecessors();
 /// Waits until all threads of the cluster have called this function.
 void cluster_barrier();
-/// Blocks the thread until `ready(context)` returns true. The function is called between turns.
+/// Blocks the thread until `ready(context)` returns true. `ready` is called between turns.
 void wait_until(bool (*ready)(void* context), void* context);
 /// Runs `work` at some later time, like a copy engine of a GPU.
 void later(std::function<void()> work);
