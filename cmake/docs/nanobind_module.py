@@ -1,7 +1,7 @@
-"""Makes a Python module from the sources of muonrt._core, so that Sphinx can read its signatures and
-docstrings without compiling it.
+"""Generates a Python module from the sources of muonrt._core, so that Sphinx can read its signatures
+and docstrings without compiling it.
 
-Every method is empty. Its parameters come from nb::arg or nb::sig; only nb::sig has types.
+Every method is empty. Its parameters come from nb::arg or nb::sig. Only nb::sig has types.
 """
 import importlib.util
 import re
@@ -15,7 +15,7 @@ DEFINITION = re.compile(r"nb::class_<(?P<cls>\w+)>\s*\w*\s*\(|nb::class_<(?P<aga
                         r"\b(?P<module>module)\.def\s*\(|"
                         r"\.def(?P<kind>(?:_static|_prop_r[ow]|_ro)?)\s*\(|"
                         r'\bfield\("(?P<field>\w+)",\s*&(?P<struct>\w+)::')
-# The beginning of the module. A default value that is a constant of C is shown by its name.
+# The beginning of the module. If a default value is a C constant, the module shows its name.
 HEAD = """from __future__ import annotations
 
 
@@ -28,7 +28,7 @@ CLOSING = {"(": ")", "[": "]", "{": "}"}
 
 
 def arguments(text, begin):
-    """The arguments of the call whose first argument starts at `begin`."""
+    """Returns the arguments of the call whose first argument starts at `begin`."""
     out, depth, at, start = [], 0, begin, begin
     while True:
         literal = LITERAL.match(text, at)
@@ -49,7 +49,7 @@ def arguments(text, begin):
 
 
 def string(argument):
-    """The value of adjacent string literals, or None if the argument is something else."""
+    """Returns the value of adjacent string literals, or None if the argument is not a string literal."""
     parts = LITERAL.findall(argument)
     if not parts or LITERAL.sub("", argument).strip():
         return None
@@ -69,7 +69,7 @@ def default(value):
 
 
 def signature(name, args, is_method):
-    """Python's `def` line, from nb::sig if its text is in the source, otherwise from nb::arg."""
+    """Returns Python's `def` line, from nb::sig if its text is in the source, and otherwise from nb::arg."""
     for arg in args:
         if arg.startswith("nb::sig("):
             text = string(arg[len("nb::sig("):-1])
@@ -83,13 +83,13 @@ def signature(name, args, is_method):
         elif found and found[2]:
             out.append(f"{found[1]}={default(found[2])}")
         elif found:
-            # Only nb::args and nb::kwargs have no default after arguments that have one.
+            # After an argument with a default, only nb::args and nb::kwargs have no default.
             out.append({"settings": "**settings", "args": "*args"}.get(found[1], found[1]))
     return f"def {name}({', '.join(out)}):"
 
 
 def python_source(folder):
-    """The text of the module: its functions and its classes."""
+    """Returns the text of the module: its functions and its classes."""
     functions, classes = [], {}
     for path in sorted(Path(folder).glob("*.cpp")):
         text, members = path.read_text(encoding="utf-8"), None
@@ -126,7 +126,7 @@ def python_source(folder):
 
 
 def install(folder, path):
-    """Makes `import muonrt._core` import the module, which is written to `path`."""
+    """Writes the module to `path`, and makes `import muonrt._core` import it."""
     path.write_text(python_source(folder), encoding="utf-8")
     spec = importlib.util.spec_from_file_location("muonrt._core", path)
     module = importlib.util.module_from_spec(spec)

@@ -1,5 +1,5 @@
-"""What conf.py needs: the pages of the headers, the Python package without compiled code, and
-docstrings as reStructuredText."""
+"""Functions for conf.py: generate the pages of the headers, make the Python package importable without
+compiled code, and convert docstrings to reStructuredText."""
 import re
 import shutil
 import sys
@@ -14,15 +14,16 @@ import nanobind_module
 
 # The beginning of a field of a docstring, such as ":param lr:", and all other text of the line.
 FIELD = re.compile(r"(\s*(?::(?:param|return|raises)\b[^:]*: )?)(.*)")
-# A quoted text over two lines in Doxygen's XML, which Breathe would split into two paragraphs.
+# A quoted text on two lines in Doxygen's XML. Breathe would split it into two paragraphs.
 QUOTED = re.compile(r"(&quot;[^<&\n]*)\n([^<&\n]*&quot;)")
-# Code and roles, which stay unchanged; everything else is plain text.
+# Code and roles, which are not changed. All other text is plain text.
 CODE = re.compile(r"(:[\w:]+:`[^`]+`|``.+?``|`[^`\n]+`)")
 # A name of the C interface, or a header.
 NAME = re.compile(r"(\b(?:muonrt|MUONRT)_\w+(?:\(\))?|\bmuonrt/\w+\.hp{0,2}\b)")
 
 
-# A link of a guide to a file of the repository; the site shows its path, but links headers and guides.
+# A link in a guide to a file of the repository. The site links only headers and guides, and shows the
+# paths of other files as text.
 FILE_LINK = re.compile(r"\[([^]]*)\]\((?:\.\./)+([^)#]+)(?:#[^)]*)?\)")
 
 
@@ -92,7 +93,7 @@ def join_quoted_lines(xml):
 
 
 def without_duplicates(domain):
-    """The domain, except that a search finds no parameters, and an enumerator only once."""
+    """Returns the domain, changed so that a search finds no parameters, and each enumerator only once."""
     class Domain(domain):
         def get_objects(self):
             return (found for found in super().get_objects()
@@ -102,7 +103,7 @@ def without_duplicates(domain):
 
 
 def link_names(app, doctree, docname):
-    """Makes links of the names of types, functions, constants and headers in texts and signatures."""
+    """Turns names of types, functions, constants and headers in texts and signatures into links."""
     domain, builder = app.env.get_domain("c"), app.builder
     unchanged = (nodes.reference, nodes.literal_block, nodes.title, addnodes.desc_name)
     for text in list(doctree.findall(nodes.Text)):
@@ -126,7 +127,7 @@ def link_names(app, doctree, docname):
 
 
 class Absent(type):
-    """The type of everything in a package that is not installed: each attribute is such a class."""
+    """The type of everything in a package that is not installed. Each attribute is a class of this type."""
 
     def __getattr__(cls, name):
         if name.startswith("__"):
@@ -158,7 +159,7 @@ def import_python_package(root, sources):
 
 
 def plain(text):
-    """A line of a docstring; what reStructuredText would interpret is escaped, except code."""
+    """Returns a line of a docstring with all markup of reStructuredText escaped, except code."""
     def convert(part):
         if part.startswith(("``", ":")) and part.endswith("`"):
             return part
@@ -171,7 +172,7 @@ def plain(text):
 def as_restructured_text(app, what, name, obj, options, lines):
     """Rewrites a docstring in place: all text except fields and code becomes plain text."""
     if what == "module":
-        lines.clear()  # the page introduces the module
+        lines.clear()  # the page itself introduces the module
     lines[:] = [field + plain(text) for field, text in (FIELD.match(line).groups() for line in lines)]
     bases = [base.__name__ for base in getattr(obj, "__bases__", ())]
     if what == "exception" and len(bases) > 1:

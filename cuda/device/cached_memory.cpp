@@ -8,11 +8,11 @@
 
 namespace muonrt::cuda {
 
-/// The cache is never destroyed, because threads that wait for an abort may still run during
+/// The cache is never destroyed, because threads that wait for an abort may still use it during
 /// `exit`.
 struct CachedMemory::Cache {
   std::mutex mutex;
-  // The key is the device, and whether the memory is pinned.
+  // The key has two parts: the device, and whether the memory is pinned.
   std::map<std::pair<int, bool>, Blocks> idle;
 
   Blocks& of(int device, bool pinned) {
@@ -26,7 +26,7 @@ CachedMemory::Cache& CachedMemory::cache() {
   return *all;
 }
 
-/// Returns whether the GPU has run all work that uses the block, or is lost.
+/// Returns whether the GPU is lost, or has run all work that uses the block.
 bool CachedMemory::Block::is_idle() const {
   return std::all_of(users.begin(), users.end(), [](const auto& event) {
     const bool waits = cudaEventQuery(event->handle()) == cudaErrorNotReady;

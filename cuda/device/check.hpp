@@ -5,7 +5,8 @@
 namespace muonrt::cuda {
 
 /// Throws unless `result` is success. The error is OUT_OF_MEMORY if the device's memory is
-/// exhausted, otherwise DEVICE. The message contains the call, its place and the runtime's text.
+/// exhausted, and otherwise DEVICE. The message contains the call, its location and the runtime's
+/// text.
 void check(cudaError_t result, const char* call, const char* function, int line);
 
 }  // namespace muonrt::cuda

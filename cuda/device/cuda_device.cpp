@@ -102,8 +102,8 @@ cudaEvent_t handle_of(const Event& event) { return cast_or_throw<const CudaEvent
 
 namespace {
 
-/// Chooses muonrt's kernels on the architectures on which they are faster for every shape
-/// (cuda/MEASUREMENTS.md).
+/// Returns muonrt's kernels for architectures on which they are faster for every shape
+/// (cuda/MEASUREMENTS.md), and otherwise the vendor's library.
 SymmetricProvider default_symmetric(int major, bool naive_products) {
   return major == 9 && !naive_products ? SymmetricProvider::kSm90 : SymmetricProvider::kVendor;
 }
@@ -330,7 +330,8 @@ void CudaDevice::synchronize_caller_stream(Deadline deadline) {
                  index_, " before the timeout; check what blocks that stream");
 }
 
-/// Returns whether the event completes before the deadline. Latches an error of the work before it.
+/// Returns whether the event completes before the deadline. Stores an error of the work before the
+/// event.
 bool CudaDevice::ends(const CudaEvent& event, Deadline deadline) {
   const DeviceGuard guard(index_);
   const RelaxedCapture relaxed;

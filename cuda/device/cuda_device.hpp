@@ -31,10 +31,11 @@ class CudaStream final : public Stream {
  public:
   /// @param all  contains this stream until the stream is destroyed.
   CudaStream(int device, int priority, StreamList& all);
-  /// Wraps a caller's stream, which `follow` sets. At first it is the default stream.
+  /// Wraps a caller's stream, which is set with `follow`. Before that, it wraps the default stream.
   explicit CudaStream(int device) : device_(device) {}
   void follow(cudaStream_t callers) { handle_ = callers; }
-  /// Blocks until the stream's work has run, because the memory that it uses may be freed next.
+  /// Blocks until the stream's work has run, because the memory that this work uses may be freed
+  /// next.
   ~CudaStream() override;
   cudaStream_t handle() const { return handle_; }
 
@@ -58,8 +59,8 @@ class CudaEvent final : public Event {
 /// Errors: NOT_SUPPORTED if there is no GPU; DEVICE if no GPU has this index, or if the GPU is too
 /// old.
 void require_device(int index);
-/// Returns a DEVICE error for `result`, which an event of the device has reported for the work
-/// before that event.
+/// Returns a DEVICE error for `result`, which an event of the device has returned because earlier
+/// work failed.
 Error failed_work(int index, cudaError_t result);
 
 /// Errors: INTERNAL if the object belongs to another kind of device.
@@ -67,10 +68,9 @@ cudaStream_t handle_of(Stream& stream);
 cudaEvent_t handle_of(const Event& event);
 
 /// One GPU as one rank sees it. Its streams do not wait for the default stream. Streams of kind
-/// kComm have the highest priority, and streams of kind kCompute have the lowest. An error of a
-/// CUDA call is thrown by that call. An error of enqueued work is latched by `synchronize`. After
-/// an error inside a kernel the process's CUDA context is lost, and every later call reports the
-/// error again.
+/// kComm have the highest priority, and streams of kind kCompute have the lowest. A CUDA call that
+/// fails throws its error. `synchronize` stores an error of enqueued work. After an error inside a
+/// kernel the process's CUDA context is lost, and every later call reports the error again.
 class CudaDevice final : public Device, public GraphCapture {
  public:
   /// Errors: NOT_SUPPORTED if there is no GPU, or no library for matrix products; DEVICE if no GPU
@@ -107,7 +107,7 @@ class CudaDevice final : public Device, public GraphCapture {
   void call(Stream& stream, int (*function)(void*, void*), void* argument,
             int64_t* failed) override;
   void timestamp(Stream& stream, int64_t* where) override;
-  /// Polls the event: the thread first spins briefly, then sleeps between queries.
+  /// Polls the event. The thread first spins briefly, and then sleeps between queries.
   void synchronize(const Event& event, Deadline deadline) override;
 
   std::optional<Error> error() const override;
@@ -135,7 +135,7 @@ class CudaDevice final : public Device, public GraphCapture {
   void latch(cudaError_t result);
 
   const int index_;
-  // `graphs` sets whether the device captures graphs (backend/graph_capture.hpp)
+  // `graphs` determines whether the device captures graphs (backend/graph_capture.hpp)
   CudaSettings settings_;
   std::string name_;
   int sms_ = 0;

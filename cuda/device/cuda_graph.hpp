@@ -25,11 +25,12 @@ class CudaGraph final : public DeviceGraph {
 /// Returns whether `stream` is being captured, or whether work on it would invalidate a capture of
 /// another stream.
 bool is_captured(cudaStream_t stream);
-/// Errors: NOT_SUPPORTED if is_captured(stream). In the message, `what` is the operation, such as
-/// "step", `which` is the stream, such as "the stream", and `why` is the reason.
+/// Throws if `stream` is captured. In the message, `what` is the operation, such as "step", `which`
+/// is the stream, such as "the stream", and `why` is the reason. Errors: NOT_SUPPORTED if
+/// is_captured(stream).
 void refuse_captured(cudaStream_t stream, const char* what, const char* which, const char* why);
 
-/// Starts a capture. Other threads may still make calls that a capture forbids.
+/// Starts a capture. Other threads may still make calls that a capture normally forbids.
 void begin_capture(cudaStream_t stream);
 /// Ends a capture and discards it.
 void drop_capture(cudaStream_t stream) noexcept;

@@ -7,7 +7,7 @@ namespace muonrt {
 
 namespace {
 
-constexpr int kSuccess = 0, kSmClock = 1;  // of nvml.h
+constexpr int kSuccess = 0, kSmClock = 1;  // values from nvml.h
 
 /// The functions of NVML, a library of the driver. All of them return 0 on success.
 struct Nvml {

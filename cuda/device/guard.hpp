@@ -7,10 +7,10 @@
 
 namespace muonrt::cuda {
 
-/// Makes a device current for the calling thread, in the device's primary context, and restores the
-/// previous context at the end. It does not use cudaSetDevice, because restoring a device that the
-/// thread has never used (initially device 0) would create a context there, which takes hundreds of
-/// megabytes.
+/// Makes a device current for the calling thread, in the device's primary context. The destructor
+/// restores the previous context. DeviceGuard does not use cudaSetDevice. Restoring a device that
+/// the thread has never used (initially device 0) would create a context there, which takes
+/// hundreds of megabytes.
 class DeviceGuard {
  public:
   explicit DeviceGuard(int device) {
@@ -45,8 +45,8 @@ class QuietDeviceGuard {
   std::optional<DeviceGuard> guard_;
 };
 
-/// Lets the calling thread allocate memory and query events even if the program is capturing a
-/// stream. By default a capture forbids both, and the attempt would invalidate it.
+/// Lets the calling thread allocate memory and query events while the program captures a stream. By
+/// default a capture forbids both calls, and a forbidden call invalidates the capture.
 class RelaxedCapture {
  public:
   RelaxedCapture() { MUONRT_CUDA(cudaThreadExchangeStreamCaptureMode(&mode_)); }
@@ -55,7 +55,7 @@ class RelaxedCapture {
   RelaxedCapture& operator=(const RelaxedCapture&) = delete;
 
  private:
-  // in the destructor, the previous mode
+  // after the constructor: the previous mode, which the destructor restores
   cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
 };
 

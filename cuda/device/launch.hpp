@@ -9,8 +9,8 @@ namespace muonrt::cuda {
 /// Number of threads of a thread block, unless a kernel uses a different number.
 constexpr int kThreads = 256;
 
-/// Loads a kernel. Otherwise its first launch would load it, and might wait for the work that runs
-/// on the GPU.
+/// Loads a kernel. Without this call, the kernel's first launch would load it, and might wait for
+/// the work that runs on the GPU.
 template <class Arguments>
 void load(const char* name, void (*kernel)(Arguments)) {
   cudaFuncAttributes attributes = {};
@@ -24,8 +24,8 @@ inline thread_local int64_t launches_of_thread = 0;
 /// Launches kernel<<<grid, threads, shared_bytes, stream>>>(arguments) and checks the result.
 /// `arguments` is one struct that is passed by value. Thread blocks [i cluster, (i + 1) cluster)
 /// run at the same time and can access each other's shared memory. A programmatic kernel (compute
-/// capability 9.0) may begin before the previous kernel has ended, and must itself wait for that
-/// kernel.
+/// capability 9.0) may begin before the previous kernel has ended, so the programmatic kernel
+/// itself must wait for the previous kernel.
 template <class Arguments>
 void launch(const char* name, void (*kernel)(Arguments), dim3 grid, int threads,
             const Arguments& arguments, cudaStream_t stream, int shared_bytes = 0, int cluster = 1,
@@ -51,8 +51,8 @@ void launch(const char* name, void (*kernel)(Arguments), dim3 grid, int threads,
   check(cudaLaunchKernelEx(&config, kernel, arguments), name, "launch", __LINE__);
 }
 
-/// Limits `matrices` to the maximum size of a grid's second or third dimension. Kernels loop over
-/// the remaining matrices.
+/// Limits `matrices` to the maximum size of a grid's second or third dimension. Kernels process the
+/// remaining matrices in a loop.
 inline int64_t grid_depth(int64_t matrices) { return matrices < 65535 ? matrices : 65535; }
 
 inline dim3 grid_of(int64_t x, int64_t y = 1, int64_t z = 1) {

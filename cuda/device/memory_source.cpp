@@ -20,7 +20,7 @@ MemorySource::~MemorySource() {
     const DeviceGuard guard(device_);
     const RelaxedCapture relaxed;
     cudaStreamDestroy(order_);
-  } catch (const Error&) {  // the memory was freed with the context
+  } catch (const Error&) {  // the memory was already freed with the context
   }
 }
 

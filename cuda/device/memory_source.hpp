@@ -9,8 +9,8 @@
 
 namespace muonrt::cuda {
 
-/// Allocates and frees a GPU's memory with cudaMalloc, or with the caller's functions. These
-/// functions receive a stream that muonrt uses for nothing else.
+/// Allocates and frees a GPU's memory with cudaMalloc and cudaFree, or with the caller's functions.
+/// The caller's functions receive a stream that muonrt uses for nothing else.
 class MemorySource {
  public:
   /// @param caller  if it has no functions, cudaMalloc is used.
@@ -23,8 +23,8 @@ class MemorySource {
   /// Returns memory that every stream may use immediately. Errors: OUT_OF_MEMORY; INVALID_ARGUMENT
   /// if the caller's function returns memory of another device.
   void* allocate(int64_t bytes);
-  /// Frees memory after the work that may use it has ended. cudaFree waits for the whole GPU;
-  /// before the caller's function is called, this function waits for `streams`.
+  /// Frees memory after the work that may use it has ended. cudaFree waits for the whole GPU.
+  /// Before a call of the caller's function, `release` itself waits for `streams`.
   void release(void* memory, int64_t bytes);
 
  private:

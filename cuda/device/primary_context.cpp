@@ -31,7 +31,7 @@ void check_driver(CUresult result, const char* call, int device) {
                  static_cast<int>(result), " for CUDA device ", device);
 }
 
-/// Returns a context that is retained until the process ends, as the runtime does it.
+/// Returns the primary context of the device. Like the runtime, retains it until the process ends.
 CUcontext context_of(int device) {
   // The mutex is never destroyed, because threads that wait for an abort may still run during
   // `exit`.

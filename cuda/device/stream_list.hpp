@@ -19,7 +19,7 @@ class StreamList {
     streams_.erase(stream);
   }
   /// Blocks until the work of these streams has run. Does not wait for the whole device, because
-  /// that would invalidate the program's captures. The device must be current. Errors: DEVICE.
+  /// this would invalidate the program's captures. The device must be current. Errors: DEVICE.
   void finish() const;
 
  private:

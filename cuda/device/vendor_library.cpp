@@ -11,9 +11,9 @@ bool begins_with(const std::string& text, const std::string& front) {
 }
 
 /// Returns true if no file with this name exists, and false if a file exists but cannot be loaded.
-/// The loader's text depends on the locale, so only its beginning is used. If the search finds no
-/// file, the text begins with the bare name. Otherwise it begins with the path of the file or of a
-/// missing dependency.
+/// The rest of the loader's text depends on the locale, so only its beginning is used: if the
+/// search finds no file, the text begins with the bare name. Otherwise it begins with the path of
+/// the file or of a missing dependency.
 bool is_absent(const std::string& name, const std::string& reason) {
   if (name.find('/') != std::string::npos) return access(name.c_str(), F_OK) != 0;
   return begins_with(reason, name + ":");

@@ -13,7 +13,7 @@ namespace muonrt::cuda {
 /// A vendor's library that is opened at run time. It stays loaded until the process ends.
 class VendorLibrary {
  public:
-  /// Returns the copy whose functions all parts of the program can see, because it is linked into
+  /// Returns the copy whose functions are visible to the whole program, because it is linked into
   /// the program or was loaded globally. Returns nothing if `function` is not visible.
   static std::optional<VendorLibrary> of_program(const char* function);
   /// Opens the first of `names` that exists, but prefers a library that is already loaded. If an

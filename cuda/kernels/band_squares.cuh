@@ -5,8 +5,8 @@
 #include "cuda/kernels/rectangle.cuh"
 
 // Computes the sum of squares of one band of a matrix in one thread block, in the tree of
-// norm_tree.hpp. A body defines the values that are squared: body.chain has the sums of a lane's
-// eight chains, and body.take<kIn>(eight) adds eight raw elements to them.
+// norm_tree.hpp. A body defines which values are squared: body.chain has the sums of a lane's eight
+// chains, and body.take<kIn>(eight) adds eight raw elements to these sums.
 
 namespace muonrt::cuda {
 
@@ -26,8 +26,8 @@ __device__ inline float halved(Values<kWidth> chain) {
   return sum;
 }
 
-/// Returns the sum of squares of one block of the tree. One warp computes the sum. The result is
-/// valid in lane 0.
+/// Returns the sum of squares of one block of the tree. One warp computes it. The result is valid
+/// in lane 0.
 template <class Body>
 __device__ inline float block_squares(const MatrixBatch& in, int64_t row, int64_t begin,
                                       Body& body) {
@@ -37,9 +37,9 @@ __device__ inline float block_squares(const MatrixBatch& in, int64_t row, int64_
 }
 
 /// Adds `count` values pairwise, as PairwiseSum does. The sum replaces the value of index 0. All
-/// threads of the thread block must call it.
-/// @param mine  this thread's value, which has index `index`; the next value is `stride` after it.
-///     A thread without a value passes the index `count`.
+/// threads of the thread block must call this function.
+/// @param mine  this thread's value, which has the index `index`. The value with the next index is
+///     at mine + stride. A thread without a value passes the index `count`.
 __device__ inline void add_pairwise(float* mine, int index, int count, int stride) {
   for (int step = 1; step < count; step *= 2) {
     if (index % (2 * step) == 0 && index + step < count) *mine += mine[step * stride];
@@ -47,8 +47,8 @@ __device__ inline void add_pairwise(float* mine, int index, int count, int strid
   }
 }
 
-/// Returns the sum of squares of rows x blocks (at most kRound) of a matrix. The first block begins
-/// at column `begin` of the row at `at`. The result is valid in thread 0.
+/// Returns the sum of squares of rows x blocks blocks (at most kRound) of a matrix. The first block
+/// begins at column `begin` of the row at `at`. The result is valid in thread 0.
 template <class Body>
 __device__ inline float round_squares(const MatrixBatch& in, int64_t at, int64_t begin, int rows,
                                       int blocks, Body& body) {
@@ -68,8 +68,8 @@ __device__ inline float round_squares(const MatrixBatch& in, int64_t at, int64_t
 }
 
 /// Returns the sum of a band. It is computed in rounds that are complete subtrees: a power of two
-/// of rows, or kRound blocks of a longer row. All threads of the thread block must call it. The
-/// result is valid in thread 0.
+/// of rows, or kRound blocks of a longer row. All threads of the thread block must call this
+/// function. The result is valid in thread 0.
 /// @param first  index of the matrix's first element.
 template <class Body>
 __device__ inline float band_squares(const MatrixBatch& in, int64_t first, int64_t band,

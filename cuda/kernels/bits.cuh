@@ -5,7 +5,7 @@
 
 #include "cuda/kernels/elements.hpp"
 
-// Functions for elements that keep their dtype. Their bits are moved and checked without
+// Functions for elements that keep their dtype. They move and check the bits of elements without
 // conversion.
 
 namespace muonrt::cuda {
@@ -35,14 +35,14 @@ struct AnyBits {
   __device__ bool bad() const { return false; }
 };
 
-/// Checks elements of two bytes for non-finite values. If the elements keep their dtype, a NaN
-/// becomes the one that rounding produces (base/dtype.hpp).
+/// Checks two-byte elements for non-finite values. If the elements keep their dtype, replaces a NaN
+/// with the NaN that rounding produces (base/dtype.hpp).
 class HalfBits {
  public:
   __device__ HalfBits(DType from, DType to)
       : fraction_(from == DType::kF16 ? 0x03ff03ffu : 0x007f007fu), keeps_nan_(from != to) {}
 
-  /// @param words  two values each; the last may have one, in the lower half.
+  /// @param words  two values each; the last word may have one value, in its lower half.
   template <int N>
   __device__ void check(uint32_t (&words)[N]) {
     uint32_t any = 0, found = 0;
@@ -66,9 +66,9 @@ class HalfBits {
   static constexpr uint32_t kSigns = 0x80008000;
   static constexpr uint32_t kFromTwoOn = 0x40004000;  // the highest exponent bit of both values
 
-  /// Returns the two magnitudes of a word. Adding to one of them cannot carry into the other. If 1
+  /// Returns the two magnitudes of a word. A sum with one of them cannot carry into the other. If 1
   /// + the largest fraction is added, the highest bit of the sum is set for infinity and NaN. If
-  /// the largest fraction is added, it is set only for NaN.
+  /// the largest fraction is added, the highest bit is set only for NaN.
   __device__ static uint32_t magnitudes(uint32_t word) { return word & ~kSigns; }
   __device__ uint32_t with_one_nan(uint32_t word) const {
     const uint32_t nan = (magnitudes(word) + fraction_) & kSigns, rest = nan - (nan >> 15);

@@ -8,8 +8,8 @@
 #include "cuda/kernels/jobs.hpp"
 #include "plan/rank_chunk.hpp"
 
-// Lists of blocks to copy, in the form that kernels read. This is plain C++ that is tested on the
-// host.
+// Lists of blocks to copy, in the form in which kernels read them. This is plain C++ that is tested
+// on the host.
 
 namespace muonrt::cuda {
 
@@ -29,7 +29,8 @@ struct MatrixItem {
   int64_t offset, ld;
   int64_t packed_offset, packed_ld;
   DType dtype;
-  /// If this is 1, element (row, col) of the message is stored at offset + col * ld + row.
+  /// 1: element (row, col) of the message is stored at offset + col * ld + row. 0: it is stored at
+  /// offset + row * ld + col.
   int32_t transposed;
 };
 

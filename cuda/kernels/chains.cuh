@@ -5,7 +5,7 @@
 #include "cuda/kernels/norm_tree.hpp"
 
 // Functions with which a warp reads a block of the norm's tree. A lane has eight neighboring
-// chains, so the 16 bytes of bf16 that it reads at once contain one element for each chain.
+// chains, so 16 bytes of bf16, which a lane reads at once, contain one element for each chain.
 
 namespace muonrt::cuda {
 
@@ -15,7 +15,7 @@ static_assert(kChains == kLanes * kWidth,
 
 __device__ inline int lane() { return static_cast<int>(threadIdx.x % kLanes); }
 
-/// Reads `count` elements one by one. The others are zeros.
+/// Reads `count` elements one by one. The remaining elements of the result are zeros.
 template <DType kIn>
 __device__ inline Raw<kWidth> gathered(const void* data, int64_t index, int count) {
   Raw<kWidth> out = {};
@@ -32,8 +32,8 @@ __device__ inline Raw<kWidth> gathered(const void* data, int64_t index, int coun
 }
 
 /// Calls body.take<kIn>(eight), in order, for the elements of a warp's block that belong to the
-/// lane's chains. Passes zeros after the last element. Several loads are issued before the first
-/// result is used: 64 bytes for each lane.
+/// lane's chains. Passes zeros after the last element. Each lane issues several loads (64 bytes)
+/// before it uses the first result.
 /// @param n  number of elements of the block, which begins at `index`.
 template <DType kIn, class Body>
 __device__ inline void for_chains(const void* data, int64_t index, int n, Body& body) {
@@ -55,8 +55,8 @@ __device__ inline void for_chains(const void* data, int64_t index, int n, Body& 
   for (; i < n; i += kChains) body.template take<kIn>(gathered<kIn>(data, index + i, n - i));
 }
 
-/// Like the function above, but for a block of the matrix `in`. The block begins at column `begin`
-/// of the row at `row`. cuda_ops rejects all other dtypes.
+/// Like the previous function, but for a block of the matrix `in`. The block begins at column
+/// `begin` of the row at `row`. cuda_ops rejects other dtypes.
 template <class Body>
 __device__ inline void for_chains(const MatrixBatch& in, int64_t row, int64_t begin, Body& body) {
   const int64_t left = in.cols - begin;

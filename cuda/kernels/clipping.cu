@@ -23,7 +23,7 @@ __device__ inline void add_to(int64_t* sum, int64_t value) {
     atomicAdd(reinterpret_cast<unsigned long long*>(sum), static_cast<unsigned long long>(value));
 }
 
-/// A 64-bit sum in shared memory for hardware that has only 32-bit atomic additions.
+/// A 64-bit sum in shared memory, for hardware that has only 32-bit atomic additions.
 struct SplitSum {
   uint32_t low, high;
   __device__ void add(uint64_t value) {
@@ -36,8 +36,8 @@ struct SplitSum {
 };
 
 /// Each lane of a warp has sums for kExponents neighboring exponents (a window), because most
-/// gradients of one part have similar magnitudes. Squares with other exponents are added to the
-/// thread block's sums immediately.
+/// gradients of one part have similar magnitudes. Squares whose exponents are outside of the window
+/// are added to the thread block's sums immediately.
 constexpr int kExponents = 16, kWarp = 32, kWarps = kThreads / kWarp;
 
 struct LaneSum {
@@ -48,8 +48,8 @@ using Window = LaneSum[kExponents][kWarp];
 /// Distance from the lowest exponent of a window to the largest exponent of a sample.
 constexpr uint32_t kBelow = 12;
 /// Number of elements that a lane can add before its 24-bit sums overflow. In one part a lane gets
-/// at most kPerPart elements: the vectors are distributed to kThreads threads, and then the
-/// remaining elements.
+/// at most kPerPart elements, because first the vectors and then the remaining elements are
+/// distributed to kThreads threads.
 constexpr int kMaxElements = 255, kPerPart = static_cast<int>(kJobElements) / kThreads + 1;
 
 struct SquaresBody {
@@ -80,7 +80,7 @@ struct SquaresBody {
   }
 };
 
-/// The sums of a thread block, with a window for each lane of its warps.
+/// The sums of a thread block, with a window for each lane.
 class BlockSquares {
  public:
   __device__ BlockSquares(SplitSum* sums, Window* windows)
@@ -88,7 +88,7 @@ class BlockSquares {
     clear();
   }
 
-  /// Adds the squares of a part. All threads of the thread block must call it.
+  /// Adds the squares of a part. All threads of the thread block must call this function.
   __device__ void operator()(const ParamView& view, int32_t, int64_t first, int n) {
     place_window(view, first, n);
     SquaresBody body{view.grad, view.grad_dtype, first, sums_, window_[0] + lane(), lowest_};
@@ -118,8 +118,8 @@ class BlockSquares {
     elements_ = 0;
   }
 
-  /// Moves the window if the first element of each lane is outside of it. The result is the same in
-  /// all lanes of a warp.
+  /// Moves the window if the first elements of the lanes are outside of it. The window is the same
+  /// in all lanes of a warp.
   __device__ void place_window(const ParamView& view, int64_t first, int n) {
     const int at = static_cast<int>(threadIdx.x) * kWidth;
     uint32_t top = 0;

@@ -12,8 +12,8 @@
 #include "cuda/kernels/ptx_vec16.cuh"
 
 // Access to neighboring elements of an array whose dtype is known only at run time. The functions
-// load the raw bits, widen them to f32, round and store. Code that depends on the dtype tests it
-// once for all elements.
+// load the raw bits, widen them to f32, round and store. Code that depends on the dtype tests the
+// dtype once for all elements.
 
 namespace muonrt::cuda {
 
@@ -21,7 +21,7 @@ namespace muonrt::cuda {
 /// f16, or twice 16 bytes of f32.
 constexpr int kWidth = 8;
 
-/// N raw elements of a dtype. A single element of two bytes is in the lower half.
+/// N raw elements of a dtype. A single two-byte element is in the lower half of its word.
 template <int N>
 struct Raw;
 template <>
@@ -82,7 +82,7 @@ __device__ inline uint16_t half_of(const Raw<N>& raw, int i) {
   }
 }
 
-/// A NaN keeps its bits, as on the host, because no manual defines how the conversion
+/// Keeps the bits of a NaN, as the host does, because no manual defines how the conversion
 /// instruction changes them.
 __device__ inline float widen_f16(uint16_t bits) {
   const float x = widened<DType::kF16>(bits);
@@ -115,7 +115,7 @@ __device__ inline Values<N> widen(const Raw<N>& raw, DType dtype) {
   return out;
 }
 
-/// Returns the raw bits of N elements of two bytes.
+/// The raw bits of N two-byte elements.
 template <int N>
 struct Halves {
   uint16_t bits[N];
@@ -152,9 +152,10 @@ __device__ inline void store_rounded(uint16_t* data, int64_t index, const Values
   }
 }
 
-/// Stores two adjacent chunks of 16 bytes. With kPairs, two lanes store the chunks of the first
-/// lane with one instruction and the chunks of the second lane with another. A warp then stores
-/// whole sectors (32 bytes) instead of the halves of twice as many sectors.
+/// Stores two adjacent chunks of 16 bytes. With kPairs, two lanes first store the chunks of the
+/// first lane with one instruction, and then the chunks of the second lane with another
+/// instruction. A warp then stores whole sectors (32 bytes) instead of the halves of twice as many
+/// sectors.
 __device__ inline void store_chunks(void* to, const Vec16& low, const Vec16& high, Lanes lanes) {
   Vec16* const at = static_cast<Vec16*>(to);
   if (lanes == Lanes::kApart) {
@@ -168,7 +169,8 @@ __device__ inline void store_chunks(void* to, const Vec16& low, const Vec16& hig
     first.word[i] = second ? theirs : low.word[i];
     last.word[i] = second ? high.word[i] : theirs;
   }
-  // Each lane must read before the other lane overwrites. A shuffle does not order memory accesses.
+  // Each lane must read before the other lane overwrites the memory. A shuffle does not order
+  // memory accesses.
   __syncwarp();
   store_vec16(second ? at - 1 : at, first);
   store_vec16(second ? at + 1 : at + 2, last);
@@ -193,7 +195,7 @@ __device__ inline void store(void* data, DType dtype, int64_t index, const Value
 }
 
 /// Returns the bits of the smallest magnitude that becomes infinite when it is stored as `dtype`.
-/// For bf16 and f16 this is the midpoint between the largest value and the next power of two.
+/// For bf16 and f16 it is the midpoint between the largest finite value and the next power of two.
 __device__ inline uint32_t end_of_finite(DType dtype) {
   return dtype == DType::kF32 ? 0x7f800000u : dtype == DType::kBF16 ? 0x7f7f8000u : 0x477ff000u;
 }
@@ -201,8 +203,8 @@ __device__ inline bool not_finite_as(float x, DType dtype) {
   return (std::bit_cast<uint32_t>(x) & 0x7fffffffu) >= end_of_finite(dtype);
 }
 
-/// The largest magnitude of many values, so that a single test shows whether any value is
-/// non-finite. Values without signs have the same order as their bits, and NaN is above infinity.
+/// The largest magnitude of many values. A single test of it shows whether any of the values is
+/// non-finite. Without signs, values have the same order as their bits, and NaN is above infinity.
 struct Largest {
   uint32_t bits = 0;
 

@@ -7,13 +7,14 @@
 #include "base/dtype.hpp"
 
 // Finds the largest |x| and the smallest |x| above zero among raw elements. Two bf16 in a word are
-// compared at once (one instruction on compute capability 9.0). Only f32 and bf16 are supported.
+// compared at once (with one instruction on compute capability 9.0). Only f32 and bf16 are
+// supported.
 
 namespace muonrt::cuda {
 
 /// The extremes of the elements that a thread has read. The key of an element is its bits with the
-/// sign set, minus one. In unsigned order the keys have the order of |x|. In signed order they also
-/// have this order, except that the key of zero is the largest.
+/// sign bit set, minus one. As unsigned numbers, the keys have the order of |x|. As signed numbers
+/// they also have this order, except that the key of zero is the largest.
 class Extremes {
  public:
   __device__ explicit Extremes(DType dtype) : largest_(zero(dtype)), least_(zero(dtype)) {}
@@ -37,8 +38,8 @@ class Extremes {
     const Pair all = magnitudes(largest_, dtype);
     return all.high > all.low ? all.high : all.low;
   }
-  /// Returns zero minus the f32 bits of the smallest |x| above zero, or zero if there is none. To
-  /// combine the results of several threads, take the largest result.
+  /// Returns zero minus the f32 bits of the smallest |x| above zero, or zero if there is no such
+  /// |x|. To combine the results of several threads, use the largest result.
   __device__ uint32_t least_negated(DType dtype) const {
     const Pair all = magnitudes(least_, dtype);
     const uint32_t high = 0u - all.high, low = 0u - all.low;

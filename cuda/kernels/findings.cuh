@@ -13,13 +13,13 @@ __device__ inline void note_nonfinite(Findings& findings) {
 }
 
 /// Lowers `first` to `param`, which must be >= 0. If `first` is -1 (no parameter), it is the
-/// largest number in an unsigned comparison.
+/// largest number, because the comparison is unsigned.
 __device__ inline void lower(int64_t& first, int64_t param) {
   atomicMin(reinterpret_cast<unsigned long long*>(&first), static_cast<unsigned long long>(param));
 }
 
-/// @param in_f32  whether the value was non-finite in f32, before it was rounded to the message's
-///     dtype.
+/// @param in_f32  whether the value was already non-finite in f32, before it was rounded to the
+///     message's dtype.
 __device__ inline void note_nonfinite(Findings& findings, int64_t param, bool in_f32 = true) {
   note_nonfinite(findings);
   lower(findings.first_param, param);
@@ -30,7 +30,7 @@ __device__ inline void note_stale(Findings& findings, int64_t param) {
   lower(findings.first_stale, param);
 }
 
-/// Notes a non-finite value in a commit.
+/// Records that a commit wrote a non-finite value.
 /// @param findings  may be null.
 __device__ inline void note_written(Findings* findings) {
   if (findings) atomicExch(reinterpret_cast<unsigned long long*>(&findings->wrote_nonfinite), 1ull);

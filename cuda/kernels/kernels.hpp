@@ -8,8 +8,8 @@
 #include "backend/ops.hpp"
 #include "cuda/kernels/block_items.hpp"
 
-// The functions that launch kernels. Each checks its arguments, enqueues its kernel and returns.
-// Every pointer must be an address that the device can access.
+// The functions that launch kernels. Each function checks its arguments, enqueues its kernel and
+// returns. Every pointer must be an address that the device can access.
 
 namespace muonrt::cuda {
 
@@ -48,7 +48,7 @@ void commit_values(const Table<ShardBlockItem>& blocks, const ParamView* params,
 /// Maximum number of matrices that one launch normalizes; larger batches need several launches.
 constexpr int64_t kNormalizeBatch = 1024;
 int64_t normalize_scratch_bytes();
-/// @param scratch  normalize_scratch_bytes; only one call may use it at a time.
+/// @param scratch  normalize_scratch_bytes() bytes; only one call may use this memory at a time.
 void normalize(const MatrixBatch& in, const MatrixBatch& out, const Normalization& how,
                Findings* findings, void* scratch, cudaStream_t stream);
 
@@ -105,7 +105,7 @@ void cast_vote(Vote* vote, const Findings* findings, int64_t fingerprint, int64_
 constexpr int64_t kInlineBytes = 256;
 /// Copies between any two addresses that the device can access, including host memory.
 void copy_by_kernel(void* to, const void* from, int64_t bytes, cudaStream_t stream);
-/// Writes bytes. They are read from host memory before this function returns.
+/// Writes bytes from host memory, which it reads before it returns.
 void write_inline(void* to, const void* from, int64_t bytes, cudaStream_t stream);
 
 // clock.cu
@@ -129,12 +129,12 @@ void load_guarded_copies();
 /// Copies from `from` to `to` unless *closed is set.
 void copy_unless_closed(const int64_t* from, int64_t* to, int64_t n, const int32_t* closed,
                         cudaStream_t stream);
-/// Sets *flag to 0 if *closed is set. `flag` is in host memory, and the stream itself has set *flag
-/// before. If the host sets *closed and then finds that *flag is 0, all work that is enqueued after
-/// this kernel finds *closed set.
+/// Sets *flag to 0 if *closed is set. `flag` is in host memory, and earlier work of the stream has
+/// set *flag. If the host sets *closed and then finds that *flag is 0, all work that is enqueued
+/// after this kernel finds that *closed is set.
 void clear_if_closed(int64_t* flag, const int32_t* closed, cudaStream_t stream);
-/// Convert values to integers that have the same order, and back. The second function does nothing
-/// if *closed is set.
+/// Convert values to integers that have the same order, and back to values. The second function
+/// does nothing if *closed is set.
 void order_floats(const float* from, int32_t* to, int64_t n, cudaStream_t stream);
 void copy_floats_unless_closed(const int32_t* from, float* to, int64_t n, const int32_t* closed,
                                cudaStream_t stream);

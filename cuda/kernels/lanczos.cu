@@ -1,5 +1,5 @@
 // Lanczos's method on X X^T (Ops::lanczos; Golub and Van Loan, Matrix Computations, section 10.1).
-// X is m x n with any ld. Each step has these launches:
+// X is m x n with any ld. Each step consists of these launches:
 // 1. X^T v for each group of kLanczosRows rows, with a thread for each column.
 // 2. The sum of the groups, in order.
 // 3. X times this sum, with a warp for each row.

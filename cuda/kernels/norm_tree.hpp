@@ -6,11 +6,12 @@
 #include "backend/update_rules.hpp"
 
 // Defines the fixed summation tree of the Frobenius norm, which is the same on the host. A matrix
-// is cut into at most 128 bands of rows, a row into blocks of 2048 elements, and a block into 256
-// chains (element i belongs to chain i mod 256). A lane has eight neighboring chains, so it reads
-// 16 bytes at once. Each lane reduces its chains to one value by halving, and the 32 values of the
-// lanes are reduced in the same way. Blocks, rows and bands are added pairwise. Sums of squares are
-// never -0, so zeros may be added or omitted after the end of chains, blocks or rows without
+// is divided into at most 128 bands of rows, a row into blocks of 2048 elements, and a block into
+// 256 chains (element i belongs to chain i mod 256). A lane has eight neighboring chains, so it
+// reads 16 bytes at once. Each lane reduces its chains to one value by halving, and the values of
+// the 32 lanes are reduced in the same way. Blocks, rows and bands are added pairwise. Sums of
+// squares are never -0. Zeros may therefore be added or omitted after the end of chains, blocks or
+// rows without changing the results bitwise. This is plain C++ that is tested on the host.
 // changing the results bitwise. This is plain C++ that is tested on the host.
 
 namespace muonrt::cuda {
@@ -62,9 +63,10 @@ MUONRT_HOST_DEVICE inline float power_of_two(int exponent) {
                                                : uint32_t{1} << 22);
 }
 
-/// Returns the scale that brings a matrix's largest entry, which has these bits (finite, above
-/// zero), into [1, 2). The scaling is exact. If one factor would be too large for a float, both
-/// factors enlarge. A factor that is too small for a normal float is an exact subnormal.
+/// Returns the scale that brings a matrix's largest entry into [1, 2). `largest_bits` is the
+/// entry's bits; it is finite and above zero. The scaling is exact. If one factor would be too
+/// large for a float, the scale has two factors above 1. A factor that is too small for a normal
+/// float is an exact subnormal.
 MUONRT_HOST_DEVICE inline Scale scale_for(uint32_t largest_bits) {
   int exponent = static_cast<int>(largest_bits >> 23) - 127;  // exponent of the leading digit
   if (exponent == -127)
@@ -74,15 +76,15 @@ MUONRT_HOST_DEVICE inline Scale scale_for(uint32_t largest_bits) {
   return {power_of_two(first), power_of_two(up - first)};
 }
 
-/// Returns whether the squares of a matrix's unscaled elements have the same sum, bit for bit, as
-/// the squares of its scaled elements divided by the square of the scale. Rounding commutes with a
-/// power of two if the exact value is zero or a normal number before and after scaling. Nothing
-/// cancels in sums of squares, so three conditions suffice:
+/// Returns whether unscaled squares suffice: whether the sum of the squares of a matrix's unscaled
+/// elements is, bit for bit, the sum of the squares of its scaled elements divided by the square of
+/// the scale. Rounding commutes with a power of two if the exact value is zero or a normal number
+/// before and after scaling. Nothing cancels in sums of squares, so three conditions suffice:
 /// * Every square of a non-zero element is at least 2^-126: |x| >= 2^-63.
-/// * This also holds after scaling, when the largest element is in [1, 2): exponents differ by at
-/// most 63.
+/// * The same is true after scaling, when the largest element is in [1, 2): exponents differ by at
+///   most 63.
 /// * No sum overflows. Up to 2^40 squares of |x| < 2^43 have a sum below 2^126, and fewer than 200
-/// roundings cannot double it. Scaled squares are below 4, so their sums are smaller.
+///   roundings cannot double it. Scaled squares are below 4, so their sums are smaller.
 /// @param largest_bits  bits of the largest |x|: finite, above zero.
 /// @param least_bits    bits of the smallest |x| above zero.
 MUONRT_HOST_DEVICE inline bool sums_unscaled(uint32_t largest_bits, uint32_t least_bits) {

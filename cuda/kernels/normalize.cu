@@ -1,12 +1,12 @@
-// Computes out = in / (safety x Frobenius norm), or uses eps as norm_rules.hpp defines it. A power
-// of two brings the largest entry into [1, 2). The squares are then summed in f32 in the tree of
+// Computes out = in / (safety x Frobenius norm), or uses eps as norm_rules.hpp defines. A power of
+// two brings the largest entry into [1, 2). The squares are then summed in f32 in the tree of
 // norm_tree.hpp, and every element is scaled, divided and rounded once. The host uses the same
 // tree, so the results are bitwise identical. Matrices are rows x cols with any ld.
 //
 // A batch has four launches. `measure` finds the largest and the smallest entry and sums unscaled
 // squares. `squares` sums scaled squares of the matrices whose unscaled sum cannot be used
-// (sums_unscaled in norm_tree.hpp). Both read each band of a matrix once. `finish` combines the
-// results with a warp for each matrix, and `divide` writes the result.
+// (sums_unscaled in norm_tree.hpp). `measure` and `squares` read each band of a matrix once.
+// `finish` combines the results with a warp for each matrix, and `divide` writes the result.
 
 #include "backend/norm_rules.hpp"
 #include "cuda/device/launch.hpp"
@@ -22,9 +22,11 @@ namespace muonrt::cuda {
 namespace {
 
 constexpr uint32_t kInfinityBits = 0x7f800000, kQuietNan = 0x7fc00000;
-constexpr int64_t kSquaresBlocks = 4096;  // of a launch that usually returns immediately
+constexpr int64_t kSquaresBlocks = 4096;  // number of blocks of a launch that usually returns
+                                          // immediately
 
-/// The values that the launches of a batch pass on for one matrix. They are initially zero.
+/// The values of one matrix that a launch of the batch passes to the next launch. They are
+/// initially zero.
 struct MatrixScratch {
   uint32_t largest;        // bits of the largest |x|
   uint32_t least_negated;  // zero minus the bits of the smallest |x| above zero
@@ -45,8 +47,8 @@ struct NormArguments {
   MatrixScratch* scratch;
 };
 
-/// The second factor is 1 except for matrices of subnormals. Skipping it saves a multiplication and
-/// does not change the results bitwise.
+/// The second factor is 1 except for matrices of subnormals. Skipping it in this case saves a
+/// multiplication and does not change the results bitwise.
 template <int N>
 __device__ inline void apply(Scale scale, Values<N>& x) {
   for (int i = 0; i < N; ++i) x.x[i] *= scale.up;
@@ -115,7 +117,7 @@ struct SquaresBody {
   }
 };
 
-/// Handles the matrices whose unscaled sums cannot be used. A thread block may process several
+/// Processes the matrices whose unscaled sums cannot be used. A thread block may process several
 /// bands.
 __global__ void __launch_bounds__(kSumThreads, 2) squares_kernel(NormArguments a) {
   MatrixScratch& scratch = a.scratch[blockIdx.y];
@@ -169,8 +171,8 @@ struct DivideBody {
 };
 
 /// Stores one value in all elements: zero for a zero matrix, and NaN for a matrix with non-finite
-/// elements. The later pack then finds a NaN in every block of the matrix, wherever the non-finite
-/// element was in the input.
+/// elements. The pack that follows then finds a NaN in every block of the matrix, wherever the
+/// non-finite element was in the input.
 struct FillBody {
   MatrixBatch out;
   int64_t out_first;
@@ -221,14 +223,15 @@ void normalize_part(const NormArguments& a, cudaStream_t stream) {
   MUONRT_CUDA(
       cudaMemsetAsync(a.scratch, 0, static_cast<size_t>(count) * sizeof(MatrixScratch), stream));
   const int64_t bands = bands_of(a.in.rows), few = (kSquaresBlocks + count - 1) / count;
-  // There is a warp for each block of a band, so that each sum of a round also has its own thread.
+  // There is a warp for each block of a band, so each sum of a round also has its own thread.
   const int64_t blocks = rows_of_band(a.in.rows) * blocks_of_row(a.in.cols);
   const int threads =
       blocks * kLanes < kSumThreads ? static_cast<int>(blocks) * kLanes : kSumThreads;
   launch("measure", measure_kernel, grid_of(bands, count), threads, a, stream);
   launch("squares", squares_kernel, grid_of(bands < few ? bands : few, count), threads, a, stream);
   launch("finish", finish_kernel, grid_of(count), kLanes, a, stream);
-  // The rectangles are as wide as a row, with about kJobElements elements.
+  // The rectangles have the width of a row, but at most kJobElements columns, and about
+  // kJobElements elements.
   const int64_t cols = a.in.cols < kJobElements ? a.in.cols : kJobElements;
   const int64_t rows = kJobElements / cols;
   launch("divide", divide_kernel,

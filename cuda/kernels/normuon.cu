@@ -1,8 +1,8 @@
-// Applies NorMuon to whole matrices as they are stored. Up to kStates matrices of a batch have
-// three launches. The first computes the mean squares of the neurons (rows or columns). The second
-// computes the factors of the neurons from the second moments or by another NeuronRule. The third
-// multiplies the neurons by their factors. The formulas and the order of sums are in
-// backend/normuon.hpp. Matrices of inactive parameters are skipped.
+// Applies NorMuon to whole matrices in the form in which they are stored. For up to kStates
+// matrices of a batch there are three launches. The first computes the mean squares of the neurons
+// (rows or columns). The second computes the factors of the neurons from the second moments or by
+// another NeuronRule. The third multiplies the neurons by their factors. The formulas and the order
+// of sums are in backend/normuon.hpp. Matrices of inactive parameters are skipped.
 
 #include <algorithm>
 
@@ -16,7 +16,7 @@ namespace muonrt::cuda {
 
 namespace {
 
-/// Maximum number of matrices in a launch. This is the number of states that fit into the launch's
+/// Maximum number of matrices in a launch, which is the number of states that fit into the launch's
 /// arguments.
 constexpr int64_t kStates = 64;
 
@@ -32,8 +32,8 @@ struct NormuonArguments {
 };
 static_assert(sizeof(NormuonArguments) <= 4096);
 
-/// Loads the `count` elements from `index` on; `count` is at most kWidth. The remaining elements
-/// are zeros, which do not change a sum of squares.
+/// Loads `count` elements, at most kWidth, starting with `index`. The remaining elements are zeros,
+/// which do not change a sum of squares.
 template <DType kIn>
 __device__ inline Values<kWidth> load_some(const void* data, int64_t index, int64_t count,
                                            bool vectors) {
@@ -49,7 +49,7 @@ __device__ inline void add_squares(Values<kWidth>& chains, const Values<kWidth>&
   for (int i = 0; i < kWidth; ++i) chains.x[i] += x.x[i] * x.x[i];
 }
 
-// number of neighboring lanes, each with kWidth chains
+// number of neighboring lanes that sum a row, each with kWidth chains
 constexpr int kLanesOfRow = kNeuronChains / kWidth;
 constexpr int kSumThreads = 64, kRowsOfBlock = kSumThreads / kLanesOfRow;
 constexpr int kColumnGroups = 8, kColumnsOfBlock = kColumnGroups * kWidth;
@@ -144,7 +144,7 @@ __global__ void __launch_bounds__(kThreads) normuon_columns_kernel(NormuonArgume
 #pragma unroll
   for (int half = kNeuronChains / 2; half > 0; half /= 2)
 #pragma unroll
-    // The bound is a constant, because otherwise the chains would be stored in memory.
+    // The bound is a constant; otherwise the chains would be stored in memory.
     for (int i = 0; i < kNeuronChains / 2; ++i)
       if (i < half) column[i] += column[i + half];
   s.factors[begin + thread] = column[0] / static_cast<float>(m.rows);
@@ -173,8 +173,8 @@ __device__ inline double folded(double sum) {
 }
 
 /// Runs one thread block for each matrix. The threads compute moments and factors for one window of
-/// neurons after the other. Then each lane of the first two warps adds one chain of the sums over
-/// the neurons.
+/// neurons after another. Then each lane of the first two warps adds one chain of the sums over the
+/// neurons.
 __global__ void __launch_bounds__(kFactorThreads) normuon_factors_kernel(NormuonArguments a) {
   __shared__ float means[kWindow];
   __shared__ double scaled[kWindow];
@@ -298,7 +298,8 @@ void normuon_part(const NormuonArguments& a, cudaStream_t stream) {
          ScaleArguments{a, static_cast<int>(rows), static_cast<int>(cols)}, stream);
 }
 
-/// Calls function(first, states) for groups of as many states as fit into a launch.
+/// Calls function(first, states) for groups of states. Each group has as many states as fit into a
+/// launch.
 template <class Function>
 void by_launches(std::span<const NormuonState> states, const Function& function) {
   for (size_t first = 0; first < states.size(); first += kStates)

@@ -21,7 +21,7 @@ __device__ inline void sum_up_to_each(int64_t mine, int64_t (&sums)[kThreads]) {
   __syncthreads();
 }
 
-/// Selects the elements of a gradient that the step, or only its clipping, reads.
+/// Selects the elements of a gradient that the step, or only the clipping of the step, reads.
 struct GradientElements {
   __device__ static int64_t of(const ParamView& view) {
     return view.active || view.clip_only ? view.grads() : 0;
@@ -32,16 +32,16 @@ struct ActiveElements {
   __device__ static int64_t of(const ParamView& view) { return view.active ? view.numel : 0; }
 };
 
-/// Calls body(view, param, first element, count) for parts of at most kJobElements of each
-/// parameter of the list; Elements::of gives the number of its elements. All thread blocks together
-/// process each element once, and all threads of a thread block call the body together. The sizes
-/// are read on the device, and the thread blocks take the parts in turn.
+/// Calls body(view, param, first element, count) for parts of at most kJobElements elements of each
+/// parameter of the list; Elements::of returns the number of its elements. All thread blocks
+/// together process each element once, and all threads of a thread block call the body together.
+/// The sizes are read on the device, and the thread blocks process the parts in turn.
 template <class Elements, class Body>
 __device__ inline void for_each_stretch(const int32_t* list, int64_t count, const ParamView* params,
                                         Body&& body) {
   __shared__ int64_t ends[kThreads];  // index of the part after each parameter of the window
   const int64_t thread = threadIdx.x;
-  // the thread block's next part, counted from the first part of the window
+  // index of the thread block's next part, counted from the first part of the window
   int64_t next = blockIdx.x;
   for (int64_t begin = 0; begin < count; begin += kThreads) {
     const int64_t left = count - begin;

@@ -17,7 +17,7 @@ __device__ inline float widened(uint16_t bits) {
   return value;
 }
 
-/// Rounds two values to nearest, ties to even. The first value goes to the lower half.
+/// Rounds two values to nearest, ties to even. The first value is returned in the lower half.
 template <DType kElement>
 __device__ inline uint32_t packed(float low, float high) {
   uint32_t word;

@@ -6,8 +6,8 @@
 
 namespace muonrt::cuda {
 
-/// Calls function(row, col) once for every row < rows and col < cols, distributed to `count`
-/// workers in turn. The divisions are made before the loop, because on some devices a division is
+/// Calls function(row, col) once for every row < rows and col < cols, and distributes the calls to
+/// `count` workers in turn. The divisions precede the loop, because on some devices a division is
 /// an expensive call around which registers are spilled.
 /// @param worker  index of the calling worker.
 template <class Function>
@@ -28,7 +28,7 @@ __device__ inline void deal(unsigned worker, unsigned count, int rows, int cols,
   }
 }
 
-/// Like the function above, but with the threads of the thread block as workers.
+/// Like the previous function, but the workers are the threads of the thread block.
 template <class Function>
 __device__ inline void deal(int rows, int cols, const Function& function) {
   deal(threadIdx.x, blockDim.x, rows, cols, function);
@@ -36,14 +36,14 @@ __device__ inline void deal(int rows, int cols, const Function& function) {
 
 /// Distributes the elements of a rectangle to the threads of a thread block. If `vectors` is set,
 /// calls body.run<kWidth>(row, col, lanes) for each group of kWidth neighbors. Calls
-/// body.run<1>(row, col, lanes) for all other elements. rows x cols is at most 2^30, and the thread
-/// block must consist of whole warps.
+/// body.run<1>(row, col, lanes) for the elements that are not in such a group. rows x cols is at
+/// most 2^30, and the thread block must consist of whole warps.
 template <class Body>
 __device__ inline void for_elements(int rows, int cols, bool vectors, Body& body) {
   constexpr int kWarp = 32;
   const int units = vectors ? cols / kWidth : 0;
-  // Neighboring vectors go to neighboring lanes. If rows have an even number of vectors, no pair of
-  // vectors is split between rows. Only the warp with the last vectors may be incomplete.
+  // Neighboring lanes process neighboring vectors. If rows have an even number of vectors, no pair
+  // of vectors is split between rows. Only the warp with the last vectors may be incomplete.
   const int paired = units % 2 == 0 ? rows * units - kWarp : -1;
   const int lane = static_cast<int>(threadIdx.x % kWarp);
   deal(rows, units, [&](int row, int unit) {

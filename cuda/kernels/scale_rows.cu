@@ -1,7 +1,8 @@
-// Scales for AOL: computes the factor of each row from its absolute Gram sum, and multiplies x and
-// the Gram matrix by the factors. Sums have the same order as on the host: 32 chains, one for each
-// lane, are reduced to one value by halving. Matrices are rows x cols with any ld. A batch has two
-// launches: `factors` has a warp for each row, and `apply` has a thread block for each row.
+// Scales the rows for AOL: computes the factor of each row from the sum of absolute values in its
+// Gram row, and multiplies x and the Gram matrix by the factors. Sums have the same order as on the
+// host: 32 chains, one for each lane, are reduced to one value by halving. Matrices are rows x cols
+// with any ld. A batch has two launches: `factors` has a warp for each row, and `apply` has a
+// thread block for each row.
 
 #include "backend/norm_rules.hpp"
 #include "cuda/device/launch.hpp"

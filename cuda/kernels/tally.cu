@@ -1,9 +1,9 @@
 // Computes exact tallies of matrices and hashes of memory. The formulas are in backend/health.hpp,
-// which also defines the limbs of a tally. Each thread keeps in registers the limbs to which it
-// last added. A thread seldom has to change to other limbs, because elements of one matrix have
-// similar magnitudes. Then limbs are added within the warp, then in shared memory, and then once
-// for each thread block in the result. Matrices are rows x cols with any ld. There is one launch
-// for a batch.
+// which also defines the limbs of a tally. Each thread keeps the limbs to which it last added in
+// registers. A thread seldom has to change to other limbs, because elements of one matrix have
+// similar magnitudes. At the end limbs are added within the warp, then in shared memory, and then
+// once for each thread block in the result. Matrices are rows x cols with any ld. There is one
+// launch for a batch.
 
 #include "backend/health.hpp"
 #include "backend/weight_bits.hpp"
@@ -32,8 +32,8 @@ __device__ inline void raise(int64_t* largest, uint32_t value) {
   if (value != 0) atomicMax(reinterpret_cast<unsigned*>(largest), value);
 }
 
-/// A thread's sums of four neighboring limbs, for squares whose lowest bit is in one of the first
-/// two. Magnitudes on both sides of a limb's boundary therefore stay in registers.
+/// A thread's sums of four neighboring limbs. The lowest bit of each square is in one of the first
+/// two limbs, so magnitudes on both sides of a limb's boundary can stay in registers.
 struct ThreadSums {
   Tally* block;
   int32_t limb = 0;
@@ -67,7 +67,7 @@ struct ThreadSums {
     sums[2] += place ? term.middle : term.high;
     sums[3] += place ? term.high : 0;
   }
-  /// Adds the sums to the result. All threads of the thread block must call it.
+  /// Adds the sums to the result. All threads of the thread block must call this function.
   __device__ void finish() {
     if (same_limb()) {
       for (int64_t& sum : sums) sum = of_warp(sum);

@@ -7,15 +7,15 @@
 #include "cuda/kernels/jobs.hpp"
 
 // Copies two tiles of an array, transposed, to another array in one thread block. If vectors are
-// used, a thread reads neighboring elements of a row and stores each in its column of a tile in
-// shared memory, where the elements of a column are contiguous. After a barrier it reads
-// neighboring elements of a column and writes them. Elements of two bytes are processed in pairs of
+// used, a thread reads neighboring elements of a row. It stores each element in its column of a
+// tile in shared memory, where the elements of a column are contiguous. After a barrier it reads
+// neighboring elements of a column and writes them. Two-byte elements are processed in pairs of
 // rows, so that only words are stored.
 //
-// The index of a column's 16-byte chunk is combined by exclusive or with the index of the column's
-// group. A warp that stores (8 groups x 4 words of a chunk) and a warp that reads (8 chunks of each
-// column) therefore use all banks. Rows that do not begin or end at a multiple of a vector are
-// processed element by element.
+// The address of a 16-byte chunk of a column is swizzled: its index is combined by exclusive or
+// with the index of the column's group. A warp that stores (8 groups x 4 words of a chunk) and a
+// warp that reads (8 chunks of each column) therefore use all banks. Rows that do not begin or end
+// at a multiple of a vector are processed element by element.
 
 namespace muonrt::cuda {
 
@@ -27,7 +27,8 @@ struct Rows {
 
   __device__ int64_t index(int row, int col) const { return first + row * ld + col; }
   __device__ Rows from(int row, int col) const { return {data, dtype, index(row, col), ld}; }
-  /// Returns the same address, if the dtype or one of the same size is known at compile time.
+  /// Returns the address of an element.
+  /// @param known  a dtype with the size of `dtype` that is known at compile time.
   __device__ char* at(int row, int col, DType known) const {
     return static_cast<char*>(data) + index(row, col) * size_of(known);
   }
@@ -52,8 +53,8 @@ union Tile {
   Vec16 words[kSide * kSide / 4];
 };
 
-/// A rectangle of `from` (rows x cols) and its destination (cols x rows). With kTall, the two tiles
-/// are one below the other in `from`. Otherwise they are next to each other.
+/// A rectangle of `from` (rows x cols) and its destination (cols x rows). If kTall is true, one
+/// tile is below the other in `from`. Otherwise the tiles are next to each other.
 template <bool kTall>
 struct TransposedTile {
   Rows from, to;
@@ -70,13 +71,14 @@ struct TransposedTile {
   }
 };
 
-/// Copies elements of two bytes that keep their dtype, or are widened after the tile.
+/// Copies two-byte elements that keep their dtype, or that are widened when they are read from the
+/// tile.
 struct CopyBits {
-  static constexpr DType kFrom = DType::kBF16;  // or another dtype of the same size
+  static constexpr DType kFrom = DType::kBF16;  // only the size of this dtype is used
   static constexpr bool kBothFirst = true;      // keeps more loads in flight
   HalfBits bits;
 
-  /// @param words  receives 8 elements of one row, then 8 of the next.
+  /// @param words  receives 8 elements of one row, and then 8 elements of the next row.
   __device__ void take(const Raw<kWidth> (&rows)[2], uint32_t (&words)[8]) {
     for (int i = 0; i < 8; ++i) words[i] = rows[i / 4].low.word[i % 4];
     bits.check(words);
@@ -102,8 +104,9 @@ struct Rounded {
   __device__ bool bad() const { return bits.bad(DType::kBF16); }
 };
 
-/// Stores a word, with elements of two rows, in each of eight columns.
-/// @param column  the word in the first column.
+/// Stores words in a tile. Each word has elements of two rows and is stored in one of eight
+/// columns.
+/// @param column  the address of the word in the first column.
 __device__ inline void store_pair(uint32_t* column, const uint32_t (&rows)[8]) {
   for (int i = 0; i < 4; ++i, column += 2 * (kSide / 2)) {
     column[0] = (rows[i] & 0xffffu) | rows[4 + i] << 16;
@@ -139,14 +142,14 @@ __device__ inline void fill_halves(Tile& tile, const TransposedTile<kTall>& c, H
   keep(1);
 }
 
-/// The part of each tile that a thread writes: kWidth rows from `row` on, in the columns `col` and
-/// col + 4.
+/// The part of each tile that a thread writes: kWidth rows, starting with `row`, in the columns
+/// `col` and col + 4.
 struct FlushedTile {
   int row = kWidth * static_cast<int>(threadIdx.x % 8);
   int col = kWidth * static_cast<int>(threadIdx.x / 32) + static_cast<int>(threadIdx.x / 8 % 4);
 };
 
-/// Calls write(t, k, raw) for the thread's rows of the column col + 4 k of tile t. The tiles have
+/// Calls write(t, k, raw) for the thread's rows in column col + 4 k of tile t. The tiles have
 /// two-byte elements.
 template <bool kTall, class Write>
 __device__ inline void flush(const Tile& tile, const TransposedTile<kTall>& c,
@@ -163,7 +166,7 @@ __device__ inline void flush(const Tile& tile, const TransposedTile<kTall>& c,
   }
 }
 
-/// Writes the tiles, which hold elements of kHalves, to `to` and casts them to kTo.
+/// Writes the tiles, which hold elements of kHalves, to `to` and casts the elements to kTo.
 template <DType kHalves, DType kTo, bool kTall>
 __device__ inline void flush_halves(const Tile& tile, const TransposedTile<kTall>& c) {
   const FlushedTile mine;

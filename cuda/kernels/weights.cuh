@@ -7,8 +7,8 @@
 namespace muonrt::cuda {
 
 /// Records in `findings` if one of the values is non-finite in the stored dtype. The comparisons
-/// are combined into one predicate, because a maximum would need more registers than commit_muon
-/// has.
+/// are combined into one predicate. A maximum would need more registers than are available in
+/// commit_muon.
 /// @param findings  may be null.
 template <int N>
 __device__ inline void note_written(const Values<N>& values, DType dtype, Findings* findings) {
@@ -23,7 +23,7 @@ __device__ inline void note_written(const Values<N>& values, DType dtype, Findin
 struct Positions {
   int64_t cols, tensor_index, tensor_ld;
 
-  /// A position that can be advanced to the next position.
+  /// A position that can be advanced.
   struct Position {
     int64_t row, col;
   };
@@ -32,8 +32,8 @@ struct Positions {
     return {row, element - row * cols};
   }
   __device__ void next(Position& position) const { advance(position, 1); }
-  /// Advances by at most `count`, and not beyond the first element of the next row.
-  /// @return  the number of elements.
+  /// Advances by at most `count`, but not beyond the first element of the next row.
+  /// @return  the number of elements by which it has advanced.
   __device__ int advance(Position& position, int count) const {
     const int64_t left = cols - position.col;
     if (count < left) {
@@ -97,15 +97,15 @@ struct Weights {
     store_halves(static_cast<uint16_t*>(param), at, high);
   }
 
-  /// The key is read each time, because keeping it would need a register that commit_muon
-  /// does not have.
+  /// The key is read each time, because keeping it would need a register that commit_muon does not
+  /// have.
   __device__ uint32_t key() const { return *static_cast<const volatile uint32_t*>(&view->key); }
 
   /// Rounds stochastically. The generator runs once for each run of elements that are in the same
   /// random block of the tensor and in the same row. Usually one random block contains all
   /// elements.
-  /// @tparam kApart  combined with the seed by exclusive or: kMomentumSeed for momentum, 0 for
-  ///     weights.
+  /// @tparam kApart  is combined with the seed by exclusive or: kMomentumSeed for momentum, 0 for
+  ///   weights.
   template <uint64_t kApart, int N>
   __device__ Halves<N> rounded(const Values<N>& w, const Positions& positions,
                                int64_t element) const {

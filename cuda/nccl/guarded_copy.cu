@@ -1,7 +1,7 @@
-// Kernels that copy the result of a reduction to its destination, unless the communicator has been
-// closed. An operation that NCCL aborts may have written part of its output, and a vote must never
-// pass because of a partial result. Each kernel runs in one thread block, because a reduction has
-// at most a few hundred values.
+// Kernels that copy the result of a reduction to its destination, unless the communicator is
+// closed. If NCCL aborts an operation, the operation may have written a part of its output, and a
+// vote must never pass because of a partial result. Each kernel runs in one thread block, because a
+// reduction has at most a few hundred values.
 
 #include "base/float_order.hpp"
 #include "cuda/device/launch.hpp"
@@ -36,7 +36,7 @@ struct CopyFloatsArguments {
   const volatile int32_t* closed;
 };
 
-// One thread reads the flag for the whole block, so a vote is copied completely or not at all.
+// One thread reads the flag for the whole block, so that a vote is copied completely or not at all.
 __device__ bool is_closed(const volatile int32_t* closed) {
   return __syncthreads_or(threadIdx.x == 0 && *closed != 0) != 0;
 }
@@ -47,14 +47,14 @@ __global__ void copy_unless_closed_kernel(CopyArguments a) {
 }
 
 // The fence makes the flag that the stream has set visible before `closed` is read. Therefore at
-// least one of host and GPU sees the value that the other has written.
+// least one side, the host or the GPU, sees the value that the other side has written.
 __global__ void clear_if_closed_kernel(ClearArguments a) {
   __threadfence_system();
   if (*a.closed) *a.flag = 0;
 }
 
-// The integers are in the same order as the floats, and NaN is the largest, so the maximum of the
-// integers is the maximum of the floats.
+// The integers have the same order as the floats, and NaN is the largest value. The maximum of the
+// integers is therefore the maximum of the floats.
 __global__ void order_floats_kernel(OrderArguments a) {
   for (int64_t i = threadIdx.x; i < a.n; i += kThreads) a.to[i] = ordered_from_f32(a.from[i]);
 }

@@ -9,8 +9,9 @@
 namespace muonrt::cuda {
 
 /// The functions of NCCL, resolved at run time. A copy that the process has already loaded, for
-/// example a framework's, is preferred. The search begins with copies whose symbols are visible to
-/// the whole program, whatever their file name, and then looks for a loaded libnccl.so.2.
+/// example a framework's copy, is preferred. The search begins with copies whose symbols are
+/// visible to the whole program, whatever their file names are. Then it checks whether a
+/// libnccl.so.2 is loaded.
 struct NcclApi {
   NcclResult (*get_version)(int*);
   NcclResult (*get_unique_id)(NcclUniqueId*);
@@ -37,8 +38,8 @@ struct NcclApi {
 /// or one of the functions does not exist, or if the version is older than 2.19.
 const NcclApi& nccl_api();
 
-/// Resolves the functions in a copy that the program has already loaded, otherwise in the first
-/// library of this list that can be loaded. Errors: the same as nccl_api.
+/// Resolves the functions in a copy that the program has already loaded, or otherwise in the first
+/// library of `names` that can be loaded. Errors: the same as nccl_api.
 NcclApi load_nccl(const char* const* names, int count);
 
 /// Returns the version as text, for example "2.28.9" for 22809.

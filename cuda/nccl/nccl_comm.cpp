@@ -17,10 +17,10 @@ namespace muonrt::cuda {
 
 namespace {
 
-// Initial size of the scratch memory; the warm-up allocates more if it is needed.
+// Initial size of the scratch memory. The warm-up allocates more if it needs more.
 constexpr int64_t kFirstScratch = 65536, kMaxMessages = 256;
 
-/// Records `event` on the stream when it is destroyed, also after an exception.
+/// Records `event` on the stream when the Mark is destroyed, even after an exception.
 class Mark {
  public:
   Mark(const CudaEvent& event, cudaStream_t stream) : event_(event.handle()), stream_(stream) {}
@@ -39,8 +39,8 @@ class Mark {
 /// sends and receives. The watchdog aborts operations that exceed the timeout.
 class NcclComm final : public Comm {
  public:
-  /// @param borrowed  state of the communicator that this one duplicates, if it borrows its handle;
-  ///     otherwise null.
+  /// @param borrowed  if the communicator borrows its handle and is a duplicate: the state of the
+  ///     original; otherwise null.
   NcclComm(const NcclApi& (*api)(), MakeBootstrap bootstrap, const NcclOptions& options,
            const std::shared_ptr<SharedNcclComm>& borrowed)
       : api_(api), options_(options), bootstrap_(bootstrap()) {
@@ -80,7 +80,7 @@ class NcclComm final : public Comm {
   void reduce_sum(Stream& stream, const int64_t* in, int64_t* out, int64_t n) override {
     run("reduce_sum", options_.max_ctas, stream, [&](cudaStream_t s) {
       // After an aborted exchange the streams continue with undefined message contents. A rank that
-      // has already noticed the abort adds zeros, so the sum does not contain its consent.
+      // has already noticed the abort adds zeros, so that the sum does not contain its consent.
       const int64_t bytes = checked_mul(n, 8);
       auto* const sum = static_cast<int64_t*>(scratch(bytes));
       MUONRT_CUDA(cudaMemsetAsync(sum, 0, static_cast<size_t>(bytes), s));
@@ -110,9 +110,9 @@ class NcclComm final : public Comm {
     reductions_.insert(bytes);
   }
 
-  /// NCCL connects two ranks when they exchange their first message. It connects the ranks of a
-  /// reduction when it uses an algorithm for the first time. Therefore this function sends one byte
-  /// to every peer and reduces zeros.
+  /// Makes NCCL connect the ranks. NCCL connects two ranks when they exchange their first message,
+  /// and the ranks of a reduction when it uses an algorithm for the first time. Therefore this
+  /// function sends one byte to every peer and reduces zeros.
   void connect(Stream& stream) override {
     if (size() == 1) return;
     std::vector<SendTo> sends;
@@ -160,7 +160,7 @@ class NcclComm final : public Comm {
  private:
   void begin(const std::shared_ptr<SharedNcclComm>& borrowed) {
     const NcclUniqueId id = agree_on_nccl_setup(*bootstrap_, [&] { return prepare(borrowed); });
-    // Everything that can fail on a single rank runs before any rank waits inside NCCL.
+    // Everything that can fail on a single rank must run before any rank waits inside NCCL.
     std::optional<DeviceGuard> guard;
     nccl_run_collectively(*bootstrap_, [&] {
       guard.emplace(options_.device_index);
@@ -173,8 +173,8 @@ class NcclComm final : public Comm {
     if (!options_.borrow) make(id);
   }
 
-  /// Checks the caller's communicator before any rank uses it. Otherwise a blocking communicator
-  /// could wait for a rank that has rejected it.
+  /// Checks the caller's communicator before any rank uses it. If a rank rejected it later, another
+  /// rank could wait for that rank inside a blocking communicator.
   NcclSetup prepare(const std::shared_ptr<SharedNcclComm>& borrowed) {
     NcclSetup out;
     if (borrowed) borrowed->require_open();
@@ -196,8 +196,8 @@ class NcclComm final : public Comm {
           borrowed ? borrowed : SharedNcclComm::for_borrowed_handle(from, options_.device_index);
     if (from && !borrowed) {
       std::unique_lock<std::timed_mutex> lock;
-      // Waits for at most half the timeout, so that the other ranks learn of a handle in use before
-      // they time out.
+      // Waits for at most half the timeout, so that the other ranks receive the error of a handle
+      // in use before they time out.
       if (shared_) lock = shared_->enter(bootstrap_->timeout_ms() / 2);
       check_ranks(api, from, *bootstrap_, options_.device_index);
     }
@@ -236,8 +236,8 @@ class NcclComm final : public Comm {
                     "the watchdog must see the end of each operation");
     try {
       shared_->require_open();
-      // If another thread aborts, only the bootstrap reports it. While operations are pending, the
-      // watchdog polls the bootstrap; here no operation needs to be pending.
+      // If another thread aborts, only the bootstrap reports the abort. The watchdog polls the
+      // bootstrap only while operations are pending, and at this point there may be none.
       if (const auto pending_error = bootstrap_->pending_error()) throw *pending_error;
       wait_for_capacity(messages);
       {
@@ -251,13 +251,13 @@ class NcclComm final : public Comm {
     }
   }
 
-  /// Waits until the next operation may be enqueued, so that the pool of NCCL's proxy thread never
-  /// becomes empty. NCCL passes network messages to this thread through a pool of 1024 entries
-  /// (2048 since 2.25), and each message takes several entries. If that thread has failed, a call
-  /// that finds the pool empty never returns, and an abort waits for this call. The limit on
-  /// messages in flight gives the watchdog time to see the error, which also ends the wait here.
-  /// Two operations are always allowed, because otherwise no operations would overlap. With 256 or
-  /// more ranks, two operations may fill the pool.
+  /// Waits until the next operation may be enqueued. The wait ensures that the pool of NCCL's proxy
+  /// thread never becomes empty: NCCL passes network messages to this thread through a pool of 1024
+  /// entries (2048 since 2.25), and each message takes several entries. If the proxy thread has
+  /// failed, a call that finds the pool empty never returns, and an abort waits for this call. The
+  /// limit on messages in flight gives the watchdog time to see the error, which also ends the wait
+  /// here. Two operations are always allowed, because otherwise operations would not overlap. With
+  /// 256 or more ranks, two operations may fill the pool.
   void wait_for_capacity(int64_t messages) {
     const RelaxedCapture relaxed;
     for (Backoff pauses = nccl_backoff(); !watchdog_->has_capacity(messages, kMaxMessages);
@@ -296,8 +296,8 @@ class NcclComm final : public Comm {
         deadline());
   }
 
-  /// Always ends the group that it has started. Two ranks exchange their messages in the order of
-  /// these calls, which is the same on both ranks.
+  /// Always ends the group that it has started. The order of the calls determines the order of the
+  /// messages between two ranks, and is the same on both ranks.
   NcclResult group(const NcclApi& api, NcclHandle handle, std::span<const SendTo> sends,
                    std::span<const ReceiveFrom> receives, cudaStream_t stream) {
     NcclResult first = api.group_start();
@@ -325,8 +325,8 @@ class NcclComm final : public Comm {
         deadline());
   }
 
-  /// Returns device memory. Smaller blocks from earlier calls are kept, because earlier operations
-  /// may still use them.
+  /// Returns device memory. Keeps smaller blocks from earlier calls, because earlier operations may
+  /// still use them.
   void* scratch(int64_t bytes) {
     if (scratch_.empty() || scratch_.back()->bytes() < bytes) {
       scratch_.push_back(std::make_unique<CachedMemory>(options_.device_index,
@@ -341,10 +341,10 @@ class NcclComm final : public Comm {
   int version_ = 0;
   std::shared_ptr<SharedNcclComm> shared_;              // enqueued kernels read its flag
   std::vector<std::unique_ptr<CachedMemory>> scratch_;  // one stream uses these blocks, in order
-  std::shared_ptr<CudaEvent> last_;  // recorded after all operations on that stream
+  std::shared_ptr<CudaEvent> last_;  // recorded after all operations on the stream
   std::unique_ptr<NcclLink> link_;
   std::unique_ptr<NcclWatchdog> watchdog_;
-  std::set<int> sends_to_, receives_from_;  // of all prepared exchanges
+  std::set<int> sends_to_, receives_from_;  // the peers of all prepared exchanges
   std::set<int64_t> reductions_;            // sizes of all prepared reductions, in bytes
   std::atomic<int64_t> bytes_sent_ = 0, exchanges_ = 0;
 };

@@ -15,9 +15,9 @@ NcclConfig config_of(const NcclOptions& options, const std::string& name) {
   out.blocking = 0;
   out.split_share = 0;
   // The thread blocks of a cluster run within one GPC (a part of the GPU). The persistent grids of
-  // the products use clusters of two blocks and leave pairs of SMs free. NCCL's default cluster of
-  // 4 blocks would not fit into a pair, and single blocks of NCCL would leave no pairs for the
-  // products.
+  // the products use clusters of two blocks and leave pairs of SMs free. A cluster of NCCL has 4
+  // blocks by default, which would not fit into a pair. Single blocks of NCCL would leave no pairs
+  // of SMs for the products.
   out.cga_cluster_size = 2;
   out.max_ctas = options.max_ctas;
   out.comm_name = name.c_str();
@@ -99,8 +99,8 @@ void NcclLink::split(NcclHandle from, NcclConfig& config, Deadline deadline,
   try {
     wait_until_accepted(from, what, deadline, alarm);
   } catch (...) {
-    // The split continues as long as its parent exists, and then writes the handle. Therefore the
-    // object that contains the handle is never freed.
+    // The split continues as long as its parent exists, and then writes the handle. The object that
+    // contains the handle is therefore never freed.
     new std::shared_ptr<SharedNcclComm>(shared_);
     throw;
   }
@@ -138,9 +138,9 @@ NcclLink::~NcclLink() {
   shared_->abort(api_);
 }
 
-/// Before NCCL 2.26, an operation leaves a job in thread-local variables of the calling thread, and
-/// this job breaks the thread's next NCCL call. Only calls that do more than query errors end the
-/// job.
+/// Before NCCL 2.26, an operation leaves a job in thread-local variables of the calling thread.
+/// This job breaks the thread's next NCCL call. A call that only queries errors does not complete
+/// the job, but other calls do.
 bool NcclLink::finished(NcclHandle asked, const char* what) const {
   NcclResult state = kNcclSuccess;
   NcclResult result = api_.async_error(asked, &state);
@@ -170,7 +170,7 @@ void NcclLink::wait_until_accepted(NcclHandle asked, const char* what, Deadline 
 
 std::optional<Error> NcclLink::poll_error() {
   if (const auto own = error()) return own;
-  // A thread that is blocked inside NCCL must not stop the watchdog from reporting a timeout.
+  // The watchdog must be able to report a timeout even if a thread is blocked inside NCCL.
   if (const std::unique_lock lock(shared_->nccl, std::try_to_lock); lock) {
     if (const auto own = error()) return own;
     NcclResult state = kNcclSuccess;

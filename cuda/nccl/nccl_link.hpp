@@ -15,8 +15,8 @@
 
 namespace muonrt::cuda {
 
-/// Polls without sleeping for one millisecond. NCCL usually accepts an operation within this time,
-/// although it starts a thread for each operation since 2.23.
+/// Returns pauses for polling: none during the first millisecond. NCCL usually accepts an operation
+/// within this time, although since version 2.23 it starts a thread for each operation.
 inline Backoff nccl_backoff() {
   using std::chrono::microseconds;
   return Backoff(microseconds(1000), microseconds(100), microseconds(100));
@@ -26,34 +26,35 @@ inline Backoff nccl_backoff() {
 /// otherwise COMM.
 Error nccl_error(const NcclApi& api, NcclHandle handle, NcclResult result, const char* call);
 
-/// Errors: INVALID_ARGUMENT if the ranks or the device of the caller's communicator differ from
-/// those of the bootstrap and from `device`; COMM.
+/// Checks the ranks and the device of the caller's communicator. Errors: INVALID_ARGUMENT if they
+/// differ from the ranks of the bootstrap or from `device`; COMM.
 void check_ranks(const NcclApi& api, NcclHandle handle, const Bootstrap& bootstrap, int device);
 
-/// How one communicator uses an ncclComm_t, which is either its own and nonblocking, or borrowed.
+/// How one communicator uses an ncclComm_t, which is either borrowed, or belongs to the
+/// communicator and is non-blocking.
 /// Threads: any.
 class NcclLink {
  public:
-  /// @param shared  a new object, for `make`; or one from for_borrowed_handle, which needs no
-  ///     `make`.
+  /// @param shared  a new object, for which `make` must be called; or an object from
+  ///     for_borrowed_handle, for which `make` must not be called.
   NcclLink(const NcclApi& api, Bootstrap& bootstrap, std::shared_ptr<SharedNcclComm> shared);
-  /// Creates a communicator, or splits one from `options.from`. Called at most once. Collective.
+  /// Creates an ncclComm_t, or splits one from `options.from`. Call it at most once. Collective.
   /// Blocks for at most the bootstrap's timeout, or without a limit if `from` is a blocking
   /// communicator. `options.device_index` must be current.
   /// @param alarm  if it reports an error, the wait ends.
   /// Errors: COMM, DEVICE, TIMEOUT, the error of `alarm`. After an error only the destructor may be
   /// called.
   void make(const NcclOptions& options, const NcclUniqueId& id, const Bootstrap& alarm);
-  /// Aborts a communicator that was created on this rank but not on all ranks. Does not notify the
+  /// Aborts an ncclComm_t that was created on this rank but not on all ranks. Does not notify the
   /// peers, because they already have the error and may still use the bootstrap to exchange it.
   void discard_comm(const Error& error) noexcept;
-  /// Not collective. Waits at most two seconds for the peers, then aborts. Waits for NCCL's
-  /// teardown like `close`; if the teardown takes longer, it continues in a separate thread.
+  /// Not collective. Waits at most two seconds for the peers, and then aborts. Waits for NCCL's
+  /// teardown like `close`. If the teardown takes longer, it continues in a separate thread.
   ~NcclLink();
 
-  /// Runs `calls(api, handle)` inside NCCL, then waits until NCCL has accepted the work. The first
-  /// operations connect to the peers. Errors: the error that ended the communicator; errors of
-  /// NCCL; TIMEOUT.
+  /// Runs `calls(api, handle)` inside NCCL, and then waits until NCCL has accepted the work. The
+  /// first operations also connect to the peers. Errors: the error that ended the communicator;
+  /// errors of NCCL; TIMEOUT.
   template <class Calls>
   void issue(const char* what, Calls calls, Deadline deadline) {
     {
@@ -70,8 +71,8 @@ class NcclLink {
   /// Returns an error of work that NCCL has accepted, or an error that a peer has published.
   std::optional<Error> poll_error();
 
-  /// Ends all links over the handle; the first error is kept. Starts the abort and does not wait
-  /// for it.
+  /// Ends all links over the handle. If they have already ended, the first error is kept. Starts
+  /// the abort and does not wait for it.
   void end(const Error& error) noexcept;
   /// Calls `end` and then waits for the abort, for at most kTeardownTimeoutMs after its start.
   void close(const Error& error) noexcept;
@@ -89,7 +90,7 @@ class NcclLink {
   Bootstrap& bootstrap_;
   const std::shared_ptr<SharedNcclComm> shared_;
   bool own_ = false;  // NCCL has written the handle of a communicator that this link created
-  std::atomic<bool> peers_notified_ = false;  // about the error
+  std::atomic<bool> peers_notified_ = false;  // whether the peers were notified of the error
 };
 
 }  // namespace muonrt::cuda

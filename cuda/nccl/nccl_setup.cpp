@@ -13,7 +13,7 @@ namespace muonrt::cuda {
 namespace {
 
 constexpr int64_t kPartingMs = 10'000;
-constexpr int kReportedByPeer = 3;  // the error is one that another rank has published
+constexpr int kReportedByPeer = 3;  // the error was published by another rank
 
 struct SetupMessage {
   int32_t status, remote_error_level, nccl_version, library_version, max_ctas;
@@ -68,13 +68,13 @@ void require_no_error(const Bootstrap& bootstrap, const std::vector<SetupMessage
   if (error) throw all.size() == 1 ? *error : error->with_rank(bootstrap.rank());
 }
 
-/// Returns the remote_error_level of `error`, which ended this rank's part of the setup.
+/// Returns the remote_error_level of `error`, which has ended this rank's part of the setup.
 int remote_error_level_of(const Error& error, const Bootstrap& alarm) {
   const auto pending_error = alarm.pending_error();
   if (pending_error && error.is_remote()) return kReportedByPeer;
   if (error.status() == Status::kTimeout) return 2;
   if (error.status() == Status::kComm)
-    return pending_error ? 2 : 1;  // NCCL also reports this error if a peer has ended
+    return pending_error ? 2 : 1;  // NCCL also returns this error if a peer has ended
   return 0;
 }
 
@@ -142,8 +142,8 @@ void nccl_run_with_alarm(Bootstrap& bootstrap, bool may_block,
     if (!cause) cause = mine.error;
     mine.remote_error_level = remote_error_level_of(*mine.error, *alarm);
     if (mine.remote_error_level < kReportedByPeer) alarm->abort(*mine.error);
-    // If a rank cannot publish its error while the other ranks wait in NCCL, the other ranks arrive
-    // only after their timeouts.
+    // If a rank cannot publish its error while the other ranks wait in NCCL, the other ranks
+    // continue only after their timeouts.
     const int64_t allowed = bootstrap.timeout_ms();
     bootstrap.set_timeout_ms(
         std::min(may_block ? std::min(allowed, kPartingMs) : allowed + kPartingMs, kMaxTimeoutMs));
@@ -152,8 +152,8 @@ void nccl_run_with_alarm(Bootstrap& bootstrap, bool may_block,
   try {
     all = gather_setups(bootstrap, mine);
   } catch (const Error& error) {
-    // A peer did not take part, or it received all messages and then ended the program on all
-    // ranks. In both cases the cause may have been published before.
+    // Either a peer did not take part, or it received all messages and then ended the program on
+    // all ranks. In both cases a peer may have published the cause before.
     if (const auto first = common->pending_error()) throw first->with_rank(bootstrap.rank());
     if (!cause) cause = alarm->pending_error();
     throw(cause ? *cause : error).with_rank(bootstrap.rank());

@@ -11,12 +11,13 @@
 
 namespace muonrt::cuda {
 
-/// Creates a communicator's bootstrap. The communicator calls it in its constructor, after its own
-/// memory has been allocated, because the peers continue as soon as the bootstrap exists.
+/// Creates a communicator's bootstrap. The communicator calls this function in its constructor,
+/// after it has allocated its own memory, because the peers continue as soon as the bootstrap
+/// exists.
 using MakeBootstrap = FunctionRef<std::unique_ptr<Bootstrap>()>;
 
-/// Runs `begin`, which creates a communicator over `bootstrap`. If memory is exhausted, it aborts
-/// the bootstrap, so that the peers return OUT_OF_MEMORY, too.
+/// Runs `begin`, which creates a communicator over `bootstrap`. If memory is exhausted, aborts the
+/// bootstrap, so that the peers also return OUT_OF_MEMORY.
 template <class Begin>
 void nccl_create_or_abort(Bootstrap& bootstrap, Begin begin) {
   try {
@@ -30,11 +31,12 @@ void nccl_create_or_abort(Bootstrap& bootstrap, Begin begin) {
 /// Where a rank's ncclComm_t comes from.
 enum class NcclOrigin : int32_t { kNew, kSplit, kBorrowed };
 
-/// The contribution of one rank to the setup. On each rank NCCL uses as many channels as max_ctas
-/// allows there, and it hangs if max_ctas differs between ranks.
+/// The contribution of one rank to the setup. On each rank, NCCL uses as many channels as that
+/// rank's max_ctas allows. If max_ctas differs between ranks, NCCL hangs.
 struct NcclSetup {
   std::optional<Error> error;  // the reason why this rank cannot take part
-  int remote_error_level = 0;  // likelihood that a peer caused `error`; the lowest is reported
+  int remote_error_level = 0;  // likelihood that a peer caused `error`; the error with the lowest
+                               // level is reported
   int nccl_version = 0, library_version = 0;
   int max_ctas = 0;
   NcclOrigin origin = NcclOrigin::kNew;
@@ -44,20 +46,20 @@ struct NcclSetup {
 /// Runs `prepare` and compares the results of all ranks. Collective; returns the same value or
 /// throws the same error on all ranks.
 /// @param prepare  returns this rank's contribution. If it throws an Error, the other ranks receive
-///     it.
+///     the error.
 /// @return  the id of rank 0.
-/// Errors: the error of the lowest rank that has one, with its rank; MISMATCH with the ranks that
-/// have each version or option.
+/// Errors: the error of the lowest rank that has one, together with this rank's number; MISMATCH
+/// with a list of the ranks that have each version or option.
 NcclUniqueId agree_on_nccl_setup(Bootstrap& bootstrap, const std::function<NcclSetup()>& prepare);
 
 /// Runs `function` on every rank. If it throws on any rank, all ranks throw the error of the lowest
-/// such rank. Collective.
+/// rank on which it has thrown. Collective.
 void nccl_run_collectively(Bootstrap& bootstrap, const std::function<void()>& function);
 
-/// Like nccl_run_collectively, for a function in which ranks wait for each other inside NCCL. If it
-/// fails on one rank, that rank publishes the error on `alarm`, which the other ranks must poll
-/// while they wait. All ranks then throw the error that was published first, with its rank.
-/// Collective.
+/// Like nccl_run_collectively, but for a function in which ranks wait for each other inside NCCL.
+/// If the function fails on one rank, that rank publishes the error on `alarm`, which the other
+/// ranks must poll while they wait. All ranks then throw the error that was published first,
+/// together with the number of its rank. Collective.
 /// @param may_block  true if ranks may block inside NCCL, where they check neither `alarm` nor a
 ///     timeout. A rank that fails then waits 10 seconds for the others and throws its own error.
 void nccl_run_with_alarm(Bootstrap& bootstrap, bool may_block,

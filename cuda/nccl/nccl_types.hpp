@@ -28,8 +28,8 @@ enum NcclResult : int {
 enum NcclType : int { kNcclInt8 = 0, kNcclInt32 = 2, kNcclInt64 = 4 };
 enum NcclOp : int { kNcclSum = 0, kNcclMax = 2 };
 
-/// ncclConfig_t of 2.28. An older NCCL reads only the fields that it has, and a newer one uses
-/// defaults for the missing fields.
+/// ncclConfig_t of NCCL 2.28. An older NCCL reads only the fields that it knows, and a newer NCCL
+/// uses defaults for the missing fields.
 struct NcclConfig {
   static constexpr int kUndefined = INT_MIN;
   size_t size = sizeof(NcclConfig);

@@ -38,8 +38,8 @@ void NcclWatchdog::add(cudaStream_t stream, const char* what, int64_t messages) 
     }
   }
   if (!done) done = std::make_unique<CudaEvent>(device_);
-  // The lock is not held here, because this call blocks while the launch queue is full. The
-  // watchdog then needs the lock to end the operation that fills the queue.
+  // The lock is not held here, because this call blocks while the launch queue is full. In this
+  // case the watchdog needs the lock to end the operation that fills the queue.
   MUONRT_CUDA(cudaEventRecord(done->handle(), stream));
   const std::lock_guard lock(mutex_);
   if (reported_) return;
@@ -87,7 +87,7 @@ void NcclWatchdog::collect() {
 std::optional<Error> NcclWatchdog::problem() {
   {
     const std::lock_guard lock(mutex_);
-    if (lost_) return lost_;  // NCCL's own message is less precise
+    if (lost_) return lost_;  // the message of NCCL is less precise
   }
   if (const auto seen = calls_.poll_error()) return seen;
   const auto allowed = std::chrono::milliseconds(calls_.timeout_ms());
@@ -109,7 +109,7 @@ std::optional<Error> NcclWatchdog::problem() {
 
 void NcclWatchdog::run() {
   try {
-    MUONRT_CUDA(cudaSetDevice(device_));  // until the thread ends
+    MUONRT_CUDA(cudaSetDevice(device_));  // remains current until the thread ends
     const RelaxedCapture relaxed;
     while (true) {
       {

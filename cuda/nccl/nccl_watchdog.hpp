@@ -17,28 +17,30 @@
 namespace muonrt::cuda {
 
 /// A thread that ensures that every operation on a GPU ends. While operations are in flight, it
-/// polls them and `poll_error`, and reports an error if no operation has ended within the timeout.
-/// While no operation is in flight, it sleeps.
+/// polls their events and calls `poll_error`. It reports an error if no operation has ended within
+/// the timeout. While no operation is in flight, it sleeps.
 class NcclWatchdog {
  public:
   struct Calls {
-    std::function<std::optional<Error>()> poll_error;  // an error seen elsewhere
+    std::function<std::optional<Error>()> poll_error;  // returns an error that was detected
+                                                       // elsewhere
     std::function<int64_t()> timeout_ms;
-    std::function<void(const Error&)> report;  // called at most once; nothing is watched after it;
-                                               // the destructor waits for it
+    std::function<void(const Error&)> report;  // called at most once; afterwards nothing is
+                                               // watched. The destructor waits for this call
   };
   NcclWatchdog(int device, int rank, Calls calls);
   ~NcclWatchdog();
 
-  /// Allocates memory, so that `add` needs none while at most `limit` operations are in flight.
+  /// Allocates memory, so that `add` does not allocate while at most `limit` operations are in
+  /// flight.
   void prepare(int64_t limit);
   /// Watches the work that has been enqueued on `stream` so far. `what` must be a string literal.
   /// @param messages  number of messages that the work sends and receives.
   void add(cudaStream_t stream, const char* what, int64_t messages);
   int64_t watched() const;
-  /// Returns whether `messages` more would keep the number of messages in flight within `limit`.
-  /// Also returns true while at most one operation is in flight. Relaxes the capture mode of the
-  /// calling thread. Errors: DEVICE if the GPU is lost.
+  /// Returns whether the number of messages in flight would stay within `limit` with `messages`
+  /// more messages. Also returns true while at most one operation is in flight. Relaxes the capture
+  /// mode of the calling thread. Errors: DEVICE if the GPU is lost.
   bool has_capacity(int64_t messages, int64_t limit);
 
   /// While an object of this class exists, the calling thread is inside NCCL. If the communicator
@@ -78,7 +80,7 @@ class NcclWatchdog {
   const char* inside_ = nullptr;
   Deadline::Clock::time_point entered_;
   std::optional<Error>
-      lost_;  // an event reported that the device is lost; no operation ends any more
+      lost_;  // an event reported that the device is lost, so no pending operation will end
   bool stop_ = false, reported_ = false;
   std::thread thread_;
 };

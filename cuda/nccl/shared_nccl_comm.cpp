@@ -43,7 +43,7 @@ bool SharedNcclComm::fail(const Error& error) noexcept {
   const std::lock_guard lock(error_mutex_);
   if (error_) return false;
   error_ = error;
-  // The flag is set before NCCL's own flag, also on machines that reorder stores.
+  // The flag is set before NCCL's own flag, even on machines that reorder stores.
   std::atomic_ref(*closed_.as<int32_t>()).store(1, std::memory_order_seq_cst);
   std::atomic_thread_fence(std::memory_order_seq_cst);
   return true;
@@ -96,9 +96,9 @@ void SharedNcclComm::wait_for_teardown() noexcept {
 void SharedNcclComm::end(Call call) noexcept {
   const QuietDeviceGuard guard(device_);
   {
-    // Gives a thread that is inside NCCL one second to return, because NCCL checks for an abort
-    // while it waits for a peer. A thread that locks `nccl` later finds the error and does not
-    // enter NCCL.
+    // A thread that is inside NCCL gets one second to return, because NCCL checks for an abort
+    // while it waits for a peer. A thread that locks `nccl` later finds the error and does not call
+    // NCCL.
     const std::unique_lock lock(nccl, kBlockedCall);
   }
   if (handle) call(handle);

@@ -14,8 +14,8 @@
 namespace muonrt::cuda {
 
 /// Time limit for NCCL's teardown: one second for a call that is blocked inside NCCL, and two
-/// seconds in which NCCL joins its threads and frees its memory. A longer teardown is blocked by a
-/// caller's stream.
+/// seconds in which NCCL joins its threads and frees its memory. If the teardown takes longer, a
+/// caller's stream is blocking it.
 constexpr int64_t kTeardownTimeoutMs = 3000;
 
 /// One ncclComm_t and the state that all links over it share. Only one thread at a time calls NCCL.
@@ -24,19 +24,19 @@ constexpr int64_t kTeardownTimeoutMs = 3000;
 class SharedNcclComm : public std::enable_shared_from_this<SharedNcclComm> {
  public:
   explicit SharedNcclComm(int device);
-  /// Returns the object for the caller's `handle`. All links over this handle share it, even if
-  /// they belong to unrelated communicators. After an abort has ended, NCCL may reuse the handle
-  /// value, so a new object is created. Errors: the first error of its links while the abort is in
-  /// progress.
+  /// Returns the object for the caller's `handle`. All links over this handle share the object,
+  /// even if they belong to unrelated communicators. After an abort has ended, NCCL may reuse the
+  /// handle value, so a new object is created. Errors: the first error of the object's links, while
+  /// an abort is in progress.
   static std::shared_ptr<SharedNcclComm> for_borrowed_handle(NcclHandle handle, int device);
 
   /// Stores the error and sets the flag, unless another error is already stored. Returns whether
-  /// this error is the first.
+  /// this error is the first error.
   bool fail(const Error& error) noexcept;
   std::optional<Error> error() const;
   void require_open() const;
   /// Locks `nccl` if there is no error. Errors: the first error; TIMEOUT if another thread does not
-  /// release the lock in time.
+  /// release the lock within the timeout.
   std::unique_lock<std::timed_mutex> enter(int64_t timeout_ms);
 
   /// Aborts NCCL's work. Call it after `fail`; only the first call has an effect. ncclCommAbort
@@ -49,22 +49,22 @@ class SharedNcclComm : public std::enable_shared_from_this<SharedNcclComm> {
     begin_abort(api);
     wait_for_teardown();
   }
-  /// Destroys a finalized communicator. A separate thread does this, too, because NCCL frees
-  /// memory, which waits for all work on the GPU.
+  /// Destroys a finalized communicator. Like an abort, this happens in a separate thread, because
+  /// NCCL frees memory, which waits for all work on the GPU.
   void destroy(const NcclApi& api) noexcept {
     start_teardown(api.destroy);
     wait_for_teardown();
   }
-  /// Waits until a teardown that has started is complete, at most kTeardownTimeoutMs after its
-  /// start.
+  /// Waits until a teardown that has been started is complete, for at most kTeardownTimeoutMs after
+  /// its start.
   void wait_for_teardown() noexcept;
-  /// Returns whether a teardown has started. After that no thread may enter NCCL.
+  /// Returns whether a teardown has been started. Afterwards no thread may call NCCL.
   bool is_tearing_down() const;
-  /// Keeps the flag allocated until the GPU has reached `last`. If `last` is null, no work needs
-  /// the flag.
+  /// Keeps the flag allocated until the GPU has reached `last`. Null means that no work needs the
+  /// flag.
   void keep_until(std::shared_ptr<const CudaEvent> last);
 
-  /// One int32 in pinned memory, 1 after the first error. It is set before NCCL frees anything.
+  /// One int32 in pinned memory; 1 after the first error. It is set before NCCL frees anything.
   const int32_t* closed() const { return closed_.as<int32_t>(); }
   int device() const { return device_; }
 

@@ -22,12 +22,12 @@ constexpr int64_t kStagingUnit = 4096;
 constexpr int64_t kCopyGraceMs = 5000;
 
 /// Sends messages over a bootstrap, through pinned host memory, or directly from GPU to GPU if the
-/// ranks are threads of this process. Each operation blocks the enqueuing thread until the earlier
-/// work of the stream has ended. The thread then exchanges the messages, and enqueues the copies to
+/// ranks are threads of this process. In each operation, the enqueuing thread blocks until the
+/// earlier work of the stream has ended. Then it exchanges the messages, and enqueues the copies to
 /// the device unless the messages were copied directly. Work on other streams, such as products,
 /// continues to run. All ranks enqueue their operations in the same order, so they cannot block
-/// each other. A single rank only enqueues copies. After an abort its reductions copy nothing, so
-/// no vote passes.
+/// each other. If there is only one rank, it only enqueues copies. After an abort its reductions
+/// copy nothing, so no vote passes.
 class StagedComm final : public Comm {
  public:
   StagedComm(MakeBootstrap bootstrap, int device)
@@ -140,7 +140,7 @@ class StagedComm final : public Comm {
   }
 
   /// Sets sends_ and receives_ to the messages of other ranks. If this rank's messages to itself
-  /// are invalid, they stay in the lists, so that the transport rejects them before it reads any
+  /// are invalid, they stay in the lists. The transport then rejects them before it reads any
   /// bytes.
   Own keep_remote(std::span<const SendTo> sends, std::span<const ReceiveFrom> receives) {
     const auto is_own = [this](const auto& m) { return m.peer == rank(); };
@@ -177,8 +177,8 @@ class StagedComm final : public Comm {
       copy(receives_[i].data, staged_receives_[i].data, staged_receives_[i].bytes, stream);
   }
 
-  /// Copies from another GPU with cudaMemcpyPeerAsync, which does not need a mapping of that GPU's
-  /// memory.
+  /// Copies from another GPU with cudaMemcpyPeerAsync, because this function does not need a
+  /// mapping of that GPU's memory.
   void copy_message(void* to, const void* from, int64_t bytes) {
     cudaPointerAttributes at = {};
     MUONRT_CUDA(cudaPointerGetAttributes(&at, from));
@@ -218,10 +218,10 @@ class StagedComm final : public Comm {
     MUONRT_CUDA(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault, stream));
   }
 
-  /// Blocks until the stream has run all work that is enqueued so far. Errors: TIMEOUT; an error
-  /// that a peer has published. With kIgnorePeerErrors, the enqueued work uses a peer's memory, and
-  /// the peer must not free this memory before the work ends. Published errors are ignored in this
-  /// mode, and the timeout is longer.
+  /// Blocks until the stream has run all work that is enqueued so far. Use kIgnorePeerErrors if the
+  /// enqueued work uses a peer's memory, which the peer must not free before the work ends. In this
+  /// mode, errors that peers have published are ignored, and the timeout is longer. Errors:
+  /// TIMEOUT; an error that a peer has published.
   void wait(cudaStream_t stream, WaitMode mode) {
     MUONRT_CUDA(cudaEventRecord(ready_->handle(), stream));
     const Deadline deadline = Deadline::in_ms(
@@ -241,7 +241,7 @@ class StagedComm final : public Comm {
   }
 
   /// Waits before a reduction. If the wait fails, this rank does not take part in the reduction,
-  /// and the stream sets the flag that was passed to clear_if_aborted to 0.
+  /// and the stream clears the flag that was passed to clear_if_aborted.
   void wait_to_enter(cudaStream_t stream) {
     int64_t* const entered = std::exchange(entered_, nullptr);
     try {
@@ -264,9 +264,9 @@ class StagedComm final : public Comm {
     return total;
   }
 
-  /// Returns pinned memory. One stream uses this memory in order, so an operation's copies into the
-  /// memory run after the previous operation's copies out of it. Messages are received after all
-  /// these copies have ended. Blocks that have become too small are kept.
+  /// Returns pinned memory. One stream uses this memory in order, so the copies of an operation
+  /// into the memory run after the copies of the previous operation out of it. Messages are
+  /// received after all these copies have ended. Blocks that have become too small are not freed.
   char* reserve(int64_t bytes) {
     if (staging_.empty() || staging_.back()->bytes() < bytes) {
       staging_.push_back(std::make_unique<RawMemory>(
@@ -279,8 +279,8 @@ class StagedComm final : public Comm {
   const int device_;
   const bool direct_;  // copy messages from the sender's memory, without staging
   const CopyMessage copy_message_;
-  cudaStream_t stream_ = nullptr;  // the stream of the current exchange
-  int64_t* entered_ = nullptr;     // the flag that a failed reduction clears
+  cudaStream_t stream_ = nullptr;  // stream of the current exchange
+  int64_t* entered_ = nullptr;     // flag that a failed reduction clears
   std::unique_ptr<CudaEvent> ready_;
   std::unique_ptr<RawMemory> closed_;  // set by an abort; read by the GPU if there is one rank
   std::vector<std::unique_ptr<RawMemory>> staging_;

@@ -228,7 +228,7 @@ void CudaOps::multiply(Stream& stream, std::span<const Product> products) {
 }
 
 void CudaOps::multiply_alone(const Product& product, cudaStream_t stream) {
-  // If D is symmetric, the sum is symmetric, too. If D is not symmetric, only its upper triangle is
+  // If D is symmetric, the sum is also symmetric. If D is not symmetric, only its upper triangle is
   // read.
   if (nothing_to_multiply(product)) {
     scale_add_identity(product, stream);

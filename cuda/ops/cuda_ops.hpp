@@ -13,15 +13,15 @@ namespace muonrt::cuda {
 class CudaDevice;
 
 /// The ops of a step on a GPU. Each op enqueues kernels on the stream and returns. The results of
-/// elementwise ops and of the normalization are bitwise identical to those of the host; the results
-/// of products are not. The dtypes are f32 and bf16, and for iterates also f16; other dtypes are
-/// rejected with NOT_SUPPORTED.
+/// elementwise ops and of the normalization are bitwise identical to the results on the host; the
+/// results of products are not. The supported dtypes are f32 and bf16, and also f16 for iterates.
+/// Errors: NOT_SUPPORTED for other dtypes.
 class CudaOps final : public Ops {
  public:
-  /// @param vendor  null: the naive kernels compute the products.
+  /// @param vendor  may be null; then the naive kernels compute the products.
   CudaOps(CudaDevice& device, std::unique_ptr<VendorProducts> vendor, const CudaSettings& settings);
 
-  /// Names and versions of the libraries and kernels that compute matrix products.
+  /// Returns the names and versions of the libraries and kernels that compute matrix products.
   std::string product_identity() const;
 
   int64_t leading_dimension(int64_t cols, DType dtype) const override {
@@ -33,8 +33,8 @@ class CudaOps final : public Ops {
   void reserve(int64_t m, int64_t n, int64_t k, DType dtype) override;
 
   void fill(Stream& stream, void* memory, unsigned char value, int64_t bytes) override;
-  /// Copies of a few hundred bytes or less from unshared host memory do not block; the bytes are
-  /// read before this function returns. Errors: INTERNAL if `to` is unshared host memory.
+  /// Does not block to copy a few hundred bytes or less from unshared host memory: it reads the
+  /// bytes before it returns. Errors: INTERNAL if `to` is unshared host memory.
   void copy(Stream& stream, void* to, const void* from, int64_t bytes) override;
   void pack_direction(Stream& stream, std::span<const ShardBlock> blocks, const StepTables& tables,
                       TypedBuffer message, Findings* findings) override;
@@ -98,7 +98,8 @@ class CudaOps final : public Ops {
 
   CudaDevice& device_;
   std::unique_ptr<VendorProducts> vendor_;
-  std::unique_ptr<SymmetricProducts> symmetric_;  // null: vendor_ or the naive kernels compute them
+  std::unique_ptr<SymmetricProducts> symmetric_;  // if null, vendor_ or the naive kernels compute
+                                                  // the products
   Buffer normalize_scratch_;
   ListCache<ShardBlockSource> blocks_;
   ListCache<MatrixBlockSource> unpacked_, packed_;

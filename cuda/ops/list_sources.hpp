@@ -8,8 +8,8 @@
 
 namespace muonrt::cuda {
 
-// The lists of an op, with the values that were copied to the device. They are compared field by
-// field, because padding bytes are undefined.
+// The lists of an op, with the values that were copied to the device. The lists are compared field
+// by field, because padding bytes are undefined.
 
 inline bool same(const ShardBlock& a, const ShardBlock& b) {
   return a.param == b.param && a.matrix == b.matrix && a.rows == b.rows && a.cols == b.cols &&
@@ -71,7 +71,7 @@ class MatrixBlockSource {
   std::vector<MatrixBatch> matrices_;
 };
 
-/// Indices of parameters, whose sizes are read on the device.
+/// Indices of parameters. The device reads the sizes of the parameters.
 class ParamSource {
  public:
   using Item = int32_t;

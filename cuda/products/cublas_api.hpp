@@ -8,7 +8,7 @@ namespace muonrt::cuda {
 
 /// The functions of cuBLASLt of CUDA 12 or 13. They are resolved at run time, so that muonrt also
 /// loads on machines without the library. A copy that is already loaded, for example by a
-/// framework, is preferred, and then the major version with which muonrt was built.
+/// framework, is preferred. Otherwise the major version with which muonrt was built is preferred.
 struct CublasApi {
   std::string place;  // the name or path under which the library was found
   decltype(&cublasLtCreate) create;
@@ -32,7 +32,7 @@ struct CublasApi {
 /// Errors: NOT_SUPPORTED if the library or one of the functions does not exist.
 const CublasApi& cublas_api();
 
-/// Returns "13.1.0" for 130100.
+/// Returns the version as text, for example "13.1.0" for 130100.
 std::string cublas_version_text(size_t version);
 
 void check_cublas(cublasStatus_t status, const char* call, const char* function, int line);

@@ -13,7 +13,7 @@ namespace muonrt::cuda {
 /// Size of the scratch memory that a product may use, in bytes. It does not depend on the amount of
 /// free memory, because the size influences the choice of the algorithm.
 constexpr int64_t kCublasWorkspace = int64_t{32} << 20;
-/// Every matrix of a batch begins at a multiple of this many bytes. Algorithms may rely on it.
+/// Every matrix of a batch begins at a multiple of this many bytes, so algorithms may rely on it.
 constexpr uint32_t kCublasAlignment = 16;
 
 /// Owns an object of the library.
@@ -55,10 +55,10 @@ struct ProductShape {
 };
 ProductShape product_shape_of(const Product& product);
 
-/// Returns the number of matrices for which a shape's algorithm is chosen. The algorithm is used
-/// for batches of any size. The number is at most 128 and gives each of an H200's 132 SMs two tiles
-/// of 128 x 256. It depends only on the shape, so a result does not depend on the number of
-/// matrices, not even bitwise.
+/// Returns the number of matrices for which a shape's algorithm is chosen. The algorithm is then
+/// used for batches of any size. The number is at most 128 and gives each of an H200's 132 SMs two
+/// tiles of 128 x 256. It depends only on the shape, so that the bits of a result do not depend on
+/// the number of matrices.
 constexpr int64_t nominal_count(int64_t m, int64_t n) {
   const int64_t all = ((m + 127) / 128) * ((n + 255) / 256), wanted = 2 * 132;
   const int64_t tiles = all > 0 ? all : 1;
@@ -67,16 +67,16 @@ constexpr int64_t nominal_count(int64_t m, int64_t n) {
 }
 static_assert(nominal_count(0, 1) == 128 && nominal_count(4096, 4096) == 1);
 
-/// The descriptors of a product. The library's matrices are column-major, so each of our matrices
-/// is its transpose there. The library computes C^T = op(B)^T A^T: its first operand is our B, its
-/// C is our D, and its D is our C.
+/// The descriptors of a product. cuBLASLt's matrices are column-major, so it reads each of our
+/// matrices as its transpose. It computes C^T = op(B)^T A^T: its first operand is our B, its C is
+/// our D, and its D is our C.
 struct MatmulDescriptors {
   CublasObject<cublasLtMatmulDesc_t> desc;
   CublasLayout a, b, c, d;  // layouts of our operands
 };
 
-/// Errors of these functions: DEVICE if the library returns an error, NOT_SUPPORTED if there is no
-/// library.
+/// Errors of the following functions: DEVICE if the library returns an error, NOT_SUPPORTED if
+/// there is no library.
 MatmulDescriptors words_of(const ProductShape& shape);
 void set_batch(const CublasLayout& layout, int64_t count, int64_t stride);
 /// Sets `count` matrices for each operand, with the strides of the product.
@@ -86,9 +86,10 @@ void set_batches(const MatmulDescriptors& descriptors, const Product& product, i
 const MatrixBatch& addend_of(const Product& product);
 
 /// How a product is summed over its depth: in one accumulator, or in parts that the library adds.
-/// Some of its ways of adding round to the dtype of the result.
+/// In some algorithms the library rounds the parts to the dtype of the result before it adds them.
 enum class Depth { kWhole, kInParts };
-/// Returns limits for algorithms: scratch memory, alignment, and the kind of sum.
+/// Returns restrictions on the choice of algorithms: scratch memory, alignment, and the kind of
+/// sum.
 CublasPreference product_preference(Depth depth);
 
 }  // namespace muonrt::cuda

@@ -25,13 +25,13 @@ class CublasLibrary {
   /// preference. The result is empty if the library does not support the shape.
   std::vector<cublasLtMatmulAlgo_t> proposed(const MatmulDescriptors& descriptors, Depth depth,
                                              int limit) const;
-  /// Returns whether the algorithm computes all matrices of the layouts in one launch. If there are
-  /// more matrices than the algorithm was chosen for, the algorithm may need a larger workspace.
+  /// Returns whether the algorithm computes all matrices of the layouts in one launch. The
+  /// algorithm may need a larger workspace for more matrices than it was chosen for.
   bool takes(const MatmulDescriptors& descriptors, const cublasLtMatmulAlgo_t& algorithm) const;
   /// Returns whether the algorithm supports launches of several matrices.
   bool has_batches(const cublasLtMatmulAlgo_t& algorithm) const;
 
-  /// Computes the number of matrices in the layouts, starting with matrix `first` of the product.
+  /// Computes as many matrices of the product as the layouts specify, starting with matrix `first`.
   void launch(const MatmulDescriptors& descriptors, const cublasLtMatmulAlgo_t& algorithm,
               const Product& product, int64_t first, cudaStream_t stream) const;
 

@@ -1,7 +1,7 @@
-// The passes that complete products. The first computes C = beta D + gamma I if there is nothing to
-// multiply; the identity is added in f32, before the only rounding. The mirror pass makes a
-// symmetric result of cuBLASLt bitwise symmetric. The third computes X + gamma I in place, and
-// reads only the diagonals.
+// The passes that complete products. The first pass computes C = beta D + gamma I if there is
+// nothing to multiply; the identity is added in f32, before the only rounding. The second pass,
+// `mirror`, makes a symmetric result of cuBLASLt bitwise symmetric. The third pass computes X +
+// gamma I in place, and reads only the diagonals.
 
 #include "cuda/device/launch.hpp"
 #include "cuda/kernels/kernels.hpp"
@@ -44,8 +44,8 @@ __global__ void __launch_bounds__(kThreads) scale_add_kernel(Product p) {
   }
 }
 
-/// Processes two neighboring squares on or above the diagonal by vectors. The elements have two
-/// bytes. In a square on the diagonal this also stores elements below the diagonal.
+/// Processes two neighboring squares on or above the diagonal with vector accesses. The elements
+/// have two bytes. In a square on the diagonal, elements below the diagonal are stored, too.
 __device__ inline void mirror_halves(Tile& tile, const TransposedTile<false>& c, bool on_diagonal) {
   CopyBits how{HalfBits(
       DType::kF16, DType::kBF16)};  // NaN is preserved; the check for non-finite values is not used
@@ -95,9 +95,9 @@ __device__ inline void mirror_squares(Tile& tile, const TransposedTile<false>& c
   }
 }
 
-/// A thread block processes two squares of a row of squares. If the first one is below the
-/// diagonal, it processes only squares on or above the diagonal. An element that is mirrored is
-/// overwritten only by the thread block that has read it, or not at all.
+/// A thread block processes two squares of a row of squares. If the first square is below the
+/// diagonal, the block skips it and processes only squares on or above the diagonal. No thread
+/// block overwrites an element that another block reads.
 template <bool kHalves>
 __global__ void __launch_bounds__(kThreads) mirror_kernel(MatrixBatch m) {
   __shared__ Tile tile;

@@ -1,7 +1,7 @@
 // Computes C = alpha A op(B) + beta D + gamma I in naive loops, for any mix of f32, bf16 and f16. A
 // thread computes one element over the whole depth in order, in f32, and rounds once. For a
-// symmetric product only the elements on and above the diagonal are computed, and each is stored
-// twice.
+// symmetric product, only the elements on and above the diagonal are computed. Each of them is
+// stored twice.
 
 #include "cuda/device/launch.hpp"
 #include "cuda/kernels/elements.hpp"

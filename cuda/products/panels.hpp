@@ -4,17 +4,18 @@
 
 #include "backend/ops.hpp"
 
-// Cuts the upper triangle of a symmetric n x n product into row panels: panel i has the rows [r_i,
-// r_i+1) and the columns [r_i, n). p panels of equal height need (p + 1) / 2p of the dense FLOPs.
+// Divides the upper triangle of a symmetric n x n product into row panels: panel i has the rows
+// [r_i, r_i+1) and the columns [r_i, n). p panels of equal height need (p + 1) / 2p of the FLOP of
+// the full product.
 
 namespace muonrt::cuda {
 
-/// Returns the number of panels. It depends only on n, so the results are bitwise independent of
-/// the batch. Small results are not cut, because a panel of few rows would leave most of a GPU
-/// idle.
+/// Returns the number of panels. It depends only on n, so the bits of the results do not depend on
+/// the batch. Small results are not divided, because a panel with few rows would leave most of a
+/// GPU idle.
 constexpr int panel_count(int64_t n) { return n >= 2048 ? 4 : n >= 1024 ? 2 : 1; }
 
-/// Returns the first row of panel i, or the end of the matrix if i = panel_count. The row is a
+/// Returns the first row of panel i, or the number of rows if i = panel_count. The row is a
 /// multiple of 128, so that the panels' operands begin at multiples of 16 bytes and at whole tiles.
 constexpr int64_t panel_begin(int64_t n, int i) {
   constexpr int64_t kPanelUnit = 128;

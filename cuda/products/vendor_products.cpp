@@ -15,14 +15,14 @@ namespace muonrt::cuda {
 
 namespace {
 
-constexpr int kProposals = 8;  // number of proposals to check
+constexpr int kProposals = 8;  // number of proposals that are checked
 
-/// How products of a shape are computed. If there is no algorithm, naive loops are used.
+/// How products of a shape are computed. If `algorithm` is empty, naive loops are used.
 struct Recipe {
   MatmulDescriptors descriptors;
   std::optional<cublasLtMatmulAlgo_t> algorithm;
   bool batches = false;                // the algorithm supports launches of several matrices
-  std::map<int64_t, bool> takes = {};  // by number of matrices: whether one launch can compute them
+  std::map<int64_t, bool> takes = {};  // whether one launch can compute this number of matrices
 };
 
 /// Sets the layouts for `count` contiguous matrices.
@@ -33,8 +33,8 @@ void set_nominal(const MatmulDescriptors& descriptors, const ProductShape& s, in
   set_batch(descriptors.d, count, s.m * s.d_ld);
 }
 
-/// Returns the first proposal for the nominal batch that also computes a single matrix, because
-/// batches can have any size. If there is none, returns the first proposal for a single matrix.
+/// Returns the first proposal for the nominal batch that can also compute a single matrix, because
+/// batches can have any size. If no proposal can, returns the first proposal for a single matrix.
 std::optional<cublasLtMatmulAlgo_t> chosen(const CublasLibrary& library, const ProductShape& shape,
                                            const MatmulDescriptors& descriptors) {
   const int64_t count = nominal_count(shape.m, shape.n);

@@ -18,13 +18,13 @@ class VendorProducts {
   /// Chooses the algorithms for products of this size.
   virtual void reserve(int64_t m, int64_t n, int64_t k, DType dtype) = 0;
   /// Computes C = alpha A op(B) + beta D for each matrix of the batch, and ignores `gamma`. All
-  /// operands have the same dtype, and k > 0. Elements of a symmetric result that are below the
-  /// diagonal may be left out.
+  /// operands have the same dtype, and k > 0. If the result is symmetric, elements below the
+  /// diagonal may be left unset.
   virtual void multiply(const Product& product, cudaStream_t stream) = 0;
 };
 
 /// Creates products that select an algorithm for each shape. The choice depends only on the shape,
-/// so the results are bitwise independent of the batch.
+/// so the bits of the results do not depend on the batch.
 /// @param device  allocates the workspace; must outlive the result.
 /// @param index  index of the device's GPU, which must be current here and in every call.
 /// Errors: NOT_SUPPORTED if the library does not exist.

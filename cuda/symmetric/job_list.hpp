@@ -10,11 +10,11 @@
 // Assigns tiles of symmetric results to thread blocks. The host builds a list of jobs once for a
 // list of shapes, and kernels read it unchanged. This is plain C++ that is tested on the host.
 //
-// Only the upper triangle of a symmetric n x n result is computed, as kCell x kCell cells (row,
-// col) with row <= col. A cell off the diagonal is stored twice, straight and mirrored. All cells
-// of the result of a dense product are computed. The order of jobs and their distribution change no
-// bit: an element is a single sum over the depth in a fixed order. `slices_of` cuts this sum into
-// slices, and depends only on the shape of one matrix.
+// A cell is a square of kCell x kCell elements. Of a symmetric n x n result, only the cells (row,
+// col) with row <= col are computed. A cell off the diagonal is stored twice: unchanged and
+// transposed. Of a dense product, all cells are computed. The bits do not depend on the order of
+// jobs or on their distribution, because an element is a single sum over the depth in a fixed
+// order. `slices_of` divides this sum into slices, and depends only on the shape of one matrix.
 
 namespace muonrt::cuda {
 
@@ -22,8 +22,8 @@ constexpr int kCell = 128;
 
 MUONRT_HOST_DEVICE constexpr int64_t cells_of(int64_t n) { return (n + kCell - 1) / kCell; }
 
-/// The results of one shape: `count` matrices n x n. Each element is a sum of k terms in `slices`
-/// parts.
+/// The results of one shape: `count` matrices n x n. Each element is a sum of k terms, added in
+/// `slices` parts.
 struct SymmetricShape {
   int64_t n = 0, k = 0, count = 0;
   int32_t slices = 1;
@@ -33,9 +33,9 @@ struct SymmetricShape {
 
 enum class JobKind : int16_t {
   kSquare,  // one cell
-  kWide,    // two cells, (row, col) and (row, col + 1)
-  kPair,    // as kWide; the other block of the cluster has row ^ 1 and the same col
-  kMedium,  // a cell and a half, in medium_jobs; col counts half cells
+  kWide,    // two cells: (row, col) and (row, col + 1)
+  kPair,    // like kWide; the other block of the cluster computes row ^ 1 and the same col
+  kMedium,  // one and a half cells, in medium_jobs; col counts half cells
 };
 
 struct TileJob {
@@ -60,10 +60,10 @@ MUONRT_HOST_DEVICE constexpr int first_col_of(const TileJob& job) {
 
 /// How a square of a result is stored, if the result is divided into equal squares.
 enum class Stored {
-  kBoth,      // above the diagonal: straight and mirrored
-  kDiagonal,  // on the diagonal: its upper half twice, in one square
-  kNot,       // below the diagonal: it is the mirror of another square
-  kStraight,  // in a dense result
+  kBoth,      // above the diagonal: stored unchanged and transposed
+  kDiagonal,  // on the diagonal: the upper half is stored together with its transpose
+  kNot,       // below the diagonal: it is the transpose of another square
+  kStraight,  // in a dense result: stored unchanged
 };
 MUONRT_HOST_DEVICE constexpr Stored stored_as(int64_t row, int64_t col) {
   return row < col ? Stored::kBoth : row == col ? Stored::kDiagonal : Stored::kNot;
@@ -74,18 +74,17 @@ constexpr int kStageDepth = 64;
 MUONRT_HOST_DEVICE constexpr int stages_of(int64_t k) {
   return static_cast<int>((k + kStageDepth - 1) / kStageDepth);
 }
-/// Returns the first of the `stages` along the depth that belongs to a slice. Returns `stages` if
-/// slice = slices.
+/// Returns the first of the `stages` along the depth that belongs to a slice, or `stages` if slice
+/// equals slices.
 MUONRT_HOST_DEVICE constexpr int slice_begin(int stages, int slice, int slices) {
   return static_cast<int>(int64_t{stages} * slice / slices);
 }
 
 constexpr int64_t kShortestSlice = 512;
 /// Returns the number of slices of the depth: 1, 2 or 4. Only narrow results of a large depth have
-/// more than one slice, because they have too few tiles for a GPU even if the tiles are small. In a
-/// batch, the loss from using smaller tiles is small.
-/// @param tuned  the slices of Sm90Tuning, used for results of any width, but at most the number of
-///     stages.
+/// more than one slice, because they have too few tiles for a GPU even if the tiles are small.
+/// @param tuned  Sm90Tuning::slices. If it is not 0, it is used for results of any width, but
+///     limited to the number of stages.
 int slices_of(int64_t n, int64_t k, int tuned = 0);
 
 /// The jobs of a persistent grid: thread block b processes jobs [first[b], first[b + 1]) in order.
@@ -94,37 +93,36 @@ struct JobList {
   std::vector<int32_t> first;  // has blocks + 1 entries
 };
 
-/// Builds the mixed list (mixed_jobs.cpp), either of symmetric or of dense shapes. Squares of 2 x 2
-/// cells off the diagonal, and all such squares of a dense result, are pairs. A
-/// cluster (blocks 2i and 2i + 1) processes the same pairs in both of its blocks, in the same order
-/// and before all other jobs. The pairs are given to as few clusters as can complete them in time.
-/// The other blocks start with the tiles on the diagonals, matrix by matrix, while the clusters
-/// compute the pairs of the same matrices. If all blocks computed diagonals at the same time, they
-/// would exceed the memory bandwidth.
+/// Builds the mixed list (mixed_jobs.cpp), for shapes that are either all symmetric or all dense.
+/// Squares of 2 x 2 cells off the diagonal, and all such squares of a dense result, are computed by
+/// pairs: both blocks of a cluster (blocks 2i and 2i + 1) process the same pairs, in the same order
+/// and before all other jobs. As few clusters as can complete the pairs in time receive them. The
+/// other blocks start with the tiles on the diagonals of the same matrices, matrix by matrix. If
+/// all blocks computed diagonals at the same time, they would exceed the memory bandwidth.
 ///
 /// If the list then ends earlier, pairs are cut into two wide jobs, and wide jobs into squares.
 /// Among lists that end at the same time, the list with the most pairs is used. The time of a job
-/// includes reading its operands: squares off the diagonal need a seventh more time for it than for
-/// their products. Shapes with slices have only squares, because the block that adds the slices
+/// includes the time to read its operands. For squares off the diagonal, this takes a seventh
+/// longer than the products. Shapes with slices have only squares, because a block that adds slices
 /// keeps two sums of each element.
 /// @param blocks  number of blocks of the grid; even.
-/// @param tuning  `pairs` = false cuts all pairs; `raster` orders the jobs.
+/// @param tuning  if `pairs` is false, all pairs are cut; `raster` orders the jobs.
 JobList mixed_jobs(std::span<const SymmetricShape> shapes, int blocks,
                    const Sm90Tuning& tuning = {});
 
-/// Builds a list of tiles of a cell and a half, instead of the mixed list. The tiles go from the
-/// diagonal to the end of each row of cells, and are distributed to the blocks in turn, deepest
-/// shapes first. Like squares, they do not need to read more bytes than an SM can read while it
-/// multiplies. They need fewer rounds than wide tiles if a shape is slightly larger than one round
-/// of squares. Do not use this list for shapes with slices.
+/// Builds a list of tiles of one and a half cells, which replaces the mixed list. The tiles go from
+/// the diagonal to the end of each row of cells, and are distributed to the blocks in turn, deepest
+/// shapes first. An SM can read the operands of such a tile while it computes the products, as with
+/// squares. The list needs fewer rounds than wide tiles if a shape is slightly larger than one
+/// round of squares. Do not use it for shapes with slices.
 /// @param raster  from Sm90Tuning.
 JobList medium_jobs(std::span<const SymmetricShape> shapes, int blocks, int64_t raster = 0);
 
-/// Returns the jobs of a list in the order in which blocks begin them if all take the same time:
-/// first the first job of each block, then the second jobs.
+/// Returns the jobs of a list in the order in which blocks begin them if all jobs take the same
+/// time: the first job of each block, then the second job of each block, and so on.
 std::vector<TileJob> in_turn(const JobList& list);
 
-/// Returns the largest cost of a block of the list, if `cost` returns the cost of a job.
+/// Returns the largest total cost of a block of the list. `cost` returns the cost of a job.
 template <class Cost>
 auto busiest(const JobList& list, const Cost& cost) {
   decltype(cost(list.jobs[0])) most = 0;
@@ -138,8 +136,8 @@ auto busiest(const JobList& list, const Cost& cost) {
   return most;
 }
 
-/// Return the number of products of a job of the mixed list, in cells x terms, and the largest
-/// number of products of a block of a list.
+/// Return the cost of a job of the mixed list (its number of cells times its number of terms), and
+/// the largest total cost of a block of a list.
 int64_t cost_of(const TileJob& job, std::span<const SymmetricShape> shapes);
 int64_t makespan_of(const JobList& list, std::span<const SymmetricShape> shapes);
 

@@ -12,29 +12,31 @@
 namespace muonrt::cuda {
 
 struct Sm90Arguments {
-  // The boxes of C have 64 rows, and so have the boxes of B if jobs are medium or dense. All other
-  // boxes have 128 rows. Only problems with D have d.
+  // A box of C has 64 rows. A box of B also has 64 rows if jobs are medium or dense. All other
+  // boxes have 128 rows. `d` is set only for problems with D.
   TensorMap a[kProblems], b[kProblems], c[kProblems], d[kProblems];
   SymmetricProblem problems[kProblems];
   const TileJob* jobs;   // from mixed_jobs or medium_jobs
   const int32_t* first;  // index of each block's first job; unused if jobs are counted
-  /// The second consumer waits for this fill before its first product, as in Sm90Tuning, and
-  /// releases the stage itself. The value is smaller than the number of stages of every problem.
+  /// The second consumer waits for this fill before its first product, as described in Sm90Tuning,
+  /// and releases the stage itself. The value is smaller than the number of stages of every
+  /// problem.
   int skew;
-  // If jobs are counted: their number; and two numbers that are 0 before and after each launch: how
-  // many jobs blocks have taken after their first, and how many blocks have ended.
+  // Only if jobs are counted. `count` is the number of jobs. `taken` points to two numbers that are
+  // 0 before and after each launch: how many jobs the blocks have taken after their first jobs, and
+  // how many blocks have ended.
   int32_t count;
   uint32_t* taken;
 };
 static_assert(sizeof(Sm90Arguments) <= 4096, "arguments of a kernel");
 
 enum class Sm90Jobs {
-  kMixed,   // jobs from mixed_jobs; the depth of no problem is cut
-  kSliced,  // only squares from mixed_jobs; the depth of every problem is cut
-  kMedium,  // jobs from medium_jobs
-  kDense,   // jobs from mixed_jobs of dense products
-  /// Jobs from mixed_jobs without pairs, as in_turn orders them. Block b begins with job b, and
-  /// then takes the next job that no block has taken.
+  kMixed,   // from mixed_jobs; every problem has one slice
+  kSliced,  // from mixed_jobs, only squares; every problem has several slices
+  kMedium,  // from medium_jobs
+  kDense,   // from mixed_jobs, for dense products
+  /// From mixed_jobs without pairs, in the order of in_turn. Block b begins with job b, and then
+  /// takes the next job that no block has taken.
   kCounted,
 };
 
@@ -42,14 +44,14 @@ enum class Sm90Jobs {
 struct Sm90Grid {
   Sm90Jobs jobs;
   int blocks;  // number of blocks of the list; even
-  /// Whether blocks are launched in clusters of two. This is true if the list has pairs, or if the
-  /// grid leaves SMs to a communicator. NCCL also launches clusters of two, which need two free SMs
-  /// in the same GPC. Single blocks might not leave two such SMs free.
+  /// Whether blocks are launched in clusters of two: if the list has pairs, or if the grid leaves
+  /// SMs to a communicator. NCCL also launches clusters of two, which need two free SMs in the same
+  /// GPC. A grid of single blocks might not leave two such SMs free.
   bool clusters;
-  bool early;  // as in Sm90Tuning
+  bool early;  // see Sm90Tuning
 };
 
-/// Prepares the kernels. Call it once for each device, before the first launch.
+/// Prepares the kernels. Call this function once for each device, before the first launch.
 void symmetric_sm90_prepare();
 void symmetric_sm90(const Sm90Arguments& args, DType element, const Sm90Grid& grid,
                     cudaStream_t stream);
@@ -62,7 +64,7 @@ struct Sm90SmallArguments {
 };
 static_assert(sizeof(Sm90SmallArguments) <= 4096, "arguments of a kernel");
 
-/// Prepares the kernels. Call it once for each device, before the first launch.
+/// Prepares the kernels. Call this function once for each device, before the first launch.
 void symmetric_sm90_small_prepare();
 /// @param slices  number of slices of every problem: 1, 2 or 4.
 /// @param early   see Sm90Tuning.

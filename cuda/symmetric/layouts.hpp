@@ -5,17 +5,17 @@
 #include "backend/update_rules.hpp"
 
 // Defines the position of each element in shared memory and in the registers of a warpgroup. The
-// kernels, the emulated instructions and the tests use it. Source: PTX ISA 9.0, matrix fragments of
-// stmatrix and wgmma.
+// kernels, the emulated instructions and the tests use these definitions. Source: PTX ISA 9.0,
+// matrix fragments of stmatrix and wgmma.
 
 namespace muonrt::cuda {
 
 /// Number of 16-bit elements in a chunk of 16 bytes, which is the unit of the swizzles.
 constexpr int kChunk = 8;
 
-/// Returns the byte offset of a chunk in rows of 128 bytes, in the 128-byte mode of TMA copies and
-/// wgmma. The memory begins at a multiple of 1024. Eight rows of one column of chunks use different
-/// banks.
+/// Returns the byte offset of a chunk in rows of 128 bytes, in the 128-byte swizzle mode of TMA
+/// copies and wgmma. The memory begins at a multiple of 1024. The chunks of one column in eight
+/// consecutive rows use different banks.
 MUONRT_HOST_DEVICE constexpr int swizzled128(int row, int chunk) {
   return row * 128 + ((chunk ^ (row & 7)) << 4);
 }
@@ -30,25 +30,26 @@ MUONRT_HOST_DEVICE constexpr Offset2 wgmma_c(int thread, int value) {
           value / 4 * 8 + 2 * (thread % 4) + value % 2};
 }
 
-/// Returns the row and 16-byte chunk of the address that a lane passes to stmatrix.x4. The warp of
-/// a warpgroup stores 16 rows by 16 columns of C at column 16 q of a square of 64 x 64. Words are
+/// Returns the row and 16-byte chunk of the address that a lane passes to stmatrix.x4. Each warp of
+/// a warpgroup stores 16 rows by 16 columns of C, at column 16 q of a square of 64 x 64. Words are
 /// in the order of wgmma_c: (rows 0-7, columns 0-7), (8-15, 0-7), (0-7, 8-15), (8-15, 8-15).
 MUONRT_HOST_DEVICE constexpr Offset2 stmatrix_straight(int warp, int lane, int q) {
   return {16 * warp + 8 * (lane / 8 % 2) + lane % 8, 2 * q + lane / 16};
 }
-/// As stmatrix_straight, for stmatrix.x4.trans, which stores the same registers into the mirrored
-/// square.
+/// Like stmatrix_straight, but for stmatrix.x4.trans, which stores the same registers into the
+/// transposed square.
 MUONRT_HOST_DEVICE constexpr Offset2 stmatrix_mirrored(int warp, int lane, int q) {
   return {8 * (2 * q + lane / 16) + lane % 8, 2 * warp + lane / 8 % 2};
 }
 
-/// The dimension of an operand of wgmma that is contiguous in shared memory: the depth, or the rows
-/// of A or columns of B.
+/// The dimension of an operand of wgmma that is contiguous in shared memory: kK is the depth, and
+/// kMN is the rows of A or the columns of B.
 enum class Major { kK, kMN };
 
-/// Returns the descriptor of a K-major operand of wgmma in the 128-byte swizzle. 8 rows of 128
+/// Returns the descriptor of a K-major operand of wgmma in the 128-byte swizzle mode. 8 rows of 128
 /// bytes form a group of 1024 bytes.
-/// @param address  position in shared memory, in bytes; a step of 16 along the depth adds 32.
+/// @param address  position in shared memory, in bytes. It increases by 32 for 16 steps of the
+///     depth.
 MUONRT_HOST_DEVICE constexpr uint64_t wgmma_descriptor(uint32_t address) {
   constexpr uint64_t kSwizzle128 = uint64_t{1} << 62;
   constexpr uint64_t kGroupStride = uint64_t{1024 >> 4} << 32;
@@ -56,9 +57,9 @@ MUONRT_HOST_DEVICE constexpr uint64_t wgmma_descriptor(uint32_t address) {
   return kSwizzle128 | kGroupStride | kLeading | ((address & 0x3ffff) >> 4);
 }
 
-/// As wgmma_descriptor, for an MN-major operand. 64 columns at one depth are 128 bytes, and 8
+/// Like wgmma_descriptor, but for an MN-major operand. 64 columns at one depth are 128 bytes, and 8
 /// depths form a group of 1024 bytes. Source: CUTLASS, cute/atom/mma_traits_sm90_gmma.hpp, B128.
-/// @param address  a step of 16 along the depth adds 2048.
+/// @param address  position in shared memory. It increases by 2048 for 16 steps of the depth.
 /// @param block    bytes from a block of 64 columns to the next one.
 MUONRT_HOST_DEVICE constexpr uint64_t wgmma_descriptor_mn(uint32_t address, uint32_t block) {
   constexpr uint64_t kLeading = uint64_t{0x3fff} << 16;

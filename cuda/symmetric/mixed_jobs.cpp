@@ -1,5 +1,5 @@
-// Builds the mixed list, which determines which block of a persistent grid computes which pair,
-// wide tile or square tile, and in which order.
+// Builds the mixed list. It determines which block of a persistent grid computes which pair, wide
+// tile or square tile, and in which order.
 
 #include <algorithm>
 #include <array>
@@ -19,15 +19,16 @@ namespace {
 using Shapes = std::span<const SymmetricShape>;
 using Jobs = std::vector<TileJob>;
 
-// Times are in units of a seventh of the time that the products of a cell take for one stage of the
-// depth. An SM reads 56 bytes per clock, so the operands of a square off the diagonal, 32 KB per
-// stage, take 8 units. Its products take 512 clocks, which are 7 units (small_jobs.cpp). The other
+// The unit of time is a seventh of the time that the products of a cell take for one stage of the
+// depth. These products take 512 clocks (small_jobs.cpp), which are 7 units. An SM reads 56 bytes
+// per clock, so the operands of a square off the diagonal, 32 KB per stage, take 8 units. The other
 // tiles read less for each product.
 constexpr int64_t kCellTime = 7, kSquareTime = 8;
 
-// If no result is wider than this, grids without pairs are faster. This was measured at 512 to
-// 1,024, and with similar lists at 1,280. The cause are the tiles
-// on the diagonal (MEASUREMENTS.md), which dense results do not have, so these always have pairs.
+// Grids without pairs are faster if no result is wider than this. It was measured for widths of 512
+// to 1,024, and with similar lists for 1,280. The reason is that pairs and tiles on the diagonal of
+// a matrix run at different times (MEASUREMENTS.md). Dense results have no such tiles, so they
+// always use pairs.
 constexpr int64_t kWidestWithoutPairs = 1280;
 
 int64_t time_of(const TileJob& job, Shapes shapes) {
@@ -42,12 +43,13 @@ int64_t end_of(const JobList& list, Shapes shapes) {
   return busiest(list, [&](const TileJob& job) { return time_of(job, shapes); });
 }
 
-/// The work to distribute: pairs, represented by their upper block, and jobs of a single block.
+/// The work to distribute: pairs (represented by the job of their upper block) and jobs of a single
+/// block.
 struct BlockLoad {
   Jobs pairs, singles;
 };
 
-/// Adds the tiles of a square of 2 x 2 cells that is off the diagonal, or in a dense result.
+/// Adds the tiles of a square of 2 x 2 cells that is off the diagonal or in a dense result.
 /// @param at            the first cell of the square.
 /// @param cells, width  number of rows and columns of cells of the result.
 void add_square(BlockLoad& work, TileJob at, int64_t cells, int64_t width) {
@@ -76,7 +78,7 @@ BlockLoad cut(Shapes shapes, int64_t rows) {
       raster((cells + 1) / 2, rows, [&](int64_t row, int64_t col) {
         const int64_t r = 2 * row, c = 2 * col;
         if (row != col) return add_square(work, tile_job(s, m, r, c, JobKind::kPair), cells, cells);
-        const bool last = c + 1 == cells;  // a column of squares that is one cell wide
+        const bool last = c + 1 == cells;  // the square contains only one column of cells
         work.singles.push_back(tile_job(s, m, r, c, last ? JobKind::kSquare : JobKind::kWide));
         if (!last) work.singles.push_back(tile_job(s, m, r + 1, c + 1, JobKind::kSquare));
       });
@@ -89,15 +91,14 @@ TileJob lower_of(TileJob pair) {
   return pair;
 }
 
-/// A queue of indices, ordered by load and then by index.
+/// A queue of indices, sorted by load and then by index.
 class LeastLoaded {
  public:
   explicit LeastLoaded(const std::vector<int64_t>& loads) {
     for (size_t i = 0; i < loads.size(); ++i) queue_.push({loads[i], i});
   }
   int64_t load() const { return queue_.top().first; }
-  /// Adds `cost` to the first index in the queue.
-  /// @return  this index.
+  /// Adds `cost` to the first index in the queue and returns this index.
   size_t give(int64_t cost) {
     auto [load, index] = queue_.top();
     queue_.pop();
@@ -110,8 +111,8 @@ class LeastLoaded {
   std::priority_queue<Entry, std::vector<Entry>, std::greater<>> queue_;
 };
 
-/// The pairs that are assigned to the first `open` clusters. Pairs that would end later than
-/// `bound` are left over.
+/// The pairs that are assigned to the first `open` clusters. `left` contains the pairs that would
+/// end later than `bound`.
 struct PairsDealt {
   std::vector<Jobs> of_cluster;
   std::vector<int64_t> loads;
@@ -157,8 +158,8 @@ PairsDealt deal_to_few(const Jobs& pairs, Shapes shapes, size_t clusters, int64_
   return out;
 }
 
-/// Assigns the same number of pairs to each cluster, regardless of their cost. The pairs of an
-/// incomplete round are left over.
+/// Assigns the same number of pairs to each cluster, regardless of their cost. If the last round is
+/// incomplete, its pairs are left over.
 PairsDealt deal_rounds(const Jobs& pairs, Shapes shapes, size_t clusters) {
   PairsDealt out;
   out.of_cluster.resize(clusters);
@@ -174,7 +175,7 @@ PairsDealt deal_rounds(const Jobs& pairs, Shapes shapes, size_t clusters) {
   return out;
 }
 
-/// Returns the two wide jobs into which a pair is cut.
+/// Returns the two wide jobs into which a pair is divided.
 std::array<TileJob, 2> halves_of(const TileJob& pair) {
   std::array<TileJob, 2> out = {pair, lower_of(pair)};
   for (TileJob& half : out) half.kind = JobKind::kWide;
@@ -189,7 +190,7 @@ Jobs with_halves(const Jobs& pairs, Jobs singles) {
   return singles;
 }
 
-/// Cuts each single-block job for which `choose` returns true into two squares.
+/// Divides each wide single-block job for which `choose` returns true into two squares.
 template <class Choose>
 Jobs with_cut(Jobs singles, const Choose& choose) {
   Jobs halves;
@@ -205,7 +206,7 @@ Jobs with_cut(Jobs singles, const Choose& choose) {
 
 bool is_wide(const TileJob& job) { return job.kind == JobKind::kWide; }
 
-/// Cuts the last wide jobs, which belong to an incomplete round.
+/// Divides the last wide jobs, which form an incomplete round, into squares.
 Jobs with_last_cut(const Jobs& singles, size_t blocks) {
   size_t keep = static_cast<size_t>(std::count_if(singles.begin(), singles.end(), is_wide));
   keep = keep / blocks * blocks;
@@ -214,8 +215,9 @@ Jobs with_last_cut(const Jobs& singles, size_t blocks) {
 
 /// The order of the single-block jobs.
 enum class Order {
-  kByMatrix,      // in the order of the pairs, except that one square for each block comes last
-  kLongestFirst,  // first the wide jobs of a shape, then its squares
+  kByMatrix,      // in the order of the pairs; the last squares, one for each block, are moved to
+                  // the end
+  kLongestFirst,  // the wide jobs of a shape come before its squares
 };
 
 Jobs ordered(Jobs singles, Shapes shapes, Order order, size_t blocks) {
@@ -244,7 +246,7 @@ Jobs ordered(Jobs singles, Shapes shapes, Order order, size_t blocks) {
   return singles;
 }
 
-/// Returns a list in which each block processes its pairs first.
+/// Returns a list in which each block processes its pairs before its other jobs.
 JobList list_of(const std::vector<Jobs>& pairs_of_cluster, const std::vector<Jobs>& of_block) {
   JobList list;
   list.first.push_back(0);
@@ -268,23 +270,24 @@ JobList deal(const PairsDealt& pairs, const Jobs& singles, Shapes shapes) {
   return list_of(pairs.of_cluster, of_block);
 }
 
-/// Returns whether another attempt is not worth its time.
+/// Returns whether the makespan is so close to the bound that another attempt is not worth its
+/// time.
 bool is_near(int64_t makespan, int64_t bound) { return makespan <= bound + bound / 256; }
 
-/// A distribution of the work. If two distributions take the same time, the one with more pairs is
-/// better, because the two blocks of a pair share the data that they read.
+/// A distribution of the work. If two distributions take the same time, the distribution with more
+/// pairs is better, because the two blocks of a pair share the operands that they read.
 struct SharedPairs {
   JobList list;
   int64_t makespan = 0;
-  size_t broken = 0;  // number of pairs that were cut
+  size_t broken = 0;  // number of pairs that were divided
 
   bool is_better_than(const SharedPairs& other) const {
     return std::pair{makespan, broken} < std::pair{other.makespan, other.broken};
   }
 };
 
-/// Returns the best distribution of the single-block jobs for these pairs, or the first
-/// distribution that is found whose makespan is at most `bound`.
+/// Returns the best distribution of the single-block jobs for these pairs. Stops at the first
+/// distribution whose makespan is at most `bound`.
 SharedPairs distribute(const PairsDealt& pairs, const BlockLoad& work, Shapes shapes,
                        int64_t bound) {
   const size_t blocks = 2 * pairs.loads.size();
@@ -305,7 +308,7 @@ SharedPairs distribute(const PairsDealt& pairs, const BlockLoad& work, Shapes sh
   return std::move(*best);
 }
 
-/// Returns a lower bound for the time of every list.
+/// Returns a lower bound for the makespan of every list.
 int64_t least_makespan(const BlockLoad& work, Shapes shapes, int64_t blocks) {
   int64_t sum = 0, deepest = 0, unit = 0;  // all costs are multiples of `unit`
   for (const TileJob& pair : work.pairs) sum += 2 * time_of(pair, shapes);
@@ -347,7 +350,7 @@ JobList mixed_jobs(Shapes shapes, int blocks, const Sm90Tuning& tuning) {
     offer(with_bound(middle));
     if (best.makespan > middle) bound = middle;
   }
-  if (best.broken > 0) offer(with_bound(best.makespan));  // may break fewer pairs
+  if (best.broken > 0) offer(with_bound(best.makespan));  // may divide fewer pairs
   return std::move(best.list);
 }
 

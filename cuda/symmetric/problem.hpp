@@ -7,9 +7,9 @@
 
 namespace muonrt::cuda {
 
-/// A product as kernels read it, for each matrix of a batch of 16-bit elements: C = alpha A B^T +
-/// beta D + gamma I with a symmetric n x n result, or the dense product C = alpha A B + beta D with
-/// a result of `rows` x n. ld and stride are in elements.
+/// A product in the form that kernels read, for each matrix of a batch of 16-bit elements: either C
+/// = alpha A B^T + beta D + gamma I with a symmetric n x n result, or the dense product C = alpha A
+/// B + beta D with a result of `rows` x n. `ld` and `stride` count elements.
 struct SymmetricProblem {
   const uint16_t *a, *b, *d;  // d is null if there is no D
   uint16_t* c;
@@ -18,11 +18,11 @@ struct SymmetricProblem {
   int32_t n, k;
   float alpha, beta, gamma;
   int32_t slices;
-  bool same;  // B is A, so the rows of a cell on the diagonal are loaded once
+  bool same;  // B is A; for a cell on the diagonal, its rows are loaded only once
   int32_t rows;
 };
 
-/// Maximum number of products in one launch. This many fit into a kernel's arguments.
+/// Maximum number of products in one launch. More do not fit into a kernel's arguments.
 constexpr int kProblems = 6;
 
 /// Returns whether all operands of a product are bf16, or all are f16.
@@ -33,7 +33,7 @@ constexpr bool is_in_half(const Product& p) {
          (!reads_d || p.d.dtype == p.a.dtype);
 }
 /// Return whether the kernels can compute the product: a symmetric A B^T, or a dense A B without
-/// gamma. The result depends only on the form and the dtypes.
+/// gamma. Both depend only on the form of the product and on the dtypes.
 constexpr bool symmetric_takes(const Product& p) {
   return p.symmetric && p.transpose_b && is_in_half(p);
 }
@@ -45,8 +45,8 @@ inline SymmetricShape shape_of(const Product& p) {
   return {p.c.rows, p.a.cols, p.c.count, 1, p.symmetric ? 0 : p.c.cols};
 }
 
-/// Errors: INTERNAL unless rows and matrices begin at multiples of 16 bytes, which the kernels'
-/// vector copies need.
+/// Errors: INTERNAL if a row or a matrix does not begin at a multiple of 16 bytes, which the
+/// kernels' vector copies require.
 SymmetricProblem problem_of(const Product& product, int slices);
 
 }  // namespace muonrt::cuda

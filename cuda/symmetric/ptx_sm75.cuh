@@ -7,7 +7,8 @@
 
 namespace muonrt::cuda {
 
-/// Returns shared memory whose size is set at the launch and which is aligned for the swizzles.
+/// Returns the block's dynamic shared memory, whose size is set at the launch. It is aligned for
+/// the swizzle.
 __device__ inline unsigned char* dynamic_shared() {
   extern __shared__ __align__(1024) unsigned char memory[];
   return memory;

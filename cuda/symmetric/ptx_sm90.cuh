@@ -17,8 +17,8 @@ __device__ inline uint32_t cluster_rank() {
 }
 // Barriers have no .aligned, because a single thread of a warp may come from a divergent branch.
 
-/// Waits for all threads of the cluster. Their earlier writes to shared memory are then visible to
-/// all of them.
+/// Waits for all threads of the cluster. Afterwards their earlier writes to shared memory are
+/// visible to all threads of the cluster.
 __device__ inline void cluster_sync() {
   asm volatile(
       "barrier.cluster.arrive.release;\n"
@@ -29,8 +29,8 @@ __device__ inline void cluster_sync() {
 __device__ inline void warpgroup_sync(int group) {
   asm volatile("barrier.sync %0, 128;" ::"r"(group + 1) : "memory");
 }
-/// Returns true in one lane. All lanes of a warp must call it. The compiler then knows that only
-/// one thread continues.
+/// Returns true in one lane. All lanes of a warp must call this function. It lets the compiler know
+/// that only one thread continues.
 __device__ inline bool elect_one() {
   uint32_t elected;
   asm volatile(
@@ -49,10 +49,10 @@ __device__ inline void setmaxnreg_inc() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kCount));
 }
 
-/// Waits until the previous launches have ended and their writes are visible. If the launch is not
-/// programmatic, they have ended before it begins.
+/// Waits until the previous launches have ended and their writes are visible. Does not wait in a
+/// launch that is not programmatic, because previous launches have ended before it begins.
 __device__ inline void griddepcontrol_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
-/// Lets a later programmatic launch begin after all thread blocks have called this function or
+/// Lets the next programmatic launch begin after all thread blocks have called this function or
 /// ended.
 __device__ inline void griddepcontrol_launch_dependents() {
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
@@ -74,10 +74,10 @@ __device__ inline void mbarrier_arrive(uint64_t* barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier))
                : "memory");
 }
-/// Arrives at the barrier with the same offset in block `rank` of the cluster. It uses
+/// Arrives at the barrier with the same offset in block `rank` of the cluster. The instruction uses
 /// .release.cta, the default, as CUTLASS does. With .cluster it would fence the memory of the whole
-/// GPU, which is not needed: the arrival only means that the memory has been read, and no value is
-/// passed to the other block.
+/// GPU. This is not needed, because the arrival only means that memory has been read: it passes no
+/// value to the other block.
 __device__ inline void mbarrier_arrive_remote(uint64_t* barrier, uint32_t rank) {
   asm volatile(
       "{\n.reg .b32 there;\n"
@@ -92,9 +92,10 @@ __device__ inline void mbarrier_arrive_expect_tx(uint64_t* barrier, uint32_t byt
       "r"(bytes)
       : "memory");
 }
-/// Waits until the phase with this parity has ended. It uses .acquire.cta, the default, as CUTLASS
-/// does. With .cluster each wait would invalidate the L1 cache, which is not needed: TMA copies
-/// make their bytes visible when they count them, and no thread of the other block writes any.
+/// Waits until the phase with this parity has ended. The instruction uses .acquire.cta, the
+/// default, as CUTLASS does. With .cluster each wait would invalidate the L1 cache. This is not
+/// needed, because TMA copies make their bytes visible before they count them, and no thread of the
+/// other block writes to this memory.
 __device__ inline void mbarrier_wait(uint64_t* barrier, uint32_t parity) {
   asm volatile(
       "{\n.reg .pred done;\n"
@@ -126,7 +127,7 @@ __device__ inline void load_four_of(float* to, const float* from, uint32_t rank)
 __device__ inline void prefetch_tensormap(const TensorMap& map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
 }
-/// Copies a box of a matrix to shared memory. Its bytes are counted at `barrier`.
+/// Copies a box of a matrix to shared memory, and counts its bytes at `barrier`.
 __device__ inline void tma_load(void* to, const TensorMap& map, int col, int row, int matrix,
                                 uint64_t* barrier) {
   asm volatile(
@@ -135,8 +136,8 @@ __device__ inline void tma_load(void* to, const TensorMap& map, int col, int row
       "l"(&map), "r"(col), "r"(row), "r"(matrix), "r"(shared_address(barrier))
       : "memory");
 }
-/// Copies to the same offset in each block of the cluster whose bit is set, and counts the bytes at
-/// the barrier of each of these blocks.
+/// Copies a box to the same offset in several blocks of the cluster, whose bits are set in
+/// `blocks`. Counts the bytes at the barrier of each of these blocks.
 __device__ inline void tma_load_multicast(void* to, const TensorMap& map, int col, int row,
                                           int matrix, uint64_t* barrier, uint16_t blocks) {
   asm volatile(

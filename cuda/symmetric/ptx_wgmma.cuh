@@ -5,8 +5,8 @@
 #include "base/dtype.hpp"
 #include "cuda/symmetric/layouts.hpp"
 
-// The asynchronous product of a warpgroup: 64 rows of A by N columns with a depth of 16. Both
-// operands are in shared memory. Source: PTX ISA 9.0, wgmma.mma_async.
+// The asynchronous product of a warpgroup: 64 rows of A by N columns, 16 deep. Both operands are in
+// shared memory. Source: PTX ISA 9.0, wgmma.mma_async.
 
 namespace muonrt::cuda {
 
@@ -59,9 +59,9 @@ namespace muonrt::cuda {
                : outputs                                                                     \
                : "l"(a), "l"(b), "r"(adds ? 1 : 0), "n"(kB == Major::kMN ? 1 : 0))
 
-/// Computes sums = A B^T with 64 rows of A and kCols rows of B, or A B with kCols columns of an
-/// MN-major B. Adds the previous sums if `adds` is set. The sums are in the order of wgmma_c. kCols
-/// is 64, 128, 192 or 256; the first kCols / 2 sums are used.
+/// Computes sums = A B^T with 64 rows of A and kCols rows of B, or sums = A B with kCols columns of
+/// an MN-major B. If `adds` is set, adds to the previous sums. The sums are in the order of
+/// wgmma_c. kCols is 64, 128, 192 or 256; the first kCols / 2 sums are used.
 /// @param a, b  results of wgmma_descriptor, or wgmma_descriptor_mn.
 template <DType kElement, int kCols, Major kB = Major::kK, int kSums>
 __device__ inline void wgmma(float (&sums)[kSums], uint64_t a, uint64_t b, bool adds) {
@@ -106,8 +106,8 @@ __device__ inline void wgmma(float (&sums)[kSums], uint64_t a, uint64_t b, bool 
 #undef MUONRT_SUMS_64
 #undef MUONRT_SUMS_32
 
-/// Call it before the first product of a group, so that earlier register writes are visible to this
-/// product.
+/// Call this function before the first product of a group. It makes earlier register writes visible
+/// to this product.
 __device__ inline void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ inline void wgmma_commit() {
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
@@ -117,8 +117,8 @@ template <int kPending>
 __device__ inline void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
-/// Call it after the last wait, so that the compiler does not move a read of the sums before the
-/// wait.
+/// Call this function after the last wait, so that the compiler does not move a read of the sums
+/// before the wait.
 template <int kSums>
 __device__ inline void wgmma_settle(float (&sums)[kSums]) {
 #pragma unroll

@@ -8,16 +8,16 @@
 // barriers of a stage. This is plain C++, because both the kernel and its model in tests/cuda use
 // it.
 //
-// Fill f uses stage f % kRingStages. A phase of `full` ends when all announced bytes have arrived
-// and a producer has arrived twice. A phase of `empty` ends when both consumers of the block have
-// read the stage. A phase of `peer_empty` ends when both consumers of the other block of the
-// cluster have read the stage.
+// A fill is one use of a stage: fill f uses stage f % kRingStages. A phase of `full` ends when all
+// announced bytes have arrived and producers have arrived twice. A phase of `empty` ends when both
+// consumers of the block have read the stage. A phase of `peer_empty` ends when both consumers of
+// the other block of the cluster have read the stage.
 //
 // `peer_empty` counts only fills of pairs, which come first in both blocks and have the same
-// numbers there. A copy into both blocks waits for both barriers. Every fill of a pair needs both
-// producers: operands contain bytes from both, and for D the second arrival comes from the other
-// block. If one block could fill a stage by itself, it might end two phases of `peer_empty` before
-// the producer of the other block checks it.
+// numbers there. A copy into both blocks waits for `empty` and `peer_empty`. Every fill of a pair
+// needs an arrival from the producers of both blocks: both copy bytes of the operands, and for D
+// the other block only arrives. If one block could fill a stage by itself, two phases of
+// `peer_empty` might end before the producer of the other block checks the barrier.
 
 namespace muonrt::cuda {
 
@@ -33,8 +33,8 @@ MUONRT_HOST_DEVICE constexpr int stage_of(int fill, int ring = kRingStages) { re
 MUONRT_HOST_DEVICE constexpr uint32_t parity_of(int fill, int ring = kRingStages) {
   return static_cast<uint32_t>(fill / ring) & 1u;
 }
-/// Returns whether a fill must wait for the previous fill of its stage. parity_before returns the
-/// parity of that fill.
+/// Returns whether a fill must wait until the previous fill of its stage has been read.
+/// parity_before returns the parity of that previous fill.
 MUONRT_HOST_DEVICE constexpr bool waits(int fill, int ring = kRingStages) { return fill >= ring; }
 MUONRT_HOST_DEVICE constexpr uint32_t parity_before(int fill, int ring = kRingStages) {
   return parity_of(fill - ring, ring);

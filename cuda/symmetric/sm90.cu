@@ -3,20 +3,21 @@
 //
 // A persistent thread block processes its part of a list (job_list.hpp). The tiles are 128 x 256 or
 // 128 x 128 in the mixed list, and 128 x 192 in the list of medium tiles. Warpgroup 0 is the
-// producer: one thread starts TMA copies into a ring of stages, which are 64 deep, in rows of 128
-// bytes with the 128-byte swizzle. Warpgroups 1 and 2 are the consumers. Each multiplies 64 x 256
-// with wgmma and keeps one group of products in flight while it releases the previous stage. The
-// two blocks that compute a pair need the same rows of B; each copies half of them to both blocks.
+// producer: one of its threads starts TMA copies into a ring of stages. A stage is 64 deep, in rows
+// of 128 bytes with the 128-byte swizzle. Warpgroups 1 and 2 are the consumers. Each multiplies 64
+// x 256 elements with wgmma, and keeps one group of products in flight while it releases the
+// previous stage. The two blocks of a pair need the same rows of B; each copies half of these rows
+// to both blocks.
 //
-// Epilogue: D comes through the ring after the operands. A consumer rounds its sums to half as many
-// registers. During the products of the next tile (`multiply`) it writes them, straight (stmatrix)
-// and mirrored (stmatrix.trans), to shared memory, from where TMA stores them. Dense results are
-// not mirrored.
+// Epilogue: D arrives through the ring after the operands. A consumer rounds its sums, which then
+// need half as many registers. During the products of the next tile (`multiply`) the consumer
+// writes the rounded elements (stmatrix) and their transpose (stmatrix.trans) to shared memory, and
+// TMA stores them from there. Dense results are stored without the transpose.
 //
-// A stage has 128 rows of A, then 128 to 256 rows of B, or columns in blocks of 64 if B is
-// MN-major. If B is A and a tile touches the diagonal, the first 128 rows of B are those of A and
-// are copied once. The stages of D follow. Each has 128 x 128 elements in two boxes of 64 columns,
-// or in one box if the tile has only 64 columns left.
+// A stage contains 128 rows of A, followed by 128 to 256 rows of B, or by blocks of 64 columns of B
+// if B is MN-major. If B is A and a tile touches the diagonal, the first 128 rows of B are those of
+// A and are copied once. The stages of D follow. Each has 128 x 128 elements in two boxes of 64
+// columns, or in one box if only 64 columns of the tile are left.
 //
 // A launch may begin before the previous one has ended (programmatic launch). Before
 // `griddepcontrol_wait` it reads only arguments and lists, which no kernel writes.
@@ -37,20 +38,21 @@ namespace {
 
 using namespace sm90;
 
-/// Releases a stage that a consumer has read, for each producer that copies into it.
+/// Releases a stage that a consumer has read, at the barrier of each producer that copies into it.
 __device__ inline void release(const Shared& shared, int fill, bool pair, uint32_t rank) {
   if (threadIdx.x % 128 != 0) return;
   mbarrier_arrive(shared.empty(fill));
   if (pair) mbarrier_arrive_remote(shared.peer_empty(fill), rank ^ 1u);
 }
 
-/// The finished elements of a consumer's part of a tile, as words of adjacent squares.
+/// The rounded elements of a consumer's part of a tile, as words of adjacent squares.
 using SquareWords = uint32_t[kStrips * kStripWords];
 template <int kMost>
 using TileWords = SquareWords[kMost];
 
-/// Stores a square, unless it is outside of the tile or the result, or mirrors another square. TMA
-/// writes only whole chunks, so a square that ends with a partial chunk is stored without TMA.
+/// Stores a square, unless it is outside of the tile or of the result, or is the transpose of
+/// another square. TMA writes only whole chunks, so a square that ends with a partial chunk is
+/// stored without TMA.
 template <Sm90Jobs kJobs>
 __device__ inline void store_square(const uint32_t* words, const Sm90Arguments& args,
                                     const TileJob& job, const Shared& shared, int consumer,
@@ -127,7 +129,8 @@ __device__ inline void multiply(float (&sums)[128], const TileWords<kMost>& word
   release(shared, fill - 1, pair, rank);
 }
 
-/// Computes the words of a job's tile. A stage of D has two squares and is released after both.
+/// Computes the words of a job's tile. A stage of D has two squares and is released after both have
+/// been read.
 template <DType kElement, Sm90Jobs kJobs, int kCols, bool kAdds>
 __device__ inline void finish_tile(SquareWords* words, const float (&sums)[128],
                                    const SymmetricProblem& p, const TileJob& job,
@@ -184,7 +187,8 @@ __device__ inline void process_tile(TileWords<kMost>& words, int before, const S
   finish_job<kElement, kJobs, kCols>(words, sums, p, job, shared, consumer, rank, fill);
 }
 
-/// Computes a square whose depth is cut. Each slice has separate sums, and they are added in order.
+/// Computes a square whose depth is divided. Each slice has separate sums, which are added in
+/// order.
 template <DType kElement>
 __device__ inline void process_slices(TileWords<2>& words, int before, const Sm90Arguments& args,
                                       const TileJob& job, const Shared& shared, int consumer,
@@ -204,8 +208,8 @@ __device__ inline void process_slices(TileWords<2>& words, int before, const Sm9
   finish_job<kElement, Sm90Jobs::kSliced, 128>(words, totals, p, job, shared, consumer, rank, fill);
 }
 
-/// Waits for the job that begins with the next fill. Returns its index, or kNone after the last
-/// job.
+/// Waits for the fill with which the next job begins. Returns the index of this job, or kNone after
+/// the last job.
 __device__ inline int taken_job(const Shared& shared, int consumer, int fill) {
   mbarrier_wait(shared.full(fill), parity_of(fill));
   const int index = *shared.taken(fill);
@@ -222,7 +226,8 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
   constexpr bool kCounted = kJobs == Sm90Jobs::kCounted;
   const int first = kCounted ? static_cast<int>(blockIdx.x) : args.first[blockIdx.x];
   const int end = kCounted ? args.count : args.first[blockIdx.x + 1];
-  const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);  // shows ptxas that a warp has one value
+  const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);  // lets ptxas know that the value is the
+                                                           // same in the whole warp
   init_mbarriers(shared);
   if (threadIdx.x == 0 && first < end) {
     const int shape = args.jobs[first].shape;
@@ -239,7 +244,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
       } else {
         produce<kJobs>(args, first, end, shared, rank, fill);
       }
-      // This comes last, because blocks of the next launch would occupy a communicator's SMs.
+      // This call comes last, because blocks of the next launch would occupy a communicator's SMs.
       griddepcontrol_launch_dependents();
     }
   } else {

@@ -6,7 +6,7 @@
 #include "cuda/symmetric/ring.hpp"
 #include "cuda/symmetric/warpgroup.cuh"
 
-// The shared memory of sm90.cu, and the producer, which fills its ring.
+// The shared memory of sm90.cu, and the producer, which fills the ring of stages.
 
 namespace muonrt::cuda {
 
@@ -15,7 +15,8 @@ namespace sm90 {
 struct Config {
   static constexpr uint16_t kBothBlocks = 3;  // both blocks of a cluster
   static constexpr int kThreads = 128 * (1 + kConsumers);
-  static constexpr int kDepth = kStageDepth;  // depth of a stage, which is a row of the swizzle
+  static constexpr int kDepth = kStageDepth;  // depth of a stage; a row of it is a row of the
+                                              // swizzle
   static constexpr int kOperandBytes = kCell * kDepth * 2;
   static constexpr int kStageBytes = 3 * kOperandBytes;
   static constexpr int kSquareBytes = kSquare * kSquare * 2;
@@ -23,7 +24,7 @@ struct Config {
   static constexpr int kBarriersAt = kStagingAt + kConsumers * 2 * kSquareBytes;
   static constexpr int kTakenAt = kBarriersAt + 3 * kRingStages * 8;
   static constexpr int kSharedBytes = kTakenAt + kRingStages * 4;
-  // The consumers get the registers that the producer releases; no others become available.
+  // The registers that the producer releases are the only additional registers for the consumers.
   static constexpr int kRegisters = 65536 / kThreads / 8 * 8, kProducerRegisters = 40,
                        kConsumerRegisters =
                            kRegisters + (kRegisters - kProducerRegisters) / kConsumers;
@@ -37,7 +38,7 @@ struct Shared {
   __device__ unsigned char* stage(int fill) const {
     return memory + stage_of(fill) * Config::kStageBytes;
   }
-  /// Returns the two squares of a consumer: first the straight one, then the mirrored one.
+  /// Returns the two squares of a consumer: first the untransposed square, then the transposed one.
   __device__ unsigned char* staging(int consumer) const {
     return memory + Config::kStagingAt + consumer * 2 * Config::kSquareBytes;
   }
@@ -49,7 +50,8 @@ struct Shared {
   __device__ uint64_t* peer_empty(int fill) const {
     return barriers() + 2 * kRingStages + stage_of(fill);
   }
-  /// Returns the place for the index of the job that begins with a fill, if jobs are counted.
+  /// Returns the place that stores the index of the job that begins with this fill, if jobs are
+  /// counted.
   __device__ int* taken(int fill) const {
     return reinterpret_cast<int*>(memory + Config::kTakenAt) + stage_of(fill);
   }
@@ -57,21 +59,22 @@ struct Shared {
 
 constexpr int kNone = -1;  // no job
 
-/// Returns the first column of a job. The kind of jobs is a template argument, because registers
-/// are few.
+/// Returns the first column of a job. The kind of jobs is a template argument, because this saves
+/// registers.
 template <Sm90Jobs kJobs>
 __device__ inline int first_col(const TileJob& job) {
   return job.col * (kJobs == Sm90Jobs::kMedium ? kSquare : kCell);
 }
 
-/// Returns whether A and B begin with the same rows, which shared memory then stores only once.
+/// Returns whether A and B begin with the same rows, so that shared memory stores these rows only
+/// once.
 template <Sm90Jobs kJobs>
 __device__ inline bool loads_once(const SymmetricProblem& p, const TileJob& job) {
   if constexpr (kJobs == Sm90Jobs::kDense) return false;
   return p.same && job.row * (kJobs == Sm90Jobs::kMedium ? 2 : 1) == job.col;
 }
 
-/// Waits for a free stage and announces the bytes, one of the two arrivals that make it full.
+/// Waits for a free stage and announces the bytes. This is one of the two arrivals at `full`.
 __device__ inline void open_stage(const Shared& shared, int fill, bool pair, int bytes) {
   if (waits(fill)) {
     mbarrier_wait(shared.empty(fill), parity_before(fill));
@@ -80,7 +83,7 @@ __device__ inline void open_stage(const Shared& shared, int fill, bool pair, int
   mbarrier_arrive_expect_tx(shared.full(fill), static_cast<uint32_t>(bytes));
 }
 
-/// Copies D of a job's tile, with one cell in each stage. In a pair each producer also arrives at
+/// Copies D's tile of a job, with one cell in each stage. In a pair each producer also arrives at
 /// the stage of the other block, because it copies nothing into that stage (ring.hpp).
 template <Sm90Jobs kJobs>
 __device__ inline void produce_d(const Sm90Arguments& args, const TileJob& job,
@@ -99,9 +102,9 @@ __device__ inline void produce_d(const Sm90Arguments& args, const TileJob& job,
   }
 }
 
-/// Fills the ring for one job, in one thread. A box of B has 128 rows, or 64 in medium jobs. In
-/// dense jobs it has 64 columns of an MN-major B.
-/// @param index  of the job; used only if jobs are counted.
+/// Fills the ring for one job. One thread calls this function. A box of B has 128 rows, or 64 rows
+/// in medium jobs. In dense jobs it has 64 columns of an MN-major B.
+/// @param index  index of the job; used only if jobs are counted.
 template <Sm90Jobs kJobs>
 __device__ inline void produce_job(const Sm90Arguments& args, const TileJob& job, int index,
                                    const Shared& shared, uint32_t rank, int& fill) {
@@ -115,7 +118,7 @@ __device__ inline void produce_job(const Sm90Arguments& args, const TileJob& job
   const int width = job.kind == JobKind::kSquare ? 1 : 2;
   const int boxes = kMedium ? 3 : width * kBoxesOfCell, there = once ? kBoxesOfCell : 0;
   const int blocks = stages_of(p.k);
-  // These are read here, because otherwise they would be read again after each wait.
+  // These values are read here, because otherwise they would be read again after each wait.
   const int row = job.row * kCell, col = first_col<kJobs>(job), matrix = job.matrix;
 #pragma unroll 1  // if the loop were unrolled, the producer would spill registers
   for (int block = 0; block < blocks; ++block, ++fill) {
@@ -146,8 +149,8 @@ __device__ inline void produce_job(const Sm90Arguments& args, const TileJob& job
   if (p.d) produce_d<kJobs>(args, job, shared, width, rank, fill);
 }
 
-/// Fills the ring for the jobs of a block, in one thread. Reads the next job while the copies of
-/// this one run, so that L1 has it for the consumers.
+/// Fills the ring for the jobs of a block. One thread calls this function. It reads the next job
+/// while the copies of the current job run, so that L1 has the next job when the consumers read it.
 template <Sm90Jobs kJobs>
 __device__ inline void produce(const Sm90Arguments& args, int first, int end, const Shared& shared,
                                uint32_t rank, int& fill) {
@@ -160,9 +163,10 @@ __device__ inline void produce(const Sm90Arguments& args, int first, int end, co
   }
 }
 
-/// As produce, for counted jobs. Takes the next job while the copies of this one run. After the
-/// last job, a fill without bytes has kNone instead of an index. The last block to end resets the
-/// counter. By then all blocks have received the results of their atomics, so no fence is needed.
+/// Like produce, but for counted jobs. Takes the next job while the copies of the current job run.
+/// After the last job, a fill without bytes has kNone as its index. The last block that ends resets
+/// the counter. At that time all blocks have received the results of their atomics, so no fence is
+/// needed.
 __device__ inline void produce_counted(const Sm90Arguments& args, const Shared& shared,
                                        uint32_t rank, int& fill) {
   const auto blocks = static_cast<int>(gridDim.x);

@@ -1,22 +1,23 @@
-// Symmetric products on compute capability 9.0a in small tiles, for few and small matrices, and for
-// narrow matrices of a large depth. The sums and the epilogue are the same as in sm90.cu, so the
-// results are bitwise identical.
+// Symmetric products on compute capability 9.0a in small tiles, for a few small matrices, and for
+// narrow matrices of a large depth. Sums and epilogue are the same as in sm90.cu, so the results
+// are bitwise identical.
 //
 // A thread block computes 64 x 64 or 64 x 128 elements (small_jobs.hpp). One thread of its last
-// warp, the producer, starts TMA copies into a ring of stages. A stage has 64 rows of A and 64 or
-// 128 rows of B, and is 64 deep. The other threads are the consumer warpgroup. If B is A and a tile
-// begins on the diagonal, the rows of A are copied once. Two blocks share an SM.
+// warp, the producer, starts TMA copies into a ring of stages. A stage is 64 deep, and contains 64
+// rows of A and 64 or 128 rows of B. The other threads are the consumer warpgroup. If B is A and a
+// tile begins on the diagonal, the rows of A are copied once. Two blocks share an SM.
 //
-// If the depth is cut, each block of a cluster computes one slice of the same 64 x 64 elements. The
-// blocks store their sums in the memory of the ring. After a barrier each block adds the slices, in
-// order, for its own 16 or 32 columns, and reads them from the shared memory of all blocks. A
-// second barrier keeps the blocks, and therefore their memory, alive until all have read it.
+// If the depth is divided, each block of a cluster computes one slice of the same 64 x 64 elements.
+// The blocks store their sums in the memory of the ring. After a barrier each block adds the
+// slices, in order, for its own 16 or 32 columns, and reads them from the shared memory of all
+// blocks. A second barrier keeps all blocks, and therefore their memory, alive until these reads
+// have ended.
 //
-// Epilogue: D comes through the ring after the operands, in the place of a stage's last operand,
-// because sums of slices occupy the first two. Squares of 64 x 64 are written to shared memory,
-// straight and mirrored from the same registers (stmatrix), and then stored in global memory with
-// 16-byte stores. On the diagonal, elements on and above it come from the straight copy, and
-// elements below it from the mirrored copy.
+// Epilogue: D arrives through the ring after the operands. It uses the place of a stage's last
+// operand, because sums of slices occupy the first two. Squares of 64 x 64 elements and their
+// transpose are written to shared memory from the same registers (stmatrix). Then they are stored
+// in global memory with 16-byte stores. In a square on the diagonal, elements on and above the
+// diagonal come from the square itself, and elements below it from the transposed square.
 //
 // Launches are programmatic, as in sm90.cu.
 
@@ -66,7 +67,7 @@ struct Shared {
   __device__ uint64_t* empty(int fill) const { return full(fill) + kRingStages; }
   __device__ unsigned char* straight() const { return memory + Config::kStagingAt; }
   __device__ unsigned char* mirrored() const { return straight() + Config::kSquareBytes; }
-  /// Returns four sums of a thread. The sums of neighboring threads are adjacent.
+  /// Returns the place of four sums of a thread. The sums of neighboring threads are adjacent.
   __device__ float* four_sums(int four) const {
     return reinterpret_cast<float*>(memory) +
            (four * Config::kConsumerThreads + static_cast<int>(threadIdx.x)) * 4;
@@ -89,8 +90,8 @@ __device__ inline void open_stage(const Shared& shared, int fill, int operands) 
                             static_cast<uint32_t>(operands * Config::kOperandBytes));
 }
 
-/// Fills the ring with stages [begin, end) along the depth, then with D's squares. One thread calls
-/// it.
+/// Fills the ring with stages [begin, end) along the depth, and then with D's squares. One thread
+/// calls this function.
 __device__ inline void produce(const Sm90SmallArguments& args, const TileJob& job,
                                const Shared& shared, int begin, int end) {
   const int once = loads_once(args.problems[job.shape], job);
@@ -135,8 +136,9 @@ __device__ inline void consume(float (&sums)[kCols / 2], const Shared& shared, i
   wgmma_settle(sums);
 }
 
-/// Sets totals to the sums of the slices, first to last, for this block's part of the columns. All
-/// consumer threads of the cluster call it; the producers' threads take part in its cluster_sync.
+/// Sets `totals` to the sums of the slices, added from first to last, for this block's part of the
+/// columns. All consumer threads of the cluster call this function; the producers' threads take
+/// part in its cluster_sync.
 template <int kSlices>
 __device__ inline void add_slices(float (&totals)[32 / kSlices], const float (&sums)[32],
                                   const Shared& shared, uint32_t rank) {
@@ -159,7 +161,7 @@ __device__ inline void add_slices(float (&totals)[32 / kSlices], const float (&s
   }
 }
 
-/// Stores in global memory the data that `stage_strips` has written to shared memory.
+/// Stores the data that `stage_strips` has written to shared memory in global memory.
 template <int kCount>
 __device__ inline void store_strips(const SymmetricProblem& p, const TileJob& job, Square at,
                                     int first, const Shared& shared) {
@@ -180,9 +182,9 @@ __device__ inline void store_strips(const SymmetricProblem& p, const TileJob& jo
   }
 }
 
-/// Finishes and stores kCount strips of a square, from `first` on, except parts outside of the
-/// result.
-/// @param d  the square of D, if kAdds.
+/// Finishes and stores kCount strips of a square, starting with strip `first`. Skips elements
+/// outside of the result.
+/// @param d  the square of D; used only if kAdds is true.
 template <DType kElement, bool kAdds, int kCount>
 __device__ inline void store_square(const float* sums, const SymmetricProblem& p,
                                     const TileJob& job, int square, int first,
@@ -199,7 +201,7 @@ __device__ inline void store_square(const float* sums, const SymmetricProblem& p
 }
 
 /// Finishes and stores this block's part of a tile: kCount strips of each square.
-/// @param fill  the fill of D.
+/// @param fill  the fill that contains D.
 template <DType kElement, int kCount, int kSquares>
 __device__ inline void store_tile(const float* sums, const SymmetricProblem& p, const TileJob& job,
                                   int first, int fill, const Shared& shared) {

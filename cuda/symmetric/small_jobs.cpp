@@ -12,17 +12,17 @@ namespace {
 
 // A model of the time in clocks. A stage is 64 deep with 16-bit elements, and an SM computes 4,096
 // FLOP per clock. The constants are fitted to measurements on one H200 with tiles of each kind at
-// 16 shapes (cuda/MEASUREMENTS.md). Every stage takes a block a minimum time, an SM reads at most
-// 62 bytes per clock, and L2 delivers 38 bytes per clock to each SM. Two blocks of small tiles
+// 16 shapes (cuda/MEASUREMENTS.md). A block needs a minimum time for every stage, an SM reads at
+// most 62 bytes per clock, and L2 delivers 38 bytes per clock to each SM. Two blocks of small tiles
 // share an SM. The blocks of a cluster read 14 bytes per clock from each other (arXiv 2402.13499:
 // 3.3 TB/s for all SMs).
 constexpr double kStageClocksOfCell = 512, kPort = 62, kL2 = 38, kBetweenBlocks = 14;
 constexpr double kLeastOfSmall = 600, kLeastOfLarge = 690;  // minimum clocks of a stage
-constexpr double kClusterClocks = 1000;                     // for barriers and sums in a cluster
-constexpr double kStoreClocks = 0.3;  // for each element of a block's last job
+constexpr double kClusterClocks = 1000;                     // barriers and sums in a cluster
+constexpr double kStoreClocks = 0.3;  // time to store an element of a block's last job
 constexpr double kRowBytes = 2.0 * kStageDepth;
 constexpr int64_t kMaxSmallJobs = 1 << 16;
-// Medium tiles are used only if the model shows a clear advantage for them.
+// Medium tiles are used only if the model predicts a clear advantage for them.
 constexpr double kMediumSurcharge = 1.08;
 
 const SymmetricShape& shape_of(const TileJob& job, std::span<const SymmetricShape> shapes) {
@@ -40,7 +40,8 @@ struct BlockClocks {
   double total() const { return std::max({least, loads, products}) + end; }
 };
 
-/// Returns the bytes of a stage: the rows of A, and the rows of B that are not rows of A.
+/// Returns the number of bytes in a stage: the rows of A, and the rows of B unless they are the
+/// rows of A.
 double stage_bytes(int rows, int cols, bool diagonal) {
   return kRowBytes * (rows + cols - (diagonal ? rows : 0));
 }
@@ -90,9 +91,9 @@ double clocks_of(std::span<const SymmetricShape> shapes, const std::vector<TileJ
                  int sms) {
   struct Sm {
     double clocks = 0;
-    std::optional<BlockClocks> single;  // a block that does not share its SM yet
+    std::optional<BlockClocks> single;  // a block without another block on its SM so far
   };
-  // Blocks are assigned to the SMs in turn.
+  // The model assigns blocks to the SMs in turn.
   std::vector<Sm> all(static_cast<size_t>(sms));
   double bytes = 0;
   size_t next = 0;

@@ -14,24 +14,27 @@
 
 namespace muonrt::cuda {
 
-/// Symmetric products, and with Sm90Tuning::dense also dense products, with the kernels of this
-/// folder. The order in which an element is summed depends on the shape, but not on the batch, on
-/// other products of the launch, on the number of SMs, on alignment or on free memory.
+/// Computes symmetric products with the kernels of this folder, and also dense products if
+/// Sm90Tuning::dense is set. The order in which the terms of an element are summed depends on the
+/// shape. It does not depend on the batch, other products of the launch, the number of SMs, the
+/// alignment or free memory.
 class SymmetricProducts {
  public:
   /// @param device  allocates the memory of job lists and sums; must outlive this object.
   /// @param sms  number of SMs that a persistent grid may use.
-  /// @param leaves_sms  whether the GPU has more SMs, which the grid leaves to a communicator.
+  /// @param leaves_sms  whether the GPU has more SMs than `sms`, which the grid leaves to a
+  ///     communicator.
   SymmetricProducts(Device& device, int sms, const Sm90Tuning& tuning = {},
                     bool leaves_sms = false);
 
-  /// Returns the name for Device::describe.
+  /// Returns the name that Device::describe includes.
   std::string identity() const;
-  /// Returns whether this object computes the product. Depends only on the form and the dtypes.
+  /// Returns whether this object can compute the product. The result depends only on the form of
+  /// the product and on the dtypes.
   bool takes(const Product& p) const;
-  /// Computes products of any shapes and one dtype in as few launches as the kernels' arguments
-  /// allow. Every product must satisfy `takes` and have k > 0. A job list is created when its list
-  /// of shapes first occurs.
+  /// Computes products of any shapes but one dtype, in as few launches as the kernels' arguments
+  /// allow. `takes` must be true for every product, and k must be positive. A job list is created
+  /// when its list of shapes occurs for the first time.
   void multiply(std::span<const Product> products, cudaStream_t stream);
 
  private:
@@ -40,11 +43,11 @@ class SymmetricProducts {
     int64_t count = 0;
     Buffer first;  // first job of each block of a persistent grid
     Tiles tiles = Tiles::kLarge;
-    bool pairs = false;  // whether the list has pairs
-    Buffer taken;        // Sm90Arguments::taken, only if jobs are counted
+    bool pairs = false;  // whether the list contains pairs
+    Buffer taken;        // Sm90Arguments::taken; used only if jobs are counted
   };
 
-  /// Returns the number of slices of one matrix's depth.
+  /// Returns the number of slices into which the depth of a matrix is divided.
   int slices_in(const Product& p) const;
   DeviceList make_list(std::span<const SymmetricShape> shapes, cudaStream_t stream);
   const DeviceList& list_of(std::span<const Product> products, cudaStream_t stream);

@@ -23,8 +23,7 @@ TensorMap make_tensor_map(const MatrixBatch& m, int box_rows) {
   const auto bytes = static_cast<uint64_t>(size_of(m.dtype));
   const cuuint64_t sizes[3] = {static_cast<cuuint64_t>(m.cols), static_cast<cuuint64_t>(m.rows),
                                static_cast<cuuint64_t>(m.count)};
-  // The driver also checks the stride if there is a single matrix, although the stride is then not
-  // used.
+  // The driver checks the stride even if there is only one matrix and the stride is not used.
   const int64_t stride = m.count > 1 ? m.stride : m.ld * m.rows;
   const cuuint64_t strides[2] = {static_cast<cuuint64_t>(m.ld) * bytes,
                                  static_cast<cuuint64_t>(stride) * bytes};

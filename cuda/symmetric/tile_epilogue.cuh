@@ -14,9 +14,9 @@ struct Scales {
 };
 __device__ inline Scales scales_of(const SymmetricProblem& p) { return {p.alpha, p.beta, p.gamma}; }
 
-/// Computes the stored bits of two neighboring elements of a row from their sums: alpha acc + beta
-/// D + gamma I in f32, rounded once. The operations are in the same order as in the naive product.
-/// @param added  D's elements; used only if kAdds.
+/// Computes the stored bits of two neighboring elements of a row from their sums: alpha sum + beta
+/// D + gamma I in f32, rounded once. The operations have the same order as in the naive product.
+/// @param added  the elements of D; used only if kAdds is true.
 /// @param low_diagonal, high_diagonal  whether gamma is added to the element.
 template <DType kElement, bool kAdds>
 __device__ inline uint32_t finished(const Scales& scales, uint32_t added, float low, float high,
@@ -38,9 +38,10 @@ __device__ inline int rows_of(const SymmetricProblem& p) {
   return kDense ? p.rows : p.n;
 }
 
-/// Stores the elements [from, to) of eight neighboring elements of a row of C, except those outside
-/// of the result.
-/// @param chunk  the elements; the address and `col` in its row are at a multiple of 16 bytes.
+/// Stores the elements [from, to) of eight neighboring elements of a row of C. Skips elements
+/// outside of the result.
+/// @param chunk  the eight elements. Its address and its offset in the row are multiples of 16
+///     bytes.
 template <bool kDense = false>
 __device__ inline void store_chunk(const SymmetricProblem& p, int64_t matrix, int row, int col,
                                    const void* chunk, int from = 0, int to = kChunk) {

@@ -4,10 +4,10 @@
 #include "cuda/symmetric/ptx_wgmma.cuh"
 #include "cuda/symmetric/tile_epilogue.cuh"
 
-// A warpgroup's part of a tile: the products of a stage, and the epilogue of the sums that wgmma
-// computes. The part has 64 rows. 64 of its columns form a square, which consists of four strips of
-// 16 columns. A thread has eight sums of a strip, which become four words of two neighboring
-// elements each.
+// Computes a warpgroup's part of a tile: the products of a stage, and the epilogue of the sums that
+// wgmma computes. The part has 64 rows. Every 64 columns form a square, which consists of four
+// strips of 16 columns. A thread has eight sums of a strip, from which it computes four words of
+// two neighboring elements each.
 
 namespace muonrt::cuda {
 
@@ -16,8 +16,8 @@ constexpr int kStrips = kSquare / 16;
 constexpr int kStripWords = 4;
 
 /// Starts the products of 64 rows of A and kCols rows of B, one stage deep, as one group. If B is
-/// MN-major, its kCols columns are in blocks of 64. When it returns, the previous group is
-/// complete.
+/// MN-major, its kCols columns are in blocks of 64. When the function returns, the previous group
+/// is complete.
 /// @param a, b  addresses of the operands in shared memory.
 /// @param adds  whether to add to the sums.
 template <DType kElement, int kCols, Major kB = Major::kK, int kSums>
@@ -25,7 +25,7 @@ __device__ inline void multiply_group(float (&sums)[kSums], uint32_t a, uint32_t
   constexpr bool kMN = kB == Major::kMN;
   constexpr uint32_t kBlock = kSquare * kStageDepth * 2;
   constexpr int kColStep =
-      kMN ? 16 * kSquare * 2 >> 4 : 2;  // of a descriptor, for 16 along the depth
+      kMN ? 16 * kSquare * 2 >> 4 : 2;  // of the descriptor, for 16 steps of the depth
   const uint64_t rows = wgmma_descriptor(a),
                  cols = kMN ? wgmma_descriptor_mn(b, kBlock) : wgmma_descriptor(b);
   wgmma_fence();
@@ -37,10 +37,10 @@ __device__ inline void multiply_group(float (&sums)[kSums], uint32_t a, uint32_t
   wgmma_wait<1>();
 }
 
-/// Return the byte offset, in a swizzled square of 64 x 64, of the row and chunk whose address this
-/// thread passes for a strip. The first function is for the strip's straight copy, the second for
-/// its mirrored copy. In the straight copy the next strip is two chunks further, which is a bit of
-/// the swizzle's exclusive or. In the mirrored copy it is 16 rows further.
+/// Return the position of the row and chunk whose address this thread passes for a strip, as a byte
+/// offset in a swizzled square of 64 x 64. straight_at is for the strip, and mirrored_at for its
+/// transpose. In the untransposed square the next strip is two chunks further, which is a bit of
+/// the swizzle's exclusive or. In the transposed square it is 16 rows further.
 __device__ inline int straight_at(int strip) {
   const int thread = static_cast<int>(threadIdx.x) % 128;
   const Offset2 first = stmatrix_straight(thread / 32, thread % 32, 0);
@@ -53,8 +53,8 @@ __device__ inline int mirrored_at(int strip) {
 }
 
 constexpr int kNoDiagonal = -kSquare;
-/// Returns the row minus the column of this thread's first sum of a square, if gamma is added on
-/// the square's diagonal; otherwise kNoDiagonal.
+/// Returns the row index minus the column index of this thread's first sum in a square, if gamma is
+/// added on the square's diagonal. Otherwise returns kNoDiagonal.
 __device__ inline int below_diagonal(bool diagonal) {
   const Offset2 at = wgmma_c(static_cast<int>(threadIdx.x) % 128, 0);
   return diagonal ? at.row - at.col : kNoDiagonal;
@@ -62,18 +62,18 @@ __device__ inline int below_diagonal(bool diagonal) {
 
 /// Computes the words of a strip.
 /// @param d  the swizzled square of 64 x 64 of D in shared memory; used only if kAdds.
-/// @param below  result of below_diagonal for the square.
+/// @param below  the result of below_diagonal for the square.
 template <DType kElement, bool kAdds>
 __device__ inline void finish_strip(uint32_t* words, const float* sums, const Scales& scales,
                                     const unsigned char* d, int strip, int below) {
   uint32_t added[kStripWords] = {};
   if constexpr (kAdds) {
-    warp_sync();  // without it ptxas moves loads forward until registers are spilled
+    warp_sync();  // otherwise ptxas would load earlier and spill registers
     ldmatrix(added, d + straight_at(strip));
   }
   // A thread has the rows r and r + 8 and the columns c, c + 1, c + 8 and c + 9 of a strip. Words 0
-  // and 3 are either both on its diagonal or both off it. Words 1 and 2 are never on the diagonal,
-  // because r and c differ by less than 8 there.
+  // and 3 are either both on the diagonal of the square or both off it. Words 1 and 2 are never on
+  // the diagonal, because r and c differ by less than 8.
   const bool low = below == 16 * strip, high = below == 16 * strip + 1;
 #pragma unroll
   for (int w = 0; w < kStripWords; ++w) {
@@ -83,7 +83,7 @@ __device__ inline void finish_strip(uint32_t* words, const float* sums, const Sc
   }
 }
 
-/// Computes the words of kCount strips of a square, from `first` on.
+/// Computes the words of kCount strips of a square, starting with strip `first`.
 template <DType kElement, bool kAdds, int kCount>
 __device__ inline void finish_strips(uint32_t* words, const float* sums, const Scales& scales,
                                      const unsigned char* d, int first, int below) {
@@ -93,8 +93,8 @@ __device__ inline void finish_strips(uint32_t* words, const float* sums, const S
                                   below);
 }
 
-/// Stores both copies of kCount strips of a square, from `first` on, in swizzled squares of 64 x 64
-/// in shared memory. If kMirrors is false, stores only the straight copy.
+/// Stores kCount strips of a square, starting with strip `first`, and their transpose in swizzled
+/// squares of 64 x 64 in shared memory. If kMirrors is false, does not store the transpose.
 template <int kCount, bool kMirrors = true>
 __device__ inline void stage_strips(const uint32_t* words, int first, unsigned char* straight,
                                     unsigned char* mirrored) {
@@ -107,7 +107,7 @@ __device__ inline void stage_strips(const uint32_t* words, int first, unsigned c
   }
 }
 
-/// Copies the lower half of a square on the diagonal from the mirrored square.
+/// Copies the lower half of a square on the diagonal from the transposed square.
 __device__ inline void complete_diagonal(unsigned char* straight, const unsigned char* mirrored) {
   for (int i = static_cast<int>(threadIdx.x) % 128; i < kSquare * kSquare; i += 128) {
     const int row = i / kSquare, col = i % kSquare;
@@ -119,7 +119,7 @@ __device__ inline void complete_diagonal(unsigned char* straight, const unsigned
 }
 
 /// Stores a square that is in shared memory and contains the result's last column. All threads of a
-/// warpgroup call it.
+/// warpgroup must call this function.
 template <bool kDense>
 __device__ inline void store_edge(const SymmetricProblem& p, int64_t matrix, int first_row,
                                   int first_col, const unsigned char* staging) {

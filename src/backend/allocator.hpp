@@ -6,8 +6,8 @@
 
 namespace muonrt {
 
-/// An allocator that the caller supplies, such as a framework's caching allocator. It has the
-/// fields of muonrt_allocator_t. If its functions are null, the device allocates its own memory.
+/// An allocator that the caller supplies, such as a framework's caching allocator. It has the same
+/// fields as muonrt_allocator_t. If its functions are null, the device allocates memory itself.
 struct Allocator {
   void* state = nullptr;
   void* (*allocate)(void* state, int64_t bytes, int32_t device, void* stream) = nullptr;

@@ -11,8 +11,8 @@ namespace muonrt {
 
 /// Exchanges messages between ranks. It is used before a communicator for device memory exists, and
 /// later for errors and host data. Messages are in host memory, unless exchange() is called with
-/// `copy`. Calls block, and every wait has a time limit. Threads: one call at a time; abort() and
-/// pending_error() may be called from any thread.
+/// `copy`. Calls block, and every wait has a time limit. Threads: only one call at a time; abort()
+/// and pending_error() may be called from any thread.
 class Bootstrap {
  public:
   virtual ~Bootstrap() = default;
@@ -23,11 +23,11 @@ class Bootstrap {
 
   /// Gathers `bytes` bytes from every rank into `all`, in rank order. Collective.
   virtual void allgather(const void* mine, void* all, int64_t bytes) = 0;
-  /// Like Comm::exchange(). If `copy` is given, messages may be in any memory that `copy` can
-  /// access. This requires that receivers_copy() returns true.
+  /// Like Comm::exchange(). If `copy` is not null, messages may be in any memory that `copy` can
+  /// access; receivers_copy() must then return true.
   virtual void exchange(std::span<const SendTo> sends, std::span<const ReceiveFrom> receives,
                         const CopyMessage* copy = nullptr) = 0;
-  /// Returns true if receivers read directly from the senders' buffers, because all ranks are in
+  /// Returns whether receivers read directly from the senders' buffers, because all ranks are in
   /// one process.
   virtual bool receivers_copy() const = 0;
   /// Like Comm::reduce_max() and Comm::reduce_sum().
@@ -38,10 +38,10 @@ class Bootstrap {
 
   virtual int64_t timeout_ms() const = 0;
   virtual void set_timeout_ms(int64_t ms) = 0;
-  /// Publishes an error. On every rank, pending and later calls throw it.
+  /// Publishes an error. Pending and later calls on every rank throw it.
   virtual void abort(const Error& error) noexcept = 0;
-  /// Returns the error that ended this bootstrap. An error that a peer has published is returned as
-  /// soon as this rank has received it.
+  /// Returns the error that ended this bootstrap. Also returns an error that a peer has published,
+  /// as soon as this rank has received it.
   virtual std::optional<Error> pending_error() const = 0;
 };
 

@@ -6,8 +6,8 @@
 
 #include "backend/scalars.hpp"
 
-// The factor by which all gradients are multiplied, and their global norm. All backends share these
-// formulas.
+// The factor by which all gradients are multiplied, and the global norm of the gradients. All
+// backends share these formulas.
 
 namespace muonrt {
 
@@ -16,8 +16,8 @@ namespace muonrt {
 struct GradientFactors {
   float host = 1.0f;
   const float* inverse_scale = nullptr;  // inverse of the loss scale
-  const float* multiplier = nullptr;     // the caller's factor, which is applied after clipping
-  const float* found_inf = nullptr;      // the step is skipped if the value is not 0
+  const float* multiplier = nullptr;     // the caller's factor; applied after clipping
+  const float* found_inf = nullptr;      // the step is skipped if this value is not 0
   bool on_device() const { return inverse_scale || multiplier || found_inf; }
 };
 
@@ -47,7 +47,7 @@ struct SquareTerm {
   int32_t word;  // index of the word for the lower bits; the next word is for the upper bits
   int64_t low, high;
 };
-/// Returns the terms that x adds to the words. They are 0 if x is infinite or NaN.
+/// Returns the terms that x adds to the words. The terms are 0 if x is infinite or NaN.
 MUONRT_HOST_DEVICE inline SquareTerm square_term(float x) {
   const uint32_t bits = std::bit_cast<uint32_t>(x), exponent = bits >> 23 & 0xffu;
   const uint64_t fraction = bits & 0x7fffffu;

@@ -11,12 +11,12 @@
 
 namespace muonrt {
 
-/// The maximum number of bytes that a rank contributes to an allgather that explains the result of
-/// a vote.
+/// Maximum number of bytes that a rank contributes to an allgather that explains the result of a
+/// vote.
 constexpr int64_t kExplanationBytes = 4096;
 
-/// A message to a peer, in contiguous memory. A rank may send to itself if it also receives the
-/// same number of bytes from itself.
+/// A message to a peer, in contiguous memory. A rank may send to itself if it also receives a
+/// message of the same size from itself.
 struct SendTo {
   int32_t peer;
   const void* data;
@@ -29,9 +29,9 @@ struct ReceiveFrom {
 };
 
 /// Copies a message from the sender's buffer to the receiver's buffer, on a thread of the receiver.
-/// If the function throws, the receiver reports the error. When the function returns, the copy is
-/// complete. After the function has returned or thrown, no thread accesses the buffers. The only
-/// exception is a GPU whose copy has not ended some seconds after the deadline.
+/// When the function returns, the copy is complete. If the function throws, the receiver reports
+/// the error. In both cases no thread accesses the buffers afterwards, with one exception: a GPU
+/// copy may still run if it has not ended some seconds after the deadline.
 using CopyMessage = std::function<void(void* to, const void* from, int64_t bytes)>;
 
 /// The messages that one rank sends and receives in an exchange.
@@ -42,9 +42,9 @@ struct Messages {
 
 /// Communication between ranks. In an exchange, each ordered pair of ranks has at most one message;
 /// both ranks pass the same size, and both omit empty messages. Two ranks that take part in the
-/// same exchanges must call them in the same order. Threads: one thread enqueues; abort() may be
-/// called from any thread. Every wait ends, either because the data has arrived, with TIMEOUT, or
-/// with the error that a peer published with abort().
+/// same exchanges must call them in the same order. Every wait ends: with the data, with TIMEOUT,
+/// or with the error that a peer has published with abort(). Threads: only one thread may enqueue;
+/// abort() may be called from any thread.
 class Comm {
  public:
   virtual ~Comm() = default;
@@ -53,7 +53,7 @@ class Comm {
   virtual std::string describe() const = 0;
   /// Returns the kind of stream on which the operations must be enqueued.
   virtual StreamKind stream_kind() const = 0;
-  /// Returns true if the operations can run on streams of this device and access its memory.
+  /// Returns whether the operations can run on streams of this device and access its memory.
   virtual bool serves(const Device& device) const { return device.host_reaches_memory(); }
   /// Returns the maximum number of SMs that one operation occupies, or 0 if no operation runs
   /// kernels that wait for other ranks.
@@ -70,19 +70,20 @@ class Comm {
   virtual void reduce_sum(Stream& stream, const int64_t* in, int64_t* out, int64_t n) = 0;
 
   /// If abort() was called before this operation runs, sets *entered to 0, and this rank
-  /// contributes zeros to the following reduce_sum(). Enqueue it after the work that sets *entered
-  /// to 1 and before that reduce_sum(). `entered` must be in memory that the host can access. A
-  /// host thread that has called abort() and then reads 0 therefore knows that this rank
+  /// contributes zeros to the next reduce_sum(). Enqueue the operation after the work that sets
+  /// *entered to 1 and before the reduce_sum(). `entered` must be in memory that the host can
+  /// access. A host thread that has called abort() and then reads 0 therefore knows that this rank
   /// contributes zeros or nothing.
   virtual void clear_if_aborted(Stream&, int64_t* /*entered*/) {}
 
-  /// Allocates the memory for an exchange with these messages and for a reduction of this many
-  /// bytes. Called when an optimizer is created, so that no step has to allocate. Sends nothing.
+  /// Allocates the memory for an exchange with these messages, or for a reduction of this number of
+  /// bytes. Sends nothing. These functions are called when an optimizer is created, so that no step
+  /// has to allocate.
   virtual void prepare_exchange(const Messages&) {}
   virtual void prepare_reduction(int64_t) {}
   /// Enqueues work that connects this rank to the peers of all prepared exchanges and reductions,
-  /// so that no step waits for connections. Collective; called once, when an optimizer is created.
-  /// All ranks have prepared reductions of the same sizes.
+  /// so that no step waits for connections. Collective. Called once, when an optimizer is created.
+  /// All ranks must have prepared reductions of the same sizes.
   virtual void connect(Stream&) {}
 
   /// Gathers `bytes` bytes of host memory from every rank into `all`, in rank order. Blocks.
@@ -94,11 +95,11 @@ class Comm {
   /// Sets the timeout of all later waits. Errors: INVALID_ARGUMENT if `ms` is not positive.
   virtual void set_timeout_ms(int64_t ms) = 0;
 
-  /// Publishes an error. On every rank, pending and later operations end with it. May be called
-  /// from any thread.
+  /// Publishes an error. Pending and later operations of every rank return this error. May be
+  /// called from any thread.
   virtual void abort(Status status, const std::string& message) noexcept = 0;
   /// Returns the error of enqueued operations if their stream does not report it. A GPU stream
-  /// continues after an aborted operation; the operation's buffers then have undefined contents,
+  /// continues after an aborted operation. The operation's buffers then have undefined contents,
   /// except that an aborted reduction has not written its output.
   virtual std::optional<Error> error() const { return std::nullopt; }
 

@@ -7,14 +7,14 @@
 
 namespace muonrt {
 
-// Communicators for GPU memory. They are implemented in cuda/. In a build without the CUDA backend,
-// no_cuda_comm.cpp defines these functions instead.
+// Communicators for GPU memory, which are implemented in cuda/. In a build without the CUDA
+// backend, no_cuda_comm.cpp defines these functions instead.
 
 struct NcclOptions {
   int device_index = 0;
   int max_ctas = 8;  // maximum number of thread blocks (SMs) of an operation; a power of two
   std::string name;  // name in NCCL's messages; empty means "muonrt"
-  /// The caller's ncclComm_t, whose ranks must be the bootstrap's ranks in order.
+  /// The caller's ncclComm_t. Its ranks must be the ranks of the bootstrap, in the same order.
   void* from = nullptr;
   bool borrow = false;      // use `from` itself instead of splitting it; an error then aborts it
   int library_version = 0;  // muonrt's version, which must be equal on all ranks
@@ -25,7 +25,7 @@ struct NcclOptions {
 int nccl_version();
 
 /// Creates a communicator over NCCL. Collective over the bootstrap's ranks. The communicator uses
-/// the bootstrap for errors and for messages in host memory. Errors, equal on every rank:
+/// the bootstrap for errors and for messages in host memory. All ranks throw the same error:
 /// NOT_SUPPORTED if a rank has no CUDA device, no NCCL, or a version of NCCL that is too old;
 /// MISMATCH if versions or options differ; COMM; TIMEOUT.
 std::unique_ptr<Comm> make_nccl_comm(std::unique_ptr<Bootstrap> bootstrap,
@@ -33,8 +33,8 @@ std::unique_ptr<Comm> make_nccl_comm(std::unique_ptr<Bootstrap> bootstrap,
 
 /// Creates a communicator that copies messages from GPU memory to pinned host memory and sends them
 /// with the bootstrap. If all ranks are in this process, messages are copied directly from GPU
-/// memory to GPU memory. In each operation the enqueuing thread waits. Collective. Errors, equal on
-/// every rank: NOT_SUPPORTED if a rank has no CUDA device.
+/// memory to GPU memory. In each operation the enqueuing thread waits. Collective. All ranks throw
+/// the same error: NOT_SUPPORTED if a rank has no CUDA device.
 std::unique_ptr<Comm> make_staged_comm(std::unique_ptr<Bootstrap> bootstrap, int device_index);
 
 }  // namespace muonrt

@@ -11,7 +11,7 @@
 
 namespace muonrt {
 
-// The interface to the CUDA backend. It is implemented in cuda/. In a build without the CUDA
+// The interface to the CUDA backend, which is implemented in cuda/. In a build without the CUDA
 // backend, no_cuda.cpp defines these functions instead.
 
 /// Returns true if this build has the CUDA backend.
@@ -29,8 +29,8 @@ struct CudaDeviceSize {
 /// Errors: DEVICE if GPU `index` does not exist; NOT_SUPPORTED without a CUDA backend.
 CudaDeviceSize cuda_device_size(int index);
 
-/// Describes the CUDA runtime of this build and the installed driver: "runtime 13.0, driver 13.0";
-/// "none" without a CUDA backend.
+/// Describes the CUDA runtime of this build and the installed driver, for example "runtime 13.0,
+/// driver 13.0". Returns "none" without a CUDA backend.
 std::string describe_cuda();
 
 /// Describes the cuBLASLt library that CUDA devices of this process use, for example "13.1.0
@@ -42,12 +42,12 @@ std::string describe_cublas();
 struct GpuClock {
   double mhz, watts;
 };
-/// Reads the present clock of GPU `index` from NVML, which belongs to the driver; empty if NVML or
-/// the GPU cannot be found. Takes up to some milliseconds. Threads: any.
+/// Reads the present clock of GPU `index` from NVML, a library of the driver. Returns nothing if
+/// NVML or the GPU cannot be found. Takes up to some milliseconds. Threads: any.
 std::optional<GpuClock> read_gpu_clock(int index);
 
-/// Makes GPU `index` the calling thread's current device, if it exists. Otherwise a library that
-/// restores the thread's current device would create a context on GPU 0.
+/// Makes GPU `index` the calling thread's current device, if the GPU exists. Without this call, a
+/// library that restores the thread's current device would create a context on GPU 0.
 void use_cuda_device(int index) noexcept;
 
 namespace cuda {
@@ -55,10 +55,10 @@ class VendorProducts;
 }
 
 /// The implementation of symmetric products in half precision. All other products use the vendor's
-/// library, or naive loops. The values are public.
+/// library, or naive loops. The values are part of the public interface.
 enum class SymmetricProvider : int32_t {
   kDefault = 0,  // the choice that cuda/products/README.md explains
-  /// Products of row panels from the vendor's library, and a kernel that mirrors the result.
+  /// The vendor's library computes row panels of the product, and a kernel mirrors the result.
   kVendor = 1,
   kSm90 = 2,  // muonrt's own kernel with wgmma and bulk copies, only for compute capability 9.0
 };
@@ -75,8 +75,8 @@ constexpr const char* name_of(SymmetricProvider provider) {
   return "unknown";
 }
 
-/// The settings of a rank's GPU. Of these, only naive_products, make_products, symmetric,
-/// sm90.slices and sm90.dense can change results bitwise.
+/// The settings of a rank's GPU. Only naive_products, make_products, symmetric, sm90.slices and
+/// sm90.dense can change results bitwise.
 struct CudaSettings {
   bool naive_products = false;  // slow portable loops instead of the vendor's products
   /// For benchmarks only: creates the object that replaces the vendor's products.
@@ -92,7 +92,7 @@ struct CudaSettings {
   /// SMs.
   int reserved_sms = 0;
   Sm90Tuning sm90 = {};      // overrides for kSm90
-  Allocator allocator = {};  // without functions: cudaMalloc
+  Allocator allocator = {};  // if it has no functions, cudaMalloc is used
 };
 
 /// Creates a device for GPU `index`.

@@ -13,14 +13,14 @@ namespace muonrt {
 
 class Ops;
 
-/// A queue of work that runs in first-in first-out order. Threads: one thread enqueues.
+/// A queue of work that runs in first-in first-out order. Threads: only one thread may enqueue.
 class Stream {
  public:
   virtual ~Stream() = default;
 };
 
-/// Marks a position in a stream. An event can be recorded again. Waiting for an event that was
-/// never recorded returns at once.
+/// Marks a position in a stream. An event may be recorded again. Waiting for an event that was
+/// never recorded returns immediately.
 class Event {
  public:
   virtual ~Event() = default;
@@ -29,8 +29,8 @@ class Event {
 enum class StreamKind {
   kCompute,  // passes over local data, and products
   kComm,     // exchanges and reductions; has high priority if the device supports priorities
-  /// Like kComm, but runs on the thread that synchronizes, for transports that only the caller's
-  /// thread may use (host only).
+  /// Like kComm, but the work runs on the thread that synchronizes, for transports that only the
+  /// caller's thread may use. Only on the host.
   kCommOnCaller,
 };
 
@@ -42,10 +42,10 @@ inline int64_t padded_bytes(int64_t count, int64_t element_bytes) {
   return round_up(checked_mul(count, element_bytes), kMemoryAlignment);
 }
 
-/// The memory, streams and events of one device, for one rank. Implemented in src/host and cuda. A
-/// stream keeps the first error of its enqueued work: it skips all later work, the events of that
-/// work complete, and error() returns the error. Threads: each optimizer has its own device, and
-/// one thread enqueues.
+/// The memory, streams and events of one device, for one rank. src/host and cuda implement this
+/// interface. A stream keeps the first error of its enqueued work. Afterwards it skips all later
+/// work, the events of the skipped work complete, and error() returns the error. Threads: each
+/// optimizer has its own device, and only one thread may enqueue.
 class Device {
  public:
   virtual ~Device() = default;
@@ -58,18 +58,19 @@ class Device {
   /// OUT_OF_MEMORY.
   virtual void* allocate(int64_t bytes) = 0;
   virtual void release(void* memory) noexcept = 0;
-  /// Allocates memory that host and device access at the same address. The host may read what a
-  /// stream has written after it has synchronized an event that was recorded later. Access from the
-  /// device is slow, so use this memory only for tables and results. Free it with release().
+  /// Allocates memory that host and device access at the same address. The host may read data that
+  /// a stream has written after it has synchronized an event that was recorded after the write.
+  /// Access from the device is slow, so use this memory only for tables and results. Free it with
+  /// release().
   virtual void* allocate_shared(int64_t bytes) { return allocate(bytes); }
-  /// Returns true if the host can access memory that allocate() returns.
+  /// Returns whether the host can access memory that allocate() returns.
   virtual bool host_reaches_memory() const { return true; }
-  /// Returns true if the device can access a buffer that belongs to the caller.
+  /// Returns whether the device can access a buffer that belongs to the caller.
   virtual bool reaches(const void*) const { return true; }
   virtual int64_t allocations() const = 0;  // number of calls of allocate() so far
   virtual int64_t allocated_bytes() const = 0;
-  /// Returns the number of streams, events and queue blocks that were created so far. The number no
-  /// longer grows after the first steps.
+  /// Returns the number of streams, events and queue blocks that were created so far. After the
+  /// first steps the number no longer grows.
   virtual int64_t objects() const = 0;
 
   virtual std::unique_ptr<Stream> create_stream(StreamKind kind) = 0;
@@ -78,21 +79,22 @@ class Device {
   /// Records `event` on `stream`. The event completes when all work enqueued on `stream` so far has
   /// completed.
   virtual void record(Event& event, Stream& stream) = 0;
-  /// Work that is enqueued on `stream` after this call waits for the last recording of `event`.
+  /// Makes work that is enqueued on `stream` after this call wait for the last recording of
+  /// `event`.
   virtual void wait(Stream& stream, const Event& event) = 0;
-  /// Work that is enqueued on `stream` after this call waits for the work that is now on the
-  /// caller's stream. On CUDA that is a cudaStream_t. Null is the default stream, together with the
-  /// streams with which the default stream synchronizes. Errors, with a message that begins with
-  /// `what`: NOT_SUPPORTED if the caller's stream, or a stream with which it synchronizes, is being
-  /// captured.
+  /// Makes work that is enqueued on `stream` after this call wait for the work that is now on the
+  /// caller's stream. On CUDA the caller's stream is a cudaStream_t. Null is the default stream,
+  /// together with the streams with which the default stream synchronizes. Errors, with a message
+  /// that begins with `what`: NOT_SUPPORTED if the caller's stream, or a stream with which it
+  /// synchronizes, is being captured.
   virtual void wait_caller_stream(Stream&, void*, const char* /*what*/) {}
-  /// Blocks until the caller's work for which the last wait_caller_stream() waits has ended.
+  /// Blocks until the work for which the last wait_caller_stream() waits has ended.
   /// Errors: TIMEOUT if it has not ended at the deadline.
   virtual void synchronize_caller_stream(Deadline) {}
   /// Runs `function(argument, native)` in stream order. On the host the function runs when the
   /// stream reaches it, and `native` is null. On CUDA the function runs immediately and must
-  /// enqueue its work on `native`, the cudaStream_t. If it returns a value other than 0, *failed
-  /// (in device memory) becomes 1.
+  /// enqueue its work on `native`, which is the cudaStream_t. If the function returns a value other
+  /// than 0, *failed (in device memory) becomes 1.
   virtual void call(Stream& stream, int (*function)(void* argument, void* native), void* argument,
                     int64_t* failed) = 0;
   /// Writes the time of the device's clock, in nanoseconds, to `where` (shared memory) when the
@@ -104,36 +106,36 @@ class Device {
 
   /// Returns the first error of enqueued work, or nullopt if there is none.
   virtual std::optional<Error> error() const = 0;
-  /// Clears this error. Call it only if no work is pending.
+  /// Clears the error that error() returns. Call this function only if no work is pending.
   virtual void clear_error() = 0;
 
   virtual Ops& ops() = 0;
-  /// Returns true if the first run of an op creates kernels, tables or algorithms. Creating them
+  /// Returns whether the first run of an op creates kernels, tables or algorithms. Creating them
   /// may block other ranks of the process, and may wait for exchanges in flight. The optimizer
   /// therefore runs a warm-up step before the first real step.
   virtual bool needs_warm_up() const { return false; }
 
-  /// Begins a profiler range on the enqueuing thread. Its name is `name`, followed by `number` if
-  /// that is not negative. Ranges may be nested.
+  /// Begins a profiler range on the enqueuing thread. The name of the range is `name`, followed by
+  /// `number` if `number` is not negative. Ranges may be nested.
   virtual void begin_range(const char*, int64_t) {}
   virtual void end_range() noexcept {}
 
-  /// Creates a stream whose work runs on a stream of the caller, which follow() sets (CUDA). On the
-  /// host it is an ordinary stream of kind kCompute.
+  /// Creates a stream whose work runs on a stream of the caller, which is set with follow() (CUDA).
+  /// On the host this function creates an ordinary stream of kind kCompute.
   virtual std::unique_ptr<Stream> create_caller_stream() {
     return create_stream(StreamKind::kCompute);
   }
-  /// From this call on, enqueues the work of `stream` on the caller's stream. `stream` must come
-  /// from create_caller_stream(). Returns true if the caller's stream is being captured; then the
-  /// work must neither wait nor allocate. Errors, with a message that begins with `what`:
-  /// NOT_SUPPORTED if the caller's stream is the default stream and a stream with which it
-  /// synchronizes is being captured.
+  /// Enqueues all later work of `stream` on the caller's stream. `stream` must come from
+  /// create_caller_stream(). Returns true if the caller's stream is being captured; then the work
+  /// must neither wait nor allocate. Errors, with a message that begins with `what`: NOT_SUPPORTED
+  /// if the caller's stream is the default stream and a stream with which it synchronizes is being
+  /// captured.
   virtual bool follow(Stream& /*stream*/, void* /*callers_stream*/, const char* /*what*/) {
     return false;
   }
 
-  /// Returns the number of kernels that the calling thread has launched so far. The caller can use
-  /// this number to limit how many kernels are queued on a GPU, whose queue has a limited size.
+  /// Returns the number of kernels that the calling thread has launched so far. The queue of a GPU
+  /// has a limited size, so callers use this number to limit how many kernels are queued.
   virtual int64_t launches() const { return 0; }
 };
 

@@ -12,14 +12,14 @@ class DeviceGraph {
   virtual ~DeviceGraph() = default;
 };
 
-/// A device that can capture graphs (CUDA). A graph stores the arguments of its work, so their
-/// memory must not move. Threads: the same as for Device.
+/// A device that can capture graphs (CUDA). A graph stores pointers to the memory that its work
+/// uses, so this memory must not move. Threads: the same as for Device.
 class GraphCapture {
  public:
   virtual ~GraphCapture() = default;
-  /// Returns true if graphs are enabled for this device.
+  /// Returns whether graphs are enabled for this device.
   virtual bool captures_graphs() const = 0;
-  /// Begins a capture. Work enqueued on `stream` from now on is captured instead of run. It must
+  /// Begins a capture. Work that is enqueued on `stream` is then captured instead of run. It must
   /// not wait, allocate memory, or use another stream.
   virtual void begin_graph_capture(Stream& stream) = 0;
   virtual std::unique_ptr<DeviceGraph> end_graph_capture(Stream& stream) = 0;

@@ -7,12 +7,12 @@
 #include "backend/host_device.hpp"
 
 // Statistics of matrices, and hashes of memory. All backends share these formulas. All sums are
-// integers, so the order of additions does not change them.
+// integers, so their values do not depend on the order of additions.
 
 namespace muonrt {
 
-/// A sum of squares is stored as a multi-precision number with this many 32-bit digits (limbs),
-/// which suffices for the squares of all f32 values.
+/// Number of 32-bit digits (limbs) of the multi-precision number that stores a sum of squares. It
+/// suffices for the squares of all f32 values.
 constexpr int64_t kTallyLimbs = 18;
 
 /// Sums over the elements of a matrix, which must have fewer than 2^31 elements. The sums are
@@ -34,7 +34,7 @@ MUONRT_HOST_DEVICE inline LimbTerm limb_term(float x) {
   const uint32_t bits = std::bit_cast<uint32_t>(x), exponent = bits >> 23 & 0xffu;
   const uint64_t mantissa = (bits & 0x7fffffu) | (exponent == 0 ? 0u : 0x800000u);
   const uint32_t place = 2 * (exponent == 0 ? 0 : exponent - 1), shift = place & 31u;
-  const uint64_t square = mantissa * mantissa;  // at most 48 bits
+  const uint64_t square = mantissa * mantissa;  // has at most 48 bits
   const uint64_t low = (square & 0xffffffffu) << shift;
   const uint64_t rest = ((square >> 32) << shift) + (low >> 32);
   return {static_cast<int32_t>(place >> 5), static_cast<int64_t>(low & 0xffffffffu),
@@ -49,12 +49,12 @@ inline double sum_of_squares(const int64_t* limbs) {
   return sum;
 }
 
-/// The number of steps of Lanczos's method. With this number of steps the estimated ends of the
-/// spectrum are within 5% of the true ones. This was measured with up to 2048 rows, for spectra
-/// that are flat, are spread over nine decades, or have only ten values other than zero.
+/// Number of steps of Lanczos's method. With this number, the estimated ends of the spectrum are
+/// within 5% of the true ends. This was measured with up to 2048 rows, for spectra that are flat,
+/// that are spread over nine decades, or that have only ten nonzero values.
 constexpr int64_t kLanczosSteps = 48;
-/// The number of rows in a block. A sum over rows is first computed for each block, and then over
-/// the blocks.
+/// Number of rows in a block. A sum over rows is first computed for each block, and then over the
+/// blocks.
 constexpr int64_t kLanczosRows = 256;
 
 /// The tridiagonal matrix that Lanczos's method computes for X X^T. Only the first min(rows,
@@ -64,7 +64,7 @@ struct Lanczos {
   float off_diagonal[kLanczosSteps];  // [i] is the element between i and i + 1
 };
 
-/// The layout of the workspace for one m x n matrix with m <= n. Offsets are in f32 elements.
+/// The layout of the workspace for one m x n matrix with m <= n. Offsets count f32 elements.
 struct LanczosSpace {
   /// Sizes: (kLanczosSteps + 1) x m; m; n; (blocks of rows) x n.
   int64_t basis, image, product, partial;
@@ -88,7 +88,7 @@ MUONRT_HOST_DEVICE inline uint64_t splitmix64(uint64_t x) {
   return x ^ x >> 31;
 }
 
-/// Returns element i of a start vector with m elements. All elements have the same magnitude, and
+/// Returns element i of a start vector with m elements. All elements have the same magnitude and
 /// pseudorandom signs.
 MUONRT_HOST_DEVICE inline float lanczos_start(int64_t i, int64_t m) {
   const float size = 1.0f / sqrtf(static_cast<float>(m));

@@ -1,6 +1,6 @@
 #pragma once
 
-// Marks functions that are called by kernels, too.
+// Marks functions that kernels also call.
 #if defined(__CUDACC__)
 #define MUONRT_HOST_DEVICE __host__ __device__
 #else

@@ -14,15 +14,15 @@ constexpr int64_t host_ld(int64_t cols) { return round_up(cols, 16); }
 constexpr int64_t cuda_ld(int64_t cols, DType dtype) { return round_up(cols, 64 / size_of(dtype)); }
 
 /// Limits for grouped launches: how many matrices of a chunk one launch may contain, and whether
-/// their shapes may differ. They do not change the results bitwise.
+/// their shapes may differ. The limits do not affect the bits of the results.
 struct LaunchLimits {
-  /// Maximum number of elements of all matrices together; one larger matrix is allowed.
+  /// Maximum total number of elements of the matrices. A single larger matrix is also allowed.
   int64_t max_elements = 0;
   bool mixes_shapes = false;  // true if the matrices may have different shapes
 };
 
 /// The rules by which a kind of device stores matrices and groups them in launches. The size of the
-/// scratch memory follows from these rules, so it can be computed without the device.
+/// scratch memory follows from these rules, so it can be computed without a device.
 class MatrixRules {
  public:
   virtual ~MatrixRules() = default;
@@ -35,8 +35,8 @@ class MatrixRules {
 class HostRules final : public MatrixRules {
  public:
   int64_t leading_dimension(int64_t cols, DType) const override { return host_ld(cols); }
-  /// A batch of equal matrices keeps all threads busy even if the matrices are tiny. Launches that
-  /// are larger, or that contain several shapes, would only evict each other's data from the
+  /// A batch of equal matrices keeps all threads busy even if the matrices are tiny. In launches
+  /// that are larger, or that contain several shapes, matrices would only evict each other from the
   /// caches.
   LaunchLimits launch_limits() const override {
     return {.max_elements = 1 << 20, .mixes_shapes = false};
@@ -45,15 +45,15 @@ class HostRules final : public MatrixRules {
 
 class CudaRules final : public MatrixRules {
  public:
-  /// @param own  true if our own kernels compute symmetric products. They accept several shapes in
-  ///     one launch; the kernels of the vendor and the naive kernels do not.
+  /// @param own  true if muonrt's kernels compute symmetric products. These kernels accept several
+  ///     shapes in one launch; the vendor's kernels and the naive kernels do not.
   explicit CudaRules(bool own = true) : own_(own) {}
   int64_t leading_dimension(int64_t cols, DType dtype) const override {
     return cuda_ld(cols, dtype);
   }
-  /// Usually this limit allows all matrices of an owner in a chunk, because chunk_bytes is reached
-  /// earlier. At its default of 256 MiB a chunk has at most 2^27 elements of 16 bits. The limit
-  /// keeps the byte offsets of 16-bit elements below 2^30.
+  /// In most cases this limit allows all matrices of an owner in a chunk, because chunk_bytes is
+  /// reached first: at its default of 256 MiB a chunk has at most 2^27 elements of 16 bits. The
+  /// limit keeps the byte offsets of 16-bit elements below 2^30.
   LaunchLimits launch_limits() const override {
     return {.max_elements = int64_t{1} << 29, .mixes_shapes = own_};
   }

@@ -5,12 +5,12 @@
 #include "backend/ops.hpp"
 #include "backend/update_rules.hpp"
 
-// The formulas by which the input of Newton-Schulz is scaled. All backends share them.
+// The formulas for scaling the input of Newton-Schulz. All backends share them.
 
 namespace muonrt {
 
 /// Returns the divisor for the entries of a matrix that have already been multiplied by up x up2.
-/// @param norm  the norm of the multiplied matrix.
+/// @param norm  the norm of the matrix after this multiplication.
 MUONRT_HOST_DEVICE inline float norm_divisor(float norm, const Normalization& how, float up,
                                              float up2) {
   const float divisor = how.safety * norm + how.added * up * up2;

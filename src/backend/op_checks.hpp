@@ -7,7 +7,8 @@
 
 namespace muonrt {
 
-// Checks of the arguments of ops (ops.hpp), which all backends make before they enqueue work.
+// Checks of the arguments of ops (ops.hpp). Every backend makes these checks before it enqueues
+// work.
 
 /// Errors: INVALID_ARGUMENT if a factor is negative or non-finite; INTERNAL if shapes differ.
 inline void check_normalize(const MatrixBatch& in, const MatrixBatch& out,

@@ -14,7 +14,7 @@
 
 namespace muonrt {
 
-/// `count` matrices of equal shape, rows x cols, row-major. `ld` and `stride` are in elements. The
+/// `count` matrices of equal shape, rows x cols, row-major. `ld` and `stride` count elements. The
 /// dtype is f32 or bf16. It may also be f16 for matrices on which Newton-Schulz iterates and for
 /// matrices that pack() and unpack() copy.
 struct MatrixBatch {
@@ -27,16 +27,17 @@ struct MatrixBatch {
 /// is 0, A and B only determine the shape and are not read.
 struct Product {
   MatrixBatch a, b, c;
-  /// No D if d.data is null; D may be A or B, but C must be different from all of them.
+  /// If d.data is null, there is no D. D may be A or B, but C must differ from A, B and D.
   MatrixBatch d;
   bool transpose_b = false;
-  /// The result is symmetric, so only upper tiles are computed and then copied bit for bit.
+  /// True if the result is symmetric. Then only the upper tiles are computed, and copied bit for
+  /// bit.
   bool symmetric = false;
   float alpha = 1.0f, beta = 0.0f, gamma = 0.0f;
 };
 
-/// Settings for scaling the input of Newton-Schulz. It is divided by max(safety x its Frobenius
-/// norm + added, least). Published optimizers use either `added` or `least`.
+/// Settings for scaling the input of Newton-Schulz. The input is divided by max(safety x its
+/// Frobenius norm + added, least). Published optimizers use either `added` or `least`.
 struct Normalization {
   float safety = 1.0f;
   float added = 0.0f, least = 0.0f;
@@ -45,26 +46,25 @@ struct Normalization {
 /// Settings for scaling rows by the absolute sums of their Gram matrix (AOL).
 struct AolRule {
   float safety = 1.0f;
-  float least = 1e-7f;  // smaller sums are replaced with this, so zero rows remain zero
+  float least = 1e-7f;  // smaller sums are replaced with this value, so zero rows remain zero
 };
 
 /// The operations of a step on one device. Every op enqueues work on `stream` and returns. Spans,
 /// tables and pointers must stay valid until the work has run. Spans and arrays of MatrixBatch are
-/// in host memory; all other memory must be accessible to the device. After reserve() ops allocate
-/// device memory only for data that a backend stores when it gets a list for the first time. A
+/// in host memory; all other memory must be accessible to the device. After reserve(), ops allocate
+/// device memory only for data that a backend stores when it receives a list for the first time. A
 /// library for products may allocate host memory inside its own calls.
 class Ops : public MatrixRules {
  public:
-  /// Allocates the memory that products of up to this size need. m, n and k are the dims of C (m x
-  /// n) = A (m x k) op(B).
+  /// Allocates the memory that products of up to this size need: C (m x n) = A (m x k) op(B).
   virtual void reserve(int64_t m, int64_t n, int64_t k, DType dtype) = 0;
 
   virtual void fill(Stream& stream, void* memory, unsigned char value, int64_t bytes) = 0;
   virtual void copy(Stream& stream, void* to, const void* from, int64_t bytes) = 0;
 
   /// message <- cast(direction(new momentum, gradient)) for each block of an active parameter, and
-  /// zeros for an inactive one. Does not write parameters and state. Records in `findings` whether
-  /// a direction or gradient is non-finite, and whether it is still finite in f32.
+  /// zeros for an inactive parameter. Does not write parameters and state. Records in `findings`
+  /// whether a direction or gradient is non-finite, and whether the value is still finite in f32.
   virtual void pack_direction(Stream& stream, std::span<const ShardBlock> blocks,
                               const StepTables& tables, TypedBuffer message,
                               Findings* findings) = 0;
@@ -81,12 +81,12 @@ class Ops : public MatrixRules {
                           ConstTypedBuffer message, bool first) = 0;
 
   /// message <- cast(weight after AdamW) for each block of an active parameter, and zeros for an
-  /// inactive one. Does not write parameters and state. Records scaled gradients that are
+  /// inactive parameter. Does not write parameters and state. Records scaled gradients that are
   /// non-finite or whose square is non-finite.
   virtual void pack_adamw(Stream& stream, std::span<const ShardBlock> blocks,
                           const StepTables& tables, TypedBuffer message, Findings* findings) = 0;
 
-  /// Checks the gradients of those listed parameters that are active or `clip_only`. Records
+  /// Checks the gradients of the listed parameters that are active or `clip_only`. Records
   /// non-finite scaled gradients. For AdamW (parameters with a variance), also records gradients
   /// whose square is non-finite.
   virtual void scan(Stream& stream, std::span<const int32_t> list, const ParamView* params,
@@ -98,8 +98,8 @@ class Ops : public MatrixRules {
   virtual void check_masters(Stream& stream, std::span<const int32_t> list, const ParamView* params,
                              Findings* findings) = 0;
 
-  /// matrices[block.matrix] <- message, which has the same dtype. A matrix is stored with its short
-  /// side as rows; see OwnedMatrix::transposed().
+  /// matrices[block.matrix] <- message, which has the same dtype. A matrix is stored so that its
+  /// rows are its short side; see OwnedMatrix::transposed().
   virtual void unpack(Stream& stream, std::span<const MatrixBlock> blocks,
                       std::span<const OwnedMatrix> owned, const MatrixBatch* matrices,
                       ConstTypedBuffer message) = 0;
@@ -112,7 +112,7 @@ class Ops : public MatrixRules {
 
   /// out <- in / (safety x Frobenius norm); see Normalization. The input is first scaled by a power
   /// of two, so that the norm neither overflows nor underflows. A zero matrix stays zero and is
-  /// counted. The order of the sum depends only on the shape, so equal values and shapes give
+  /// counted. The order of the sum depends only on the shape, so the same matrix always gives
   /// bitwise identical results.
   virtual void normalize(Stream& stream, const MatrixBatch& in, const MatrixBatch& out,
                          const Normalization& how, Findings* findings) = 0;
@@ -128,15 +128,16 @@ class Ops : public MatrixRules {
                           const MatrixBatch& factors, const AolRule& rule) = 0;
 
   /// Computes the products, in any order or concurrently. No product may write memory that another
-  /// one reads or writes. Each result is bitwise independent of the other products.
+  /// product reads or writes. The bits of a result do not depend on the other products.
   virtual void multiply(Stream& stream, std::span<const Product> products) = 0;
   void multiply(Stream& stream, const Product& product) {
     multiply(stream, std::span<const Product>(&product, 1));
   }
-  /// Computes a sequence of products, all of them for one matrix before the next, so that the
-  /// matrix stays in the cache. Matrix i of a product may be an operand of matrix i of later
-  /// products, but not of their other matrices. `products` must stay valid until the work has run.
-  /// @return false, and enqueues nothing, if the caller must call multiply() for each product.
+  /// Computes a sequence of products: all of them for one matrix of the batch, and then all of them
+  /// for the next, so that the matrix stays in the cache. Matrix i of a product may be an operand
+  /// of matrix i of later products, but not of their other matrices. `products` must stay valid
+  /// until the work has run.
+  /// @return false if the caller must call multiply() for each product. Then nothing is enqueued.
   virtual bool multiply_by_matrix(Stream& stream, std::span<const Product> products) {
     (void)stream, (void)products;
     return false;
@@ -145,26 +146,26 @@ class Ops : public MatrixRules {
   /// x <- x + gamma I with one rounding to x's dtype. Reads and writes only the diagonal.
   virtual void add_identity(Stream& stream, const MatrixBatch& x, float gamma) = 0;
 
-  /// Fills this rank's vote from its findings. If `local_ok` is true, no callback failed and no
-  /// weights are stale, sets `consent` to 1 if all values were finite, and `nonfinite` to 1
-  /// otherwise. If one of these conditions does not hold, both are 0. Copies the gradient factor
-  /// (see Vote::set_factor()) and the terms of the replica checks.
+  /// Fills this rank's vote from its findings. `consent` and `nonfinite` are 0 unless `local_ok` is
+  /// true, no callback failed and no weights are stale. In that case `consent` is 1 if all values
+  /// were finite, and otherwise `nonfinite` is 1. Copies the gradient factor (see
+  /// Vote::set_factor()) and the terms of the replica checks.
   virtual void cast_vote(Stream& stream, Vote* vote, const Findings* findings, int64_t fingerprint,
                          int64_t orthogonalized, bool local_ok) = 0;
 
   /// If the condition passes, writes the momentum and applies decay and update, for every block of
-  /// an active parameter. bf16 momentum is rounded stochastically, like kStochastic weights. All
-  /// commits record in the condition's findings if they have written a weight that is non-finite in
-  /// its stored dtype. Momentum is not checked, because it is finite if its direction is.
+  /// an active parameter. bf16 momentum is rounded stochastically, like kStochastic weights. Like
+  /// all commits, records in the condition's findings if it has written a weight that is non-finite
+  /// in its stored dtype. Momentum is not checked, because it is finite if its direction is finite.
   virtual void commit_muon(Stream& stream, std::span<const ShardBlock> blocks,
                            const StepTables& tables, ConstTypedBuffer message,
                            const CommitCondition& condition) = 0;
-  /// Like commit_muon(), but writes only the weights. Used for parameters whose momentum is stored
-  /// by the owner.
+  /// Like commit_muon(), but writes only the weights. It is used for parameters whose momentum the
+  /// owner stores.
   virtual void commit_update(Stream& stream, std::span<const ShardBlock> blocks,
                              const StepTables& tables, ConstTypedBuffer message,
                              const CommitCondition& condition) = 0;
-  /// Like commit_muon(), but writes only the momentum. Used by the owner that stores it.
+  /// Like commit_muon(), but writes only the momentum. It is used by the owner that stores it.
   virtual void commit_momentum(Stream& stream, std::span<const ShardBlock> blocks,
                                const StepTables& tables, const CommitCondition& condition) = 0;
 
@@ -184,44 +185,46 @@ class Ops : public MatrixRules {
   /// Scales the neurons of whole matrices by the NeuronRule of their state. kNormuon skips matrices
   /// whose parameter is inactive, and stages the new second moments. The other rules do not read
   /// `tables`.
-  /// @param states  one for each matrix. A matrix whose state has 0 neurons does not change.
+  /// @param states  one state for each matrix. If a state has 0 neurons, its matrix does not
+  ///     change.
   virtual void normuon(Stream& stream, const MatrixBatch& matrices,
                        std::span<const NormuonState> states, const StepTables& tables) = 0;
-  /// If the condition passes: moments <- staged for each state whose parameter is active.
+  /// If the condition passes, copies `staged` to `moments` for each state whose parameter is
+  /// active.
   virtual void commit_normuon(Stream& stream, std::span<const NormuonState> states,
                               const ParamView* params, const CommitCondition& condition) = 0;
 
-  /// Adds squares to `sums`, which has kNormWords words: the squares of the unscaled gradients of
-  /// those listed parameters that are active or `clip_only`. The sum is exact.
+  /// Adds the squares of the unscaled gradients of the listed parameters that are active or
+  /// `clip_only` to `sums`, which has kNormWords words. The sum is exact.
   virtual void sum_squares(Stream& stream, std::span<const int32_t> list, const ParamView* params,
                            int64_t* sums) = 0;
-  /// Computes the gradient factor from `factors` and clipping, and writes it to grad_scale in all
+  /// Computes the gradient factor from `factors` and `clip`, and writes it to grad_scale in all
   /// tables. Writes the gradient norm to `norm` (0 without clipping). Records in `findings` if the
-  /// factor is non-finite or found_inf is set. findings->factor becomes the bits of the factor XOR
+  /// factor is non-finite or found_inf is set. Sets findings->factor to the bits of the factor XOR
   /// the bits of factors.host.
   virtual void scale_gradients(Stream& stream, const GradientFactors& factors, const NormClip& clip,
                                const GradientTables& tables, Findings* findings, double* norm) = 0;
 
   /// to <- from. If `from` is null, fills `to` with -inf.
   virtual void take_logits(Stream& stream, const float* from, float* to, int64_t count) = 0;
-  /// clip.factors <- the factor of each row. Records logits that are NaN or +inf, without a
-  /// parameter index.
+  /// clip.factors <- the factor of each row. Records in `findings` if a logit is NaN or +inf; the
+  /// finding has no parameter index.
   virtual void clip_heads(Stream& stream, const QkClip& clip, Findings* findings) = 0;
 
   /// Adds the elements of matrix k to tallies[k].
-  /// @param low  null, or the lower halves of bf16 weights, stored like `x` (weight_bits.hpp).
+  /// @param low  the lower halves of bf16 weights, stored like `x` (weight_bits.hpp), or null.
   virtual void tally(Stream& stream, const MatrixBatch& x, const uint16_t* low, Tally* tallies) = 0;
 
   /// Runs min(m, kLanczosSteps) steps of Lanczos's method on x x^T for each matrix, from a fixed
   /// start vector and with full reorthogonalization. out[k] is the tridiagonal matrix for matrix k.
-  /// Computes in f32, with sums in the same order as scale_rows(); sums over rows are computed in
-  /// blocks of kLanczosRows. Source: Golub and Van Loan, Matrix Computations, section 10.1.
+  /// Computes in f32. Sums have the same order as in scale_rows(), and sums over rows are computed
+  /// in blocks of kLanczosRows. Source: Golub and Van Loan, Matrix Computations, section 10.1.
   /// @param x          m x n with m <= n; not changed.
   /// @param workspace  lanczos_space(m, n) for each matrix; overwritten.
   virtual void lanczos(Stream& stream, const MatrixBatch& x, float* workspace, Lanczos* out) = 0;
 
   /// Adds the hash of the memory to *sum. The hash is the sum of hash_term() over the 32-bit words
-  /// of the memory; the last word is padded with zeros. The sum wraps around.
+  /// of the memory, where the last word is padded with zeros. Sums wrap around.
   virtual void hash_memory(Stream& stream, const void* memory, int64_t bytes, uint64_t* sum) = 0;
 };
 

@@ -5,9 +5,9 @@
 
 #include "backend/scalars.hpp"
 
-// QK-clip scales down the rows of query and key weights that belong to heads whose largest logit
-// exceeds a threshold. All backends share these formulas. Source: Kimi K2 (arXiv 2507.20534),
-// algorithm 1.
+// QK-clip limits attention logits: if the largest logit of a head exceeds a threshold, the rows of
+// query and key weights that belong to this head are scaled down. All backends share these
+// formulas. Source: Kimi K2 (arXiv 2507.20534), algorithm 1.
 
 namespace muonrt {
 
@@ -19,19 +19,20 @@ enum class QkKind : int32_t {
   kMlaKeyValue = 4,
   kQkv = 5,
   kQkvBlocks = 6,
-  kFromName = 7  // only in settings; replaced when an optimizer is created
+  kFromName = 7  // only used in settings; replaced when an optimizer is created
 };
 
 /// The query or key weight of an attention layer, with the settings of QK-clip for it.
 struct QkClip {
   QkKind kind = QkKind::kNone;
-  int32_t heads = 0, kv_heads = 0;        // of the layer; heads is a multiple of kv_heads
-  int32_t head_dim = 0;                   // for kQuery, kKey, kQkv, kQkvBlocks
-  int32_t nope = 0, rope = 0, v_dim = 0;  // for kMlaQuery, kMlaKeyValue
+  int32_t heads = 0, kv_heads = 0;        // number of heads of the layer; heads is a multiple of
+                                          // kv_heads
+  int32_t head_dim = 0;                   // used by kQuery, kKey, kQkv and kQkvBlocks
+  int32_t nope = 0, rope = 0, v_dim = 0;  // used by kMlaQuery and kMlaKeyValue
   float threshold = 100.0f, exponent = 0.5f;
   int64_t rows = 0;               // rows of the whole weight
   const float* logits = nullptr;  // the largest logit of each query head
-  /// For each query head, 0 if it is never clipped; null: all heads.
+  /// For each query head, 0 if it is never clipped. If this is null, all heads are clipped.
   const int32_t* selected = nullptr;
   float* factors = nullptr;  // one factor for each row of the whole weight
 };
@@ -79,9 +80,10 @@ MUONRT_HOST_DEVICE inline float qk_row_factor(const QkClip& c, int64_t row) {
       key(row / c.head_dim);
       break;
     case QkKind::kMlaQuery: {
-      // In MLA, a logit is the sum of two query-key products: of the parts with rotary embedding
-      // and of those without. If queries and keys had different gammas, the two terms would shrink
-      // by different factors, so both use the smallest gamma of the heads that share a key.
+      // In MLA, a logit is the sum of two query-key products: one for the parts with rotary
+      // embedding, and one for the parts without. If queries and keys had different gammas, the two
+      // terms would shrink by different factors. Queries and keys therefore use the smallest gamma
+      // of the heads that share a key.
       const int64_t stride = c.nope + c.rope;
       gamma = qk_group_gamma(c, row / stride / each);
       if (row % stride < c.nope) exponent = c.exponent;
@@ -115,7 +117,7 @@ MUONRT_HOST_DEVICE inline float qk_row_factor(const QkClip& c, int64_t row) {
   return qk_power(gamma, exponent);
 }
 
-/// Returns true if a logit is NaN or +inf, so that the step must be rejected. -inf is valid: it is
+/// Returns whether a logit is NaN or +inf, so that the step must be rejected. -inf is valid: it is
 /// the value of a head that no rank has.
 MUONRT_HOST_DEVICE inline bool qk_bad_logit(float logit) {
   return !(logit < 0.0f) && !(logit - logit == 0.0f);

@@ -16,10 +16,10 @@ enum class WeightForm : int32_t {
   kStochastic = 3  // in a bf16 parameter, which is rounded stochastically when it is written
 };
 
-/// One parameter of this rank as the elementwise ops need it. An entry may also describe state that
-/// this rank stores for all holders of a parameter (OwnerState); its gradient is then a sum of
-/// partial gradients. The table is in memory that the device can read. The optimizer rewrites
-/// `grad`, `active` and `clip_only` before a step, but never during one.
+/// One parameter of this rank, in the form that the elementwise ops need. An entry may also
+/// describe state that this rank stores for all holders of a parameter (OwnerState); its gradient
+/// is then a sum of partial gradients. The table is in memory that the device can read. The
+/// optimizer may change `grad`, `active` and `clip_only` before a step, but never during a step.
 struct ParamView {
   void* param = nullptr;          // local elements in param_dtype
   const void* grad = nullptr;     // grads() elements in grad_dtype
@@ -43,11 +43,11 @@ struct ParamView {
   int32_t clip_only = 0;
   float grad_scale = 1.0f;  // multiplies the gradient when it is read in this step
   int32_t scalars = 0;      // index into the step's AdamScalars (AdamW only)
-  // The random bits for kStochastic weights and for bf16 momentum depend only on seed, step, key,
+  // The random bits for kStochastic weights and for bf16 momentum depend only on seed, step, key
   // and the index of the element in the whole tensor.
   uint64_t seed = 0, step = 0;
-  uint32_t key = 0;  // the parameter's index, or its index when it was saved
-  // kMaster: 1 if the caller rounded the weights, in either direction; 0 if a commit rounded them.
+  uint32_t key = 0;  // the parameter's index; after loading, its index when it was saved
+  // kMaster: 1 if the caller rounded the weights (up or down); 0 if a commit rounded them.
   int32_t rounded_by_caller = 1;
   MUONRT_HOST_DEVICE int64_t grads() const { return grad_numel < 0 ? numel : grad_numel; }
 };
@@ -72,34 +72,33 @@ struct MuonScalars {
 struct AdamScalars {
   float beta1 = 0.9f, beta2 = 0.95f, eps = 1e-8f;
   float rate = 0.0f, decay = 0.0f;
-  // Usually 1 / (1 - beta1^t). With folded corrections it is also multiplied by sqrt(1 - beta2^t);
-  // with Nesterov it is beta1 / (1 - beta1^(t+1)) instead.
+  // Usually 1 / (1 - beta1^t). With folded corrections, this value is also multiplied by sqrt(1 -
+  // beta2^t). With Nesterov it is beta1 / (1 - beta1^(t+1)) instead.
   float correction1 = 1.0f;
-  float correction2 = 1.0f;  // 1 / (1 - beta2^t); with folded corrections 1
+  float correction2 = 1.0f;  // 1 / (1 - beta2^t), or 1 with folded corrections
   float grad_scale = 1.0f;
   int32_t cautious = 0;
-  float gradient_weight = 0.0f;  // only with Nesterov: (1 - beta1) / (1 - beta1^t)
+  float gradient_weight = 0.0f;  // used only with Nesterov: (1 - beta1) / (1 - beta1^t)
 };
 
-/// The findings of the ops on this rank in a step. The default values are the values at the start
-/// of a step.
+/// The findings of the ops on this rank in a step. A step starts with the default values.
 struct Findings {
   int64_t nonfinite = 0;     // 1 if a gradient or direction was non-finite
   int64_t first_param = -1;  // lowest index of a parameter with such a value, or -1
   // The lowest index of a parameter with a value that was non-finite even in f32, or -1. If it
-  // differs from `first_param`, the direction of `first_param` overflowed only in the message's
-  // dtype.
+  // differs from `first_param`, the direction of `first_param` was finite in f32 and overflowed
+  // only in the message's dtype.
   int64_t first_in_f32 = -1;
-  // The lowest index of a parameter whose weights are not its rounded master weights, or -1.
+  // The lowest index of a parameter whose weights differ from its rounded master weights, or -1.
   int64_t first_stale = -1;
   int64_t wrote_nonfinite = 0;  // 1 if a commit wrote a non-finite weight
   int64_t zero_matrices = 0;    // number of matrices that were all zero
   int64_t failed = 0;           // 1 if a caller-supplied callback returned an error
-  /// Bits of the gradient factor XOR bits of the factor without device scalars; must be equal on
-  /// all ranks.
+  /// Bits of the gradient factor XOR bits of the factor without device scalars. The value must be
+  /// equal on all ranks.
   int64_t factor = 0;
-  // This rank's contributions to two sums over all ranks that are 0 if all replicas are equal. Used
-  // only if the step compares replicas.
+  // This rank's contributions to two sums over all ranks. A sum is 0 if all replicas are equal.
+  // Used only if the step compares replicas.
   int64_t gradient_replicas = 0, weight_replicas = 0;
 };
 
@@ -126,8 +125,8 @@ struct Vote {
 };
 constexpr int64_t kVoteWords = sizeof(Vote) / sizeof(int64_t);
 
-/// Returns true if the factor was equal on all ranks. For n ranks with values x, n sum x^2 - (sum
-/// x)^2 is the sum of the squared differences of all pairs, so it is 0 only if all x are equal. For
+/// Returns whether the factor was equal on all ranks. For n ranks with values x, n sum x^2 - (sum
+/// x)^2 is the sum of the squared differences of all pairs. It is 0 only if all x are equal. For
 /// 16-bit values it is below 2^64.
 constexpr bool same_factors(const Vote& sum, int64_t world) {
   const auto n = static_cast<uint64_t>(world), both = static_cast<uint64_t>(sum.factor);
@@ -135,7 +134,7 @@ constexpr bool same_factors(const Vote& sum, int64_t world) {
   return n * static_cast<uint64_t>(sum.lower_square) == lower * lower &&
          n * static_cast<uint64_t>(sum.upper_square) == upper * upper;
 }
-/// Returns true if each of the `world` ranks accepted the step with the same fingerprint and
+/// Returns whether each of the `world` ranks accepted the step with the same fingerprint and
 /// factor, and no replicas differ. The initial vote sum and the vote sum of an earlier step never
 /// pass. Sums wrap around, as in the reduction.
 constexpr bool vote_passes(const Vote& sum, int64_t world, int64_t fingerprint) {
@@ -144,8 +143,7 @@ constexpr bool vote_passes(const Vote& sum, int64_t world, int64_t fingerprint) 
              static_cast<uint64_t>(world) * static_cast<uint64_t>(fingerprint) &&
          same_factors(sum, world) && sum.gradient_replicas == 0 && sum.weight_replicas == 0;
 }
-/// Returns a vote sum that never passes. It is the initial value of the vote sum, before the
-/// reduction.
+/// Returns a vote sum that never passes. The vote sum has this value before the reduction.
 inline Vote rejecting_vote_sum() { return Vote{.consent = -1, .fingerprint = -1}; }
 
 }  // namespace muonrt

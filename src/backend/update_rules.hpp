@@ -6,15 +6,15 @@
 #include "backend/scalars.hpp"
 
 // The elementwise formulas. All backends share them, so that their results are bitwise identical.
-// The formulas use only float expressions, and all builds disable the contraction to fused
-// multiply-add.
+// The formulas use only float expressions, and all builds disable the contraction of operations to
+// fused multiply-adds.
 
 namespace muonrt {
 
 /// Returns the new value of a decaying buffer to which the gradient `g` was added. If `g` is
 /// exactly zero, a subnormal value becomes zero. Otherwise repeated rounding would keep it above
-/// zero forever: in units of 2^-149, 0.95 x 9 rounds to 9. Values of bf16 buffers follow the same
-/// rule before they are rounded, because bf16 has the exponents of f32.
+/// zero forever: in units of 2^-149, 0.95 x 9 rounds to 9. The same rule applies to values of bf16
+/// buffers before they are rounded, because bf16 has the exponents of f32.
 MUONRT_HOST_DEVICE inline float at_rest(float value, float g) {
   constexpr float kLeastNormal = std::numeric_limits<float>::min();
   return ((g == 0.0f) & (fabsf(value) < kLeastNormal)) ? 0.0f : value;
@@ -27,16 +27,16 @@ MUONRT_HOST_DEVICE inline float next_momentum(float m, float g, const MuonScalar
 }
 
 /// Returns the direction that is orthogonalized, from the new momentum and the gradient. Sources:
-/// those of next_momentum(), and optax.contrib.muon for the corrections.
+/// the sources of next_momentum(), and optax.contrib.muon for the corrections.
 MUONRT_HOST_DEVICE inline float direction(float m_next, float g, const MuonScalars& s) {
   if (!s.nesterov) return s.momentum_correction * m_next;
   const float part = s.heavy_ball ? g : (1.0f - s.momentum) * s.gradient_correction * g;
   return part + s.momentum * s.momentum_correction * m_next;
 }
 
-/// Returns a weight after decay. If `cautious` is set, a weight does not decay if its update has
-/// the opposite sign; with an update of zero it decays. Source: cautious weight decay, arXiv
-/// 2510.12402.
+/// Returns a weight after decay. If `cautious` is set, a weight decays only if its update does not
+/// have the opposite sign. A weight with an update of zero decays. Source: cautious weight decay,
+/// arXiv 2510.12402.
 MUONRT_HOST_DEVICE inline float decayed(float w, float update, float decay, int32_t cautious) {
   const bool apart = ((update > 0.0f) & (w < 0.0f)) | ((update < 0.0f) & (w > 0.0f));
   return w * (((cautious != 0) & apart) ? 1.0f : 1.0f - decay);
@@ -50,7 +50,7 @@ MUONRT_HOST_DEVICE inline float muon_update(float w, float o, float scale, float
 }
 
 /// Updates both moments of AdamW and returns the new weight. Source: Loshchilov and Hutter 2019,
-/// Algorithm 2. With folded corrections eps is added to the uncorrected root, which is Algorithm 2
+/// Algorithm 2. With folded corrections eps is added to the uncorrected root. This is Algorithm 2
 /// with eps / sqrt(1 - beta2^t) instead of eps.
 MUONRT_HOST_DEVICE inline float adamw_update(float w, float g, float& m, float& v,
                                              const AdamScalars& s) {

@@ -11,8 +11,8 @@
 namespace muonrt {
 
 /// An f32 weight, split into the nearest bf16 value (ties away from zero) and the lower 16 bits of
-/// the f32. join_weight() restores every 32-bit pattern, because both the addition here and the
-/// subtraction there wrap around.
+/// the f32. join_weight() restores every 32-bit pattern: split_weight() adds, join_weight()
+/// subtracts, and both wrap around.
 struct SplitWeight {
   uint16_t high;  // bits of the bf16 parameter
   uint16_t low;   // the remainder
@@ -26,15 +26,15 @@ MUONRT_HOST_DEVICE inline float join_weight(uint16_t high, uint16_t low) {
   return std::bit_cast<float>((static_cast<uint32_t>(high) << 16) + low - rounded_up);
 }
 
-/// Like split_weight(), for a weight that was computed. The bits of a NaN depend on the device, and
-/// 0x7fffffff, the NaN of a GPU, would become -0 in the parameter. Every NaN is therefore replaced
-/// with one that is also NaN in bf16.
+/// Like split_weight(), but for a weight that was computed. The bits of a computed NaN depend on
+/// the device, and 0x7fffffff, the NaN of a GPU, would become -0 in the parameter. Every NaN is
+/// therefore replaced with a NaN that is also NaN in bf16.
 MUONRT_HOST_DEVICE inline SplitWeight split_updated(float w) {
   return split_weight(w == w ? w : std::bit_cast<float>(0x7fc00000u));
 }
 
-/// Returns true if a weight differs bitwise from its rounded master weight. A commit rounds to
-/// nearest. If the caller rounded the weight, either neighbor is accepted.
+/// Returns whether a weight differs bitwise from its rounded master weight. A commit rounds to
+/// nearest. If the caller rounded the weight, both neighboring bf16 values are accepted.
 MUONRT_HOST_DEVICE inline bool is_stale(bf16 weight, float master, bool by_caller) {
   const uint32_t bits = std::bit_cast<uint32_t>(master);
   const uint32_t down = bits >> 16, up = down + ((bits & 0xffffu) != 0);
@@ -45,8 +45,8 @@ MUONRT_HOST_DEVICE inline bool is_stale(float weight, float master, bool) {
   return std::bit_cast<uint32_t>(weight) != std::bit_cast<uint32_t>(master);
 }
 
-/// The number of elements that share one output of the random generator. Each gets 16 of its 128
-/// bits.
+/// Number of elements that share one output of the random generator. Each element gets 16 of its
+/// 128 bits.
 constexpr uint64_t kRandomBlock = 8;
 
 struct RandomBlock {
@@ -60,7 +60,7 @@ struct RandomBlock {
 };
 
 /// Returns the random bits for elements [8 block, 8 block + 8) of one parameter in one step. They
-/// do not depend on the rank. The generator is Philox4x32-10. Source: Salmon et al. 2011, Parallel
+/// are the same on every rank. The generator is Philox4x32-10. Source: Salmon et al. 2011, Parallel
 /// Random Numbers: As Easy as 1, 2, 3.
 MUONRT_HOST_DEVICE inline RandomBlock random_block(uint64_t seed, uint64_t step, uint32_t param,
                                                    uint64_t block) {

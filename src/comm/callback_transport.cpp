@@ -16,8 +16,8 @@ namespace muonrt {
 
 namespace {
 
-/// Converts the value that a function returned to a status. A value that is not an error becomes
-/// COMM.
+/// Converts the value that a function returned to a status. If the value is not an error, the
+/// status is COMM.
 Status status_from(muonrt_status_t value) {
   const auto status = static_cast<Status>(value);
   return is_status(value) && status != Status::kSkipped ? status : Status::kComm;
@@ -65,7 +65,7 @@ struct CallbackTransport::Shared {
   }
   muonrt_transport_t table;
   bool owned = false;
-  std::mutex mutex;  // allows one call at a time, even if duplicates share the state
+  std::mutex mutex;  // allows only one call at a time, even if duplicates share the state
 };
 
 CallbackTransport::CallbackTransport(const muonrt_transport_t& table)
@@ -118,7 +118,7 @@ std::optional<Error> CallbackTransport::published_error() const {
   const muonrt_status_t status = table.get_published_error(table.state, message, kMessageCapacity);
   if (status == MUONRT_OK) return std::nullopt;
   message[kMessageCapacity - 1] = 0;
-  // Does not use where(), because another thread may be running an operation.
+  // This code does not use where(), because another thread may be running an operation.
   return error_with_message(
       status_from(status), [&] { return cat(name_, ": ", static_cast<const char*>(message)); }, -1,
       true);
@@ -142,10 +142,9 @@ void CallbackTransport::do_allgather(const void* mine, void* all, int64_t bytes)
   call(shared_->table.allgather, mine, all, bytes);
 }
 
-// The table's function gets `in` and `out` in a separate buffer. One reason is that they must not
-// overlap there. The other is that a function that fails may already have written its output. After
-// a failure the caller's `out` must be unchanged, because it may be the vote sum that commits
-// check.
+// The table's function gets `in` and `out` in a separate buffer, for two reasons. In this buffer
+// they do not overlap. And the caller's `out` must not change after a failure, because it may be
+// the vote sum that commits check; a function that fails may already have written its output.
 template <class Function, class T>
 void CallbackTransport::reduce(Function function, std::vector<T>& both, const T* in, T* out,
                                int64_t n) {
@@ -180,7 +179,7 @@ std::unique_ptr<Transport> CallbackTransport::do_duplicate() {
   try {
     out = std::make_unique<CallbackTransport>(read_transport(&table));
   } catch (...) {
-    if (table.destroy) table.destroy(table.state);  // no transport owns it yet
+    if (table.destroy) table.destroy(table.state);  // no transport owns the state yet
     throw;
   }
   MUONRT_REQUIRE(out->rank() == rank() && out->size() == size(), Status::kComm, where(),
@@ -195,8 +194,7 @@ void CallbackTransport::publish(const Error& error) noexcept {
   if (!table.abort) return;
   const char* text = error.what();
   std::string with_rank;
-  // The table's function has no parameter for the rank of the error, so the rank is added to the
-  // text.
+  // The table's function has no parameter for the rank of the error, so the text names the rank.
   if (error.rank() >= 0 && error.rank() != rank() && !error.is_remote()) {
     try {
       with_rank = cat("rank ", error.rank(), ": ", error.message());

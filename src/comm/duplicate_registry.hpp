@@ -12,8 +12,8 @@ namespace muonrt {
 
 class Transport;
 
-/// The duplicates of one transport. If the transport is aborted, its duplicates are aborted, too,
-/// even those that register later. May be used from any thread.
+/// The duplicates of one transport. If the transport is aborted, its duplicates are also aborted,
+/// even if they register later. May be used from any thread.
 class DuplicateRegistry {
  public:
   /// Aborts all registered duplicates, and each duplicate that registers later.

@@ -42,8 +42,8 @@ void HostComm::reduce_sum(Stream& stream, const int64_t* in, int64_t* out, int64
   enqueue(stream, [this, in, out, n] { transport_->reduce_sum(in, out, n); });
 }
 
-// A transport that has an error sends nothing any more, so the following reduction only throws that
-// error.
+// A transport that has an error sends nothing any more. The reduction that follows therefore only
+// throws this error.
 void HostComm::clear_if_aborted(Stream& stream, int64_t* entered) {
   enqueue(stream, [this, entered] {
     if (transport_->error()) *entered = 0;
@@ -57,7 +57,7 @@ void HostComm::allgather(const void* mine, void* all, int64_t bytes) {
 
 std::unique_ptr<Comm> HostComm::duplicate() {
   const std::lock_guard lock(mutex_);
-  // Allocated first, so that a failed allocation does not leave the peers waiting.
+  // Allocated before the collective, so that a failed allocation does not leave the peers waiting.
   auto out = std::make_unique<HostComm>(nullptr);
   with_comm_error([&] { out->transport_ = transport_->duplicate(); });
   return out;

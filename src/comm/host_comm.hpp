@@ -11,8 +11,8 @@
 namespace muonrt {
 
 /// A Comm for host memory. Runs the operations of a Transport as tasks of a host stream. Enqueueing
-/// a task does not allocate. If an operation fails, the transport publishes the error to the peers,
-/// and the task throws it, so that the stream keeps it as its error.
+/// a task does not allocate. If an operation fails, the transport publishes the error to the peers.
+/// The task throws the error, so that the stream keeps it.
 /// Must not be destroyed while one of its tasks is pending.
 class HostComm final : public Comm {
  public:
@@ -34,8 +34,8 @@ class HostComm final : public Comm {
 
   void prepare_reduction(int64_t bytes) override { transport_->prepare_reduction(bytes); }
 
-  /// Waits for a running task of this rank. Must not be called while another task is pending,
-  /// because then the order of operations could differ between ranks.
+  /// Waits for a running task of this rank. Do not call this function while another task is
+  /// pending, because the order of operations could then differ between ranks.
   void allgather(const void* mine, void* all, int64_t bytes) override;
   std::unique_ptr<Comm> duplicate() override;
 
@@ -43,7 +43,7 @@ class HostComm final : public Comm {
   void abort(Status status, const std::string& message) noexcept override;
 
   int64_t bytes_sent() const override { return bytes_sent_.load(std::memory_order_relaxed); }
-  /// The number of completed exchanges, including exchanges without a message.
+  /// Returns the number of completed exchanges, including exchanges without a message.
   int64_t exchanges() const override { return exchanges_.load(std::memory_order_relaxed); }
 
   Transport& transport() { return *transport_; }

@@ -6,7 +6,7 @@
 
 namespace muonrt {
 
-/// Makes a transport for a single rank. It copies the messages that the rank sends to itself, and
+/// Creates a transport for a single rank. It copies the messages that the rank sends to itself, and
 /// its reductions return their input.
 std::unique_ptr<Transport> make_self_transport();
 

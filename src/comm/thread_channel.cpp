@@ -139,8 +139,8 @@ void ThreadChannel::copy(Exchange& x, ThreadOffer& offer, const ReceiveFrom& rec
   if (failed) std::rethrow_exception(failed);
 }
 
-/// Delivers one message that has arrived. Returns false if there is none. Releases the lock during
-/// the copy and the callbacks.
+/// Delivers one message that has arrived. Returns false if no message has arrived. Releases the
+/// lock during the copy and the callbacks.
 bool ThreadChannel::deliver_one(Exchange& x, Lock& lock) {
   const auto now = Deadline::Clock::now();
   const auto& inbox = ranks_[static_cast<size_t>(x.rank)].inbox;
@@ -167,7 +167,7 @@ bool ThreadChannel::deliver_one(Exchange& x, Lock& lock) {
     lock.unlock();
     shared_->faults.before_delivery(message);
     lock.lock();
-    o = find(x, message.from);  // The sender may have withdrawn the message.
+    o = find(x, message.from);  // the sender may have withdrawn the message
     if (!o) return true;
   }
   copy(x, *o, receive, lock);

@@ -40,7 +40,7 @@ struct ThreadOffer {
   State state = State::kTaken;
 };
 
-/// Memory that a rank keeps between its operations, so that they do not allocate.
+/// Memory that a rank keeps from one operation to the next, so that operations do not allocate.
 struct ThreadScratch {
   explicit ThreadScratch(int size)
       : offers(static_cast<size_t>(size)), receive_index(offers.size(), -1) {
@@ -66,8 +66,8 @@ class ThreadChannel {
 
   /// Assigns the rank to a transport. Errors: INVALID_ARGUMENT if the rank was already assigned.
   void take_rank(int rank);
-  /// Call it when the rank destroys its transport. If a peer waits for this rank to send or receive
-  /// a message, the operation of the peer then throws COMM.
+  /// Call this function when the rank destroys its transport. If a peer waits for this rank to send
+  /// or receive a message, the operation of the peer then throws COMM.
   void leave(int rank) noexcept;
   void publish(int rank, const Error& error) noexcept;
   std::optional<Error> published_error();
@@ -85,8 +85,8 @@ class ThreadChannel {
                 std::span<const ReceiveFrom> receives, const CopyMessage* copy, Deadline deadline,
                 ThreadScratch& scratch);
 
-  /// Returns the channel for duplicate number `ordinal` of this one, which is the same object for
-  /// all ranks.
+  /// Returns the channel for duplicate number `ordinal` of this channel. All ranks get the same
+  /// object.
   std::shared_ptr<ThreadChannel> child(int64_t ordinal);
 
  private:

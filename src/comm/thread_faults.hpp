@@ -8,8 +8,8 @@
 
 namespace muonrt {
 
-/// A message between two ranks of a thread group. Collectives also consist of such messages, which
-/// have the kind of the collective.
+/// A message between two ranks of a thread group. Collectives also consist of such messages; their
+/// `kind` is the kind of the collective.
 struct ThreadMessage {
   int32_t channel;  // 0 is the channel of the group; duplicates are numbered in order of creation
   OperationKind kind;
@@ -20,12 +20,13 @@ struct ThreadMessage {
 };
 
 /// Faults that a test injects into a thread group. They are the same in every run. A fault applies
-/// to the group and to all duplicates, unless it names a channel. It names an operation by kind and
-/// ordinal. Ordinal 0 is the first operation of that kind that the rank runs on the channel.
+/// to the group and to all duplicates, unless it names a channel. A fault names an operation by
+/// kind and ordinal. Ordinal 0 is the first operation of that kind that the rank runs on the
+/// channel.
 struct ThreadFaults {
   static constexpr int32_t kAny = -1;
 
-  /// The messages that rank `from` sends in an operation are lost, without an error for the sender.
+  /// Loses the messages that rank `from` sends in an operation. The sender gets no error.
   struct Drop {
     int32_t from = 0;
     OperationKind kind = OperationKind::kExchange;
@@ -34,9 +35,9 @@ struct ThreadFaults {
     int32_t channel = kAny;
   };
 
-  /// Rank `rank` throws COMM instead of running an operation. If `forever` is true, the rank
+  /// Makes rank `rank` throw COMM instead of running an operation. If `forever` is true, the rank
   /// behaves like a process that has died: it publishes nothing, and all its later operations on
-  /// any channel throw. Otherwise its error is published.
+  /// any channel throw. Otherwise it publishes its error.
   struct Kill {
     int32_t rank = 0;
     OperationKind kind = OperationKind::kExchange;
@@ -54,7 +55,7 @@ struct ThreadFaults {
   std::vector<Drop> drops;
   std::vector<Kill> kills;
 
-  /// Called on the receiver's thread, without a lock, before and after the bytes are copied. These
+  /// Called on the receiver's thread, without a lock, before and after the bytes are copied. Both
   /// functions may block, because the receiver checks its deadline and published errors after they
   /// have returned.
   std::function<void(const ThreadMessage&)> before_delivery;

@@ -20,8 +20,8 @@ class ThreadGroup {
   int size() const;
 
   /// Creates the transport of `rank`. If a rank destroys its transport while a peer waits for a
-  /// message from it, the operation of the peer throws COMM. Errors: INVALID_ARGUMENT if `rank` is
-  /// out of range or was used before.
+  /// message from that rank, the operation of the peer throws COMM. Errors: INVALID_ARGUMENT if
+  /// `rank` is out of range or was used before.
   std::unique_ptr<Transport> transport(int rank);
 
  private:

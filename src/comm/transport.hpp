@@ -22,16 +22,16 @@ namespace muonrt {
 /// Exchanges host memory between ranks. Runs one operation at a time and blocks until the operation
 /// is complete.
 ///
-/// A wait ends when the data has arrived. It also ends with TIMEOUT after `timeout_ms` (the message
-/// names the operation, this rank and the missing peers), and with the error that any rank has
-/// published. A rank keeps its first error, publishes it to its peers, and throws it in every later
-/// operation.
+/// A wait ends when the data has arrived. After `timeout_ms` it ends with TIMEOUT; the message
+/// names the operation, this rank and the missing peers. If any rank has published an error, it
+/// ends with this error. A rank keeps its first error, publishes it to its peers, and throws it in
+/// every later operation.
 /// Threads: operations from one thread at a time; abort() and error() from any thread.
 /// Order: any two ranks must run the operations in which both take part in the same order.
 ///
-/// An implementation provides the `do_` functions, which throw Error. Before this class calls one
-/// of them, it checks the arguments and delivers the message that the rank sends to itself. It does
-/// not call them if there is nothing left to do.
+/// An implementation provides the `do_` functions, which throw Error. Before this class calls a
+/// `do_` function, it checks the arguments and delivers the message that the rank sends to itself.
+/// If nothing is left to do, it does not call the function.
 class Transport {
  public:
   static constexpr int64_t kDefaultTimeoutMs = 600'000;
@@ -45,7 +45,7 @@ class Transport {
   int size() const { return size_; }
   /// Returns the name of the transport, for example "thread". It is the same on every rank.
   virtual std::string name() const = 0;
-  /// Returns true if operations must run on a thread that is inside a call of the library's user.
+  /// Returns whether operations must run on a thread that is inside a call of the library's user.
   virtual bool caller_thread_only() const { return false; }
 
   /// Exchanges messages of any size between all ranks; see Comm::exchange(). Errors:
@@ -55,8 +55,8 @@ class Transport {
   ///     null, the messages are in host memory. Must be null unless receivers_copy() returns true.
   void exchange(std::span<const SendTo> sends, std::span<const ReceiveFrom> receives,
                 const CopyMessage* copy = nullptr);
-  /// Returns true if each receiver copies its messages directly from the sender's buffer. All ranks
-  /// are then in one process.
+  /// Returns whether each receiver copies its messages directly from the sender's buffer. This
+  /// requires that all ranks are in one process.
   virtual bool receivers_copy() const { return false; }
   /// Gathers `bytes` bytes from every rank into `all`, in rank order. The buffers must not overlap.
   void allgather(const void* mine, void* all, int64_t bytes);
@@ -67,10 +67,10 @@ class Transport {
   void reduce_sum(const int64_t* in, int64_t* out, int64_t n);
   /// Allocates the memory for reductions of up to `bytes` bytes, so that they do not allocate.
   virtual void prepare_reduction(int64_t bytes);
-  /// Creates an independent transport over the same ranks, with the same timeout. Collective.
+  /// Creates an independent transport over the same ranks and with the same timeout. Collective.
   std::unique_ptr<Transport> duplicate();
 
-  /// Publishes an error, unless there already is one. May be called from any thread.
+  /// Publishes an error, unless there already is an error. May be called from any thread.
   void abort(const Error& error) noexcept;
   void abort(Status status, const std::string& message) noexcept;
   /// Like abort(), but also aborts all duplicates that this rank has created or will create, and
@@ -79,11 +79,11 @@ class Transport {
   /// Returns the first error, which all later operations throw, or nullopt.
   std::optional<Error> error() const;
   /// Returns the error that a peer has published, even between operations, if the transport can
-  /// detect it. May be called from any thread.
+  /// detect the error. May be called from any thread.
   virtual std::optional<Error> published_error() const { return std::nullopt; }
 
   int64_t timeout_ms() const { return timeout_ms_.load(std::memory_order_relaxed); }
-  /// Sets the timeout of later operations. Errors: INVALID_ARGUMENT if `ms` is not from 1 to
+  /// Sets the timeout of later operations. Errors: INVALID_ARGUMENT if `ms` is below 1 or above
   /// kMaxTimeoutMs (366 days). May be called from any thread.
   void set_timeout_ms(int64_t ms);
 
@@ -97,16 +97,16 @@ class Transport {
   virtual void do_reduce_sum(const int64_t* in, int64_t* out, int64_t n);
   virtual std::unique_ptr<Transport> do_duplicate() = 0;
   /// Sends the error to the peers, and wakes up an operation of this rank that is waiting. Must not
-  /// block. May be called from any thread. It is called once. If caller_thread_only() returns true,
-  /// the next operation after an abort calls it again.
+  /// block. May be called from any thread. It is called once for an error. If caller_thread_only()
+  /// returns true, the next operation after an abort calls it again.
   virtual void publish(const Error& error) noexcept = 0;
 
   /// Waits until all ranks have created their ends of a duplicate. Implementations of
-  /// do_duplicate() call it last. If the wait fails, peers may already be using the duplicate, so
-  /// the error is also published on `duplicate`.
+  /// do_duplicate() must call this function last. If the wait fails, peers may already be using the
+  /// duplicate, so the error is also published on `duplicate`.
   void confirm_duplicate(Transport& duplicate);
-  /// Aborts of the original no longer reach this transport. The destructor of every implementation
-  /// must call this function first.
+  /// Removes this transport from the duplicates that an abort of the original reaches. The
+  /// destructor of every implementation must call this function first.
   void retire() noexcept { registration_.leave(); }
 
   /// The running operation.
@@ -142,8 +142,8 @@ class Transport {
   const std::shared_ptr<DuplicateRegistry> duplicates_ = std::make_shared<DuplicateRegistry>();
   DuplicateRegistration registration_;  // registers this transport with the original
 
-  /// True if the next operation must call publish() again. This is necessary because abort() may
-  /// have been called on a thread from which the peers cannot be reached.
+  /// True if the next operation must call publish() again. This is necessary because the thread
+  /// that called abort() may not be able to reach the peers.
   std::atomic<bool> aborted_from_other_thread_ = false;
   mutable std::mutex error_mutex_;
   std::optional<Error> error_;

@@ -29,7 +29,8 @@ class TransportBootstrap final : public Bootstrap {
     with_comm_error([&] { transport_->reduce_sum(in, out, n); });
   }
   std::unique_ptr<Bootstrap> duplicate() override {
-    // Allocated first, so that a failed allocation does not leave the peers waiting.
+    // Allocated before the collective, so that a failed allocation does not leave the peers
+    // waiting.
     auto out = std::make_unique<TransportBootstrap>(nullptr);
     with_comm_error([&] { out->transport_ = transport_->duplicate(); });
     return out;

@@ -7,7 +7,7 @@
 
 namespace muonrt {
 
-/// Makes a Bootstrap that uses a transport.
+/// Creates a Bootstrap that uses a transport.
 std::unique_ptr<Bootstrap> make_bootstrap(std::unique_ptr<Transport> transport);
 
 }  // namespace muonrt

@@ -6,7 +6,7 @@
 
 namespace muonrt::host {
 
-// Several threads, possibly of two streams, write the findings at the same time.
+// Several threads, possibly of two streams, record findings at the same time.
 
 inline void note_nonfinite(Findings& findings) {
   std::atomic_ref(findings.nonfinite).store(1, std::memory_order_relaxed);

@@ -13,7 +13,7 @@ namespace {
 constexpr int64_t kAlignment = 64;
 /// The number of elements that one iteration of a loop over rows copies.
 constexpr int64_t kCopyElements = int64_t{1} << 16;
-/// A packed panel of at most this size stays in the L2 cache and may be read once for every few
+/// A packed panel of at most this size stays in the L2 cache, so it may be read again for every few
 /// rows.
 constexpr int64_t kReadOften = int64_t{1} << 18;
 
@@ -39,16 +39,16 @@ struct PreparedGemm {
 
 namespace {
 
-/// Divides an extent into tiles of nearly equal size, which is a multiple of 16. With small tiles,
-/// a symmetric product wastes less work on its diagonal, and small products can use more threads.
-/// With large tiles, the operands are read less often.
+/// Divides an extent into tiles of nearly equal size. The size is a multiple of 16. With small
+/// tiles, a symmetric product wastes less work on its diagonal, and small products can use more
+/// threads. With large tiles, the operands are read less often.
 PreparedGemm::Cut cut(int64_t extent, int64_t largest) {
   const int64_t size = std::min(extent, round_up(ceil_div(extent, ceil_div(extent, largest)), 16));
   const int64_t count = ceil_div(extent, size);
   return {size, count, extent - (count - 1) * size};
 }
 
-/// The form in which the tiles read the operands. Both have the same dtype, and A is dense.
+/// The form in which the tiles read the operands. A and B have the same dtype, and A is dense.
 struct Operands {
   DType dtype;
   bool copy_a, copy_b;  // whether A and B are copied to dense storage of `dtype`
@@ -76,7 +76,7 @@ int64_t dense_bytes(const ConstMatrixRef& m, DType dtype) {
 /// The layout of the workspace. It contains the copy of A, the copy of B, a group of packed panels,
 /// and then for each thread a tile and scratch memory of the library.
 struct Workspace {
-  int64_t a, b, packed, threads, bytes;  // offsets, and the total size
+  int64_t a, b, packed, threads, bytes;  // offsets; `bytes` is the total size
   int64_t per_thread;
   int64_t group;  // number of panels that are packed at a time
 
@@ -85,13 +85,13 @@ struct Workspace {
     a = 0;
     b = operands.copy_a ? dense_bytes(args.a, operands.dtype) : 0;
     packed = b + (operands.copy_b && !operands.share ? dense_bytes(args.b, operands.dtype) : 0);
-    // A group must have enough tiles to balance the load between the threads.
+    // A group must have enough tiles to distribute the load evenly over the threads.
     const int64_t enough = ceil_div(int64_t{8} * thread_count, prepared.rows.count);
     group = std::max(enough, packed_bytes / std::max<int64_t>(prepared.packed_bytes, 1));
     group = std::clamp<int64_t>(group, 1, prepared.cols.count);
     threads = packed + checked_mul(group, prepared.packed_bytes);
     per_thread = prepared.tile_bytes() + prepared.scratch_bytes;
-    // The additional kAlignment bytes allow the start of the workspace to be aligned.
+    // The additional kAlignment bytes make it possible to align the start of the workspace.
     bytes = checked_add(threads, checked_mul(thread_count, per_thread)) + kAlignment;
   }
 };
@@ -166,8 +166,7 @@ class Group {
   int64_t first_, end_;
 };
 
-/// One call of gemm(). Has the memory of the call, and its operands in the form in which the tiles
-/// read them.
+/// One call of gemm(): its memory, and its operands in the form in which the tiles read them.
 class TiledProduct {
  public:
   TiledProduct(const GemmArgs& args, const Operands& operands, const PreparedGemm& prepared,
@@ -237,8 +236,8 @@ class TiledProduct {
     }
     const PanelProduct& product = prepared_.panel_of(col);
     const bool on_diagonal = args_.symmetric && row == col;
-    // A few rows at a time stay in the L1 cache until they are stored, and need not be computed
-    // left of the diagonal.
+    // If only a few rows are computed at a time, they stay in the L1 cache until they are stored.
+    // In a tile on the diagonal, their elements left of the diagonal need not be computed.
     int64_t step = position.rows;
     if (product.any_rows() && product.packed_bytes() <= kReadOften) {
       step = kTileSide;

@@ -14,7 +14,7 @@
 
 namespace muonrt::host {
 
-/// A matrix of rows x cols elements, row-major, in f32, bf16 or f16. `ld` is in elements and at
+/// A matrix of rows x cols elements, row-major, in f32, bf16 or f16. `ld` counts elements and is at
 /// least `cols`.
 struct MatrixRef {
   void* data = nullptr;
@@ -47,9 +47,9 @@ struct GemmArgs {
   ConstMatrixRef d;  // m x n; may be A or B; not read if data is null or beta is 0
   MatrixRef c;       // m x n; overwritten; must not share memory with A, B or D
   bool transpose_b = false;
-  /// Must only be set if the result is symmetric, as for A A^T or polynomials of one symmetric
-  /// matrix. Then only the upper triangle is computed (and read from D). It is mirrored, so C is
-  /// exactly symmetric.
+  /// Set this only if the result is symmetric, as for A A^T or polynomials of one symmetric matrix.
+  /// Then only the upper triangle is computed (and read from D). It is copied to the lower
+  /// triangle, so C is exactly symmetric.
   bool symmetric = false;
   float alpha = 1.0f;
   float beta = 0.0f;
@@ -59,11 +59,11 @@ struct GemmArgs {
 struct PreparedGemm;
 
 /// The objects that products reuse from call to call: the library's objects for each shape that has
-/// occurred, and the workspace. Create one of these for each thread pool. Threads: one at a time.
+/// occurred, and the workspace. Create one object for each thread pool. Threads: one at a time.
 class GemmScratch {
  public:
-  /// The size in bytes of a group of packed panels. Panels of B are packed in groups of about this
-  /// size, to limit the memory.
+  /// Size in bytes of a group of packed panels. Panels of B are packed in groups of about this
+  /// size, which limits the memory.
   static constexpr int64_t kPackedBytes = int64_t{64} << 20;
 
   explicit GemmScratch(const TileKernel& kernel = default_kernel(),
@@ -72,13 +72,14 @@ class GemmScratch {
   GemmScratch(const GemmScratch&) = delete;
   GemmScratch& operator=(const GemmScratch&) = delete;
 
-  /// Returns the bytes of workspace that gemm() needs for these shapes, dtypes and leading
-  /// dimensions. Also creates the objects for them, so that later calls of gemm() with these shapes
-  /// create none. Does not read the matrices; it only checks whether B is A and whether D is null.
+  /// Returns the number of bytes of workspace that gemm() needs for these shapes, dtypes and
+  /// leading dimensions. Also creates the library's objects for them, so that later calls of gemm()
+  /// with these shapes create none. Does not read the matrices, and only checks whether B is A and
+  /// whether D is null.
   /// @param threads  the number of threads in the pool.
   int64_t bytes_for(const GemmArgs& args, int threads);
 
-  /// Sets the memory that later products use. Between calls its content may change.
+  /// Sets the memory that later products use. Its content may change between calls.
   void set_workspace(void* memory, int64_t bytes) {
     memory_ = memory;
     bytes_ = bytes;
@@ -99,12 +100,12 @@ class GemmScratch {
   int64_t bytes_ = 0;
 };
 
-/// Computes a product on a grid of tiles that depends only on the shape. Each tile is computed by a
-/// single thread over the full depth. The result depends, bit for bit, only on shapes, dtypes,
+/// Computes a product on a grid of tiles that depends only on the shape. A single thread computes
+/// each tile, over the full depth. The result depends, bit for bit, only on shapes, dtypes,
 /// `symmetric`, factors and values. It does not depend on the number of threads, alignment, leading
-/// dimensions, the workspace, or the caller's floating-point environment. Errors: INVALID_ARGUMENT
-/// if shapes do not match or C overlaps an input; NOT_SUPPORTED if a dtype is not supported;
-/// INVALID_STATE if the workspace is smaller than bytes_for() requires.
+/// dimensions, the workspace, or the caller's floating-point environment.
+/// Errors: INVALID_ARGUMENT if shapes do not match or C overlaps an input; NOT_SUPPORTED if a dtype
+/// is not supported; INVALID_STATE if the workspace is smaller than bytes_for() requires.
 void gemm(const GemmArgs& args, ThreadPool& pool, GemmScratch& scratch);
 
 }  // namespace muonrt::host

@@ -22,7 +22,7 @@ MUONRT_ALWAYS_INLINE const T* element(const void* data, int64_t ld, int64_t row,
 }
 
 /// Rounds alpha values + beta d to `out`.
-/// @param d  null: as if beta were 0.
+/// @param d  may be null, which means beta = 0.
 template <class C, class D>
 MUONRT_ALWAYS_INLINE void finish_row(const float* __restrict values, float alpha,
                                      const D* __restrict d, float beta, int64_t n,
@@ -34,7 +34,7 @@ MUONRT_ALWAYS_INLINE void finish_row(const float* __restrict values, float alpha
   for (int64_t i = 0; i < n; ++i) out[i] = from_f32<C>(alpha * values[i] + beta * to_f32(d[i]));
 }
 
-/// As above for one element, with gamma, which is added before the rounding.
+/// Like finish_row, for one element. Also adds gamma before the rounding.
 template <class C, class D>
 MUONRT_ALWAYS_INLINE C finish_one(float value, const GemmArgs& args, const D* d) {
   value *= args.alpha;
@@ -79,8 +79,8 @@ MUONRT_ALWAYS_INLINE void mirror_block(const C* __restrict from, int64_t from_ld
     }
     return;
   }
-  // Uses a dense block as an intermediate step, because rows of C would share a cache set if their
-  // distance is a power of two.
+  // Transposes into a dense block first. If the distance between rows of C is a power of two, the
+  // rows would share a cache set.
   alignas(64) C block[kSide * kSide];
   transpose_side<N>(from, from_ld, block);
   for (int64_t j = 0; j < kSide; ++j) {
@@ -92,12 +92,12 @@ MUONRT_ALWAYS_INLINE void mirror_block(const C* __restrict from, int64_t from_ld
   }
 }
 
-/// Stores rows [begin, end) of a tile and, if kSymmetric is true, mirrors them. There must be at
+/// Stores rows [begin, end) of a tile and, if kSymmetric is true, their transpose. There may be at
 /// most kSide rows.
 template <bool kWide, bool kSymmetric, class C, class D>
 MUONRT_ALWAYS_INLINE void store_rows(const GemmArgs& args, const TilePosition& position,
                                      const float* tile, int64_t begin, int64_t end) {
-  // Of AVX-512 and of SSE2 a register has this number of elements, at most 16.
+  // Number of elements of type C in an AVX-512 register (at most 16) or in an SSE2 register.
   constexpr int N = kWide ? 16 : static_cast<int>(16 / sizeof(C));
   alignas(64) C rounded[kSymmetric ? kSide * kSmallTile : 1];
   const int64_t above = position.row + begin - position.col;
@@ -128,7 +128,7 @@ MUONRT_ALWAYS_INLINE void store_rows(const GemmArgs& args, const TilePosition& p
   }
 }
 
-/// @param kWide  whether vectors of 64 bytes are fast.
+/// @param kWide  whether 64-byte vectors are fast.
 template <bool kWide>
 struct StoreTile {
   static MUONRT_ALWAYS_INLINE void run(const GemmArgs* args, const TilePosition* position,

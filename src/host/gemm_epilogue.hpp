@@ -4,9 +4,9 @@
 
 namespace muonrt::host {
 
-/// Tiles on the diagonal are stored in blocks with this many rows and columns. With this size the
-/// rows stay in the L1 cache until both halves are written, and a mirrored row of f32 fills a cache
-/// line.
+/// Number of rows and columns of the blocks in which tiles on the diagonal are stored. With this
+/// size the rows stay in the L1 cache until both halves are written, and a transposed row of f32
+/// fills a cache line.
 constexpr int64_t kTileSide = 16;
 
 /// The position of completed rows of a tile in C.
@@ -16,8 +16,9 @@ struct TilePosition {
 };
 
 /// Computes C = alpha tile + beta D + gamma I for rows of one tile, rounded once to the dtype of C.
-/// If the product is symmetric, also writes the mirrored elements. Of a tile on the diagonal it
-/// then uses only the upper triangle, and the first row must be a multiple of kTileSide.
+/// If the product is symmetric, also writes the transposed elements. For a tile on the diagonal it
+/// then uses only the upper triangle of the tile, and the first row must be a multiple of
+/// kTileSide.
 /// @param tile  rows x cols, f32, dense; overwritten.
 void store_tile(const GemmArgs& args, const TilePosition& position, float* tile);
 

@@ -6,8 +6,8 @@
 #include "host/gemm_tile.hpp"
 
 // Functions of libgomp, which oneDNN uses unless it was built without threads. They are declared
-// here instead of including omp.h, because omp.h comes with the compiler and may belong to another
-// OpenMP runtime than the library's.
+// here because omp.h comes with the compiler, and may belong to another OpenMP runtime than the
+// library's.
 extern "C" int omp_get_max_threads(void);
 extern "C" void omp_set_num_threads(int);
 
@@ -20,9 +20,9 @@ using dnnl::memory;
 
 constexpr bool kOpenMp = DNNL_CPU_THREADING_RUNTIME == DNNL_RUNTIME_OMP;
 
-/// Limits OpenMP to one thread for the calling thread; the destructor restores the setting. It must
-/// also exist while primitives are created, because their blocking depends on the number of
-/// threads.
+/// Limits OpenMP to one thread for the calling thread. The destructor restores the setting. Such an
+/// object must also exist while primitives are created, because their blocking depends on the
+/// number of threads.
 class OneThread {
  public:
   OneThread() {
@@ -57,8 +57,8 @@ auto with_reason(const char* what, const PanelShape& shape, F&& body) {
   }
 }
 
-/// Returns attributes with which the caller provides scratch memory and no setting of the process
-/// can relax the arithmetic.
+/// Returns attributes with two effects: the caller provides scratch memory, and no setting of the
+/// process can relax the arithmetic.
 template <class Attributes = dnnl::primitive_attr>
 Attributes attributes() {
   Attributes made;
@@ -68,7 +68,7 @@ Attributes attributes() {
   return made;
 }
 
-/// Describes a product. oneDNN 2.x needs an operation descriptor for this, 3.x does not.
+/// Describes a product. oneDNN 2.x needs an operation descriptor for this; oneDNN 3.x does not.
 template <class Product>
 auto describe(const dnnl::engine& engine, const memory::desc& a, const memory::desc& b,
               const memory::desc& c) {
@@ -88,7 +88,8 @@ class OnednnPanel final : public PanelProduct {
  public:
   OnednnPanel(const dnnl::engine& engine, const PanelShape& shape)
       : engine_(engine), shape_(shape) {
-    // The packed format is selected for the first height and is also used for the second height.
+    // The packed format is selected for the first height, and the second height uses the same
+    // format.
     packed_ =
         memory::desc({shape.depth, shape.cols}, library_type(shape.dtype), memory::format_tag::any);
     heights_[0] = make_height(shape.rows[0]);
@@ -206,7 +207,7 @@ class OnednnKernel final : public TileKernel {
 
   /// Returns true if f32 products work, and detects support for bf16.
   bool probe() {
-    // A library that was built for another threading runtime cannot be limited to one thread.
+    // If the library was built for another threading runtime, it cannot be limited to one thread.
     const unsigned runtime = dnnl_version()->cpu_runtime;
     if (runtime != DNNL_RUNTIME_OMP && runtime != DNNL_RUNTIME_SEQ) return false;
     // With older instruction sets, bf16 products are emulated or not supported.

@@ -22,19 +22,19 @@ struct PanelShape {
   int64_t rows[2];   // the two heights that a tile may have, both > 0
   DType dtype;       // dtype of A and B: f32 or bf16
   int64_t b_ld;      // leading dimension of B as stored
-  bool transpose_b;  // true if B is stored as cols x depth, false if as depth x cols
+  bool transpose_b;  // whether B is stored as cols x depth; otherwise it is stored as depth x cols
 };
 
-/// Packs and multiplies one column panel. Created once for a panel shape.
+/// Packs and multiplies one column panel. One object is created for each panel shape.
 /// Threads: several threads may call pack() and run() at the same time, each with its own scratch
 /// memory.
-/// Results: bitwise, a tile depends only on the values and on the fields of PanelShape other than
+/// Results: the bits of a tile depend only on the values and on the fields of PanelShape, except
 /// b_ld and transpose_b.
 class PanelProduct {
  public:
   virtual ~PanelProduct() = default;
-  /// Returns true if run() accepts any number of rows up to the larger height, and `first_col`.
-  /// Otherwise `rows` is one of PanelShape::rows, and `first_col` is 0.
+  /// Returns true if run() accepts any number of rows up to the larger height, and any `first_col`.
+  /// Otherwise `rows` must be one of PanelShape::rows, and `first_col` must be 0.
   virtual bool any_rows() const { return false; }
   /// Returns the size of one packed panel in bytes.
   virtual int64_t packed_bytes() const = 0;
@@ -44,7 +44,7 @@ class PanelProduct {
   virtual void pack(const void* b, void* packed, void* scratch) const = 0;
   /// Computes c = a * panel in f32, over the full depth, on the calling thread.
   /// @param a          rows x depth, dense (ld = depth), with any alignment of its element type.
-  /// @param first_col  columns before this one are not needed.
+  /// @param first_col  first column whose result is needed.
   /// @param c          rows x cols, f32, dense, aligned to 64 bytes; overwritten.
   virtual void run(int64_t rows, const void* a, const void* packed, int64_t first_col, float* c,
                    void* scratch) const = 0;
@@ -56,14 +56,14 @@ class TileKernel {
   virtual ~TileKernel() = default;
   /// Returns a short name for tables: "avx512", "avx2", "onednn" or "portable".
   virtual const char* name() const = 0;
-  /// Returns the name, version and instruction set. Two processes with equal identities compute
-  /// bitwise identical results.
+  /// Returns the name, version and instruction set. Two processes compute bitwise identical results
+  /// if this string is equal.
   virtual std::string identity() const = 0;
-  /// Returns true if this machine has instructions for bf16 x bf16 products with f32 sums.
+  /// Returns whether this machine has instructions for bf16 x bf16 products with f32 sums.
   virtual bool supports_bf16() const = 0;
-  /// Returns true if its bf16 products use a matrix unit (AMX).
+  /// Returns whether the kernel's bf16 products use a matrix unit (AMX).
   virtual bool has_matrix_unit() const { return false; }
-  /// Returns the largest number of rows or columns with which a tile of a large product is fast.
+  /// Returns the number of rows or columns up to which a tile of a large product is fast.
   virtual int64_t largest_tile(DType) const { return 256; }
   /// Creates the product for a panel shape. Errors: INTERNAL if the library does not support the
   /// shape.
@@ -78,8 +78,8 @@ const TileKernel* onednn_kernel();
 /// oneDNN, if oneDNN is available.
 const TileKernel* vector_kernel(Isa isa);
 
-/// Returns the portable kernel, which is always available and gives bitwise identical results on
-/// every machine.
+/// Returns the portable kernel. It is available on every machine, and its results are bitwise
+/// identical on every machine.
 const TileKernel& portable_kernel();
 
 /// Returns the fastest available kernel.

@@ -16,18 +16,18 @@ namespace muonrt::host {
 
 namespace {
 
-// The depth is processed in words of 32 bits. A word is an f32, or two bf16 that are adjacent in
-// the depth. Every element of a tile is summed over the words from first to last, so its bits do
-// not depend on the blocking below.
+// The depth is processed in words of 32 bits. A word contains one f32, or two bf16 that are
+// adjacent in the depth. Every element of a tile is summed over the words from first to last, so
+// its bits do not depend on the blocking below.
 
-/// The depth, in words, over which a tile is summed before the next part of the depth. With this
-/// value, this part of the rows stays in the L2 cache.
+/// Number of words of the depth that are summed before the next part of the depth. With this value,
+/// this part of the rows stays in the L2 cache.
 constexpr int64_t kDepthWords = 512;
 
 /// Part of a tile: up to kBlockRows rows, and up to kStripCols columns.
 struct TileBlock {
   const char* a;          // bf16 may begin at an odd multiple of two bytes
-  int64_t a_bytes;        // from one row to the next
+  int64_t a_bytes;        // distance between rows
   const uint32_t* strip;  // words x kStripCols
   int64_t words;
   float* c;
@@ -41,8 +41,8 @@ struct Avx512 {
   static constexpr int64_t kLanes = 16;     // words in a vector
   static constexpr int64_t kBlockRows = 8;  // number of rows that are summed together
 
-  /// Computes c = a * strip, or c += a * strip. The compiler uses instructions of AVX512_BF16 only
-  /// where an intrinsic asks for them, so f32 products also run on machines without them.
+  /// Computes c = a * strip, or c += a * strip. The compiler emits AVX512_BF16 instructions only
+  /// for intrinsics that need them, so f32 products also run on machines without AVX512_BF16.
   template <bool kBf16, int kHeight, int kVectors>
   __attribute__((target("avx512f,avx512bf16"))) static void multiply(const TileBlock& block) {
     __m512 sum[kHeight][kVectors];
@@ -90,7 +90,7 @@ struct Avx2 {
   static constexpr int64_t kLanes = 8;
   static constexpr int64_t kBlockRows = 6;
 
-  /// As above, but only for f32.
+  /// Computes the same products as Avx512, but only in f32.
   template <bool, int kHeight, int kVectors>
   __attribute__((target("avx2,fma"))) static void multiply(const TileBlock& block) {
     __m256 sum[kHeight][kVectors];
@@ -145,7 +145,7 @@ struct Avx2 {
 template <class V>
 constexpr int64_t kStripCols = 2 * V::kLanes;
 
-/// By height - 1.
+/// The functions for blocks of 1, 2, ..., V::kBlockRows rows.
 template <class V, bool kBf16, int kVectors>
 constexpr auto kMultiply = []<int... i>(std::integer_sequence<int, i...>) {
   return std::array<Multiply, sizeof...(i)>{V::template multiply<kBf16, i + 1, kVectors>...};
@@ -220,7 +220,7 @@ class VectorPanel final : public PanelProduct {
 
   bool any_rows() const override { return true; }
   int64_t packed_bytes() const override { return round_up(shape_.cols, kStrip) * words() * 4; }
-  /// A copy of A whose rows begin at whole words.
+  /// Returns the size of a copy of A whose rows begin at whole words.
   int64_t scratch_bytes() const override {
     return odd() ? std::max(shape_.rows[0], shape_.rows[1]) * words() * 4 : 0;
   }
@@ -257,7 +257,7 @@ class VectorPanel final : public PanelProduct {
   int64_t words() const { return bf16_ ? ceil_div(shape_.depth, 2) : shape_.depth; }
   bool odd() const { return bf16_ && shape_.depth % 2 != 0; }
 
-  /// Adds the words of the depth from `begin` on.
+  /// Adds the products of one part of the depth, which begins at word `begin`.
   void run_depth(int64_t rows, const char* a, const uint32_t* packed, int64_t first_col,
                  int64_t begin, float* c) const {
     const int64_t width = shape_.cols, row_bytes = 4 * words();
@@ -269,7 +269,8 @@ class VectorPanel final : public PanelProduct {
       const auto& list =
           bf16_ ? (cols <= V::kLanes ? kMultiply<V, true, 1> : kMultiply<V, true, 2>)
                 : (cols <= V::kLanes ? kMultiply<V, false, 1> : kMultiply<V, false, 2>);
-      // The blocks have nearly equal heights, because a low block has too few sums at a time.
+      // The blocks have nearly equal heights, because a block of few rows has too few independent
+      // sums to hide the latency of an instruction.
       int64_t blocks = ceil_div(rows, V::kBlockRows);
       for (int64_t r = 0; r < rows; --blocks) {
         const int64_t height = ceil_div(rows - r, blocks);
@@ -323,8 +324,8 @@ class VectorKernel final : public TileKernel {
   }
 
  private:
-  /// Returns true if this kernel computes the products, and false if the library does, because it
-  /// uses AMX or because there are no instructions for bf16.
+  /// Returns whether this kernel computes the products. Otherwise the library computes them,
+  /// because it uses AMX or because there are no instructions for bf16.
   bool computes(DType dtype) const {
     return dtype == DType::kF32 || (native_bf16() && !has_matrix_unit());
   }

@@ -10,8 +10,8 @@ namespace muonrt::host {
 
 namespace {
 
-constexpr int64_t kPartElements = 1 << 15;  // number of elements for which waking a thread pays off
-// More than one part per thread, so that no thread waits long for the others.
+constexpr int64_t kPartElements = 1 << 15;  // fewer elements do not justify waking a thread
+// A thread gets several parts, so that no thread waits long for other threads.
 constexpr int64_t kPartsPerThread = 4;
 
 }  // namespace

@@ -13,8 +13,8 @@
 namespace muonrt::host {
 
 /// The ops on the host. Each op enqueues tasks. A task divides its loop among the threads of the
-/// pool, which does not change the results bitwise. Supported dtypes are f32 and bf16, and also f16
-/// for iterates. With other dtypes a task fails with NOT_SUPPORTED.
+/// pool, which does not affect the results. Supported dtypes are f32 and bf16, and also f16 for
+/// iterates. With other dtypes a task fails with NOT_SUPPORTED.
 class HostOps final : public Ops {
  public:
   /// @param device  allocates the memory for reserve(), and must outlive this object.
@@ -89,11 +89,11 @@ class HostOps final : public Ops {
   /// Calls body(index, thread) for each index in [0, count). Uses the pool, or only the calling
   /// thread if another stream is using the pool.
   void spread(int64_t count, Body body);
-  /// Calls body(begin, end) for parts of [0, elements). Each part is large enough to justify a
-  /// thread.
+  /// Calls body(begin, end) for parts of [0, elements). Each part is large enough to justify waking
+  /// a thread.
   void spread_range(int64_t elements, Range body);
   void normuon_of(const MatrixBatch& matrix, const NormuonState& state, float beta2);
-  /// Packs partial gradients if kPartialGrad is true, and otherwise directions.
+  /// Packs partial gradients if kPartialGrad is true; otherwise packs directions.
   template <bool kPartialGrad>
   void pack_gradients(Stream& stream, std::span<const ShardBlock> blocks, const StepTables& tables,
                       TypedBuffer message, Findings* findings);

@@ -1,9 +1,9 @@
 #pragma once
 
-// The elementwise passes are compiled for several instruction sets, of which one is chosen at run
+// The elementwise passes are compiled for several instruction sets, of which one is selected at run
 // time. A pass is an always_inline function (`static run`) that is compiled once for each
-// instruction set. All builds disable the contraction to fused multiply-add, so the results are
-// bitwise identical with all instruction sets, and only the speed differs.
+// instruction set. All builds disable the contraction of operations to fused multiply-adds. The
+// results are therefore bitwise identical with all instruction sets, and only the speed differs.
 
 #include <cstdint>
 #include <string>
@@ -12,8 +12,8 @@
 
 namespace muonrt::host {
 
-/// The size of a vector, in bytes, in manually vectorized loops. On arm64, g++ keeps vectors that
-/// are longer than NEON's in memory instead of registers.
+/// Size of a vector, in bytes, in manually vectorized loops. On arm64, g++ keeps vectors that are
+/// longer than NEON's registers in memory.
 #if defined(__aarch64__)
 inline constexpr int64_t kVectorBytes = 16;
 #else

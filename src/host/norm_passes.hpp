@@ -46,9 +46,9 @@ struct LargestPass {
 };
 
 /// Returns the sum of the squares of a row that is scaled by up * up2. The order of the additions
-/// depends only on n. Blocks of 2048 elements are summed as 256 partial sums, where element i
+/// depends only on n. A block of 2048 elements is summed as 256 partial sums, where element i
 /// belongs to partial sum i mod 256. The upper half of the partial sums is repeatedly added to the
-/// lower half until one value is left, and the blocks are added pairwise. There are 256 partial
+/// lower half until one value is left. Then the blocks are added pairwise. There are 256 partial
 /// sums because a warp of a GPU reads 256 consecutive elements at a time.
 template <class T>
 struct SquaresPass {
@@ -64,8 +64,8 @@ struct SquaresPass {
  private:
   static MUONRT_ALWAYS_INLINE float block(const T* __restrict x, int64_t n, float up, float up2) {
     float chains[kChains] = {};
-    // The variable bound prevents GCC from exchanging the two loops, which would make it read
-    // memory in strides.
+    // The variable bound prevents GCC from interchanging the two loops. Otherwise the loop would
+    // read memory in strides.
     for (int64_t i = 0; i < n; i += kChains) {
       const int64_t count = n - i < kChains ? n - i : kChains;
       for (int64_t c = 0; c < count; ++c) chains[c] += square(x[i + c], up, up2);
@@ -93,9 +93,8 @@ struct SquaresPass {
   }
 };
 
-/// Returns the sum of |x|. It is computed as 32 partial sums, where element i belongs to partial
-/// sum i mod 32. At the end the upper half of the partial sums is repeatedly added to the lower
-/// half until one value is left.
+/// Returns the sum of |x|. Element i belongs to one of 32 partial sums, i mod 32. At the end the
+/// upper half of the partial sums is repeatedly added to the lower half until one value is left.
 template <class T>
 struct AbsoluteSumPass {
   static MUONRT_ALWAYS_INLINE float run(const T* __restrict row, int64_t n) {
@@ -116,8 +115,8 @@ struct AbsoluteSumPass {
   }
 };
 
-/// Returns the sum of x[i] y[i], which is computed in the same order as AbsoluteSumPass. The two
-/// arrays may be the same.
+/// Returns the sum of x[i] y[i], with the additions in the same order as in AbsoluteSumPass. The
+/// two arrays may be the same.
 template <class T>
 struct DotPass {
   static MUONRT_ALWAYS_INLINE float run(const T* x, const float* y, int64_t n) {
@@ -141,8 +140,8 @@ struct FactorPass {
   }
 };
 
-/// row[i] <- row[i] * (factors[i] * factor). With this order of multiplication, a symmetric matrix
-/// remains exactly symmetric.
+/// row[i] <- row[i] * (factors[i] * factor). This order of multiplication keeps a symmetric matrix
+/// exactly symmetric.
 template <class T>
 struct FactorsPass {
   static MUONRT_ALWAYS_INLINE void run(T* __restrict row, const float* __restrict factors,

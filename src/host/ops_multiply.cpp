@@ -10,9 +10,9 @@ namespace muonrt::host {
 
 namespace {
 
-/// Returns true if a product has too few tiles for many threads. Each thread then computes whole
-/// products of a batch, with bitwise identical results. There is also a limit on the size, because
-/// each thread needs its own scratch memory.
+/// Returns whether a product has too few tiles for many threads. Each thread then computes whole
+/// products of a batch, with bitwise identical results. The size is also limited because each
+/// thread needs its own scratch memory.
 bool is_small(int64_t m, int64_t n, int64_t k) {
   return m <= 4096 && n <= 4096 && m * n <= 512 * 512 && k <= (1 << 20) / (m + n);
 }
@@ -43,7 +43,7 @@ GemmArgs one_of(const Product& product, int64_t index) {
   return args;
 }
 
-/// Prepares all forms of a product with this size. Returns the largest number of bytes that one of
+/// Prepares all forms of a product with this size. Returns the number of bytes that the largest of
 /// them needs.
 int64_t bytes_for_all_forms(GemmScratch& scratch, int threads, int64_t m, int64_t n, int64_t k,
                             DType dtype) {

@@ -14,7 +14,7 @@ namespace muonrt::host {
 
 namespace {
 
-constexpr int64_t kBands = 128;  // maximum number of bands of rows in a sum
+constexpr int64_t kBands = 128;  // the rows of a sum are divided into at most this number of bands
 // Below this size, one thread normalizes a whole matrix.
 constexpr int64_t kSplitElements = 1 << 17;
 constexpr int32_t kInfinityBits = 0x7f800000;
@@ -23,9 +23,10 @@ struct Scale {
   float up, up2;  // powers of two that are multiplied one after the other
 };
 
-/// Returns the scale that brings a value with these bits, the largest of the matrix, into [1, 2).
-/// Scaling is exact. If the factor is too large for one float, it is divided into two factors,
-/// which are both at least 1. If it is too small for a normal float, it is an exact subnormal.
+/// Returns the scale that brings the largest value of the matrix into [1, 2). `largest_bits`
+/// contains the bits of this value. Scaling is exact. If the factor is too large for one float, it
+/// is divided into two factors of at least 1. If it is too small for a normal float, it is an exact
+/// subnormal.
 Scale scale_for(int32_t largest_bits) {
   int exponent = 0;
   std::frexp(std::bit_cast<float>(largest_bits), &exponent);

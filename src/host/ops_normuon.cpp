@@ -11,7 +11,7 @@ namespace muonrt::host {
 
 namespace {
 
-/// The number of columns that are summed at a time. Their partial sums stay in the L1 cache.
+/// Number of columns that are summed at a time. Their partial sums stay in the L1 cache.
 constexpr int64_t kColumns = 64;
 
 template <class T>
@@ -75,7 +75,7 @@ void column_squares(Isa isa, const T* data, const MatrixBatch& m, int64_t begin,
 }
 
 /// Replaces the mean squares in `state.factors` with the factors of the neurons, and stages the
-/// moments.
+/// second moments.
 void finish_factors(const NormuonState& state, int64_t length, float beta2) {
   double squares[kNeuronChains] = {}, scaled[kNeuronChains] = {};
   for (int64_t neuron = 0; neuron < state.neurons; ++neuron) {

@@ -9,7 +9,8 @@
 #include "host/row_split.hpp"
 #include "host/weight_block.hpp"
 
-// Computes the sum of partial gradients, and AdamW for a slice on the rank that owns it.
+// Computes the sum of partial gradients, and the AdamW update of a slice on the rank that owns the
+// slice.
 
 namespace muonrt::host {
 

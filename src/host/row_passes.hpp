@@ -13,12 +13,13 @@
 #include "host/transpose.hpp"
 
 // The inner loops over n consecutive elements. The result for an element does not depend on other
-// elements, so a row may be divided anywhere. The arrays in one call must not overlap.
+// elements, so a row may be divided anywhere. The arrays that are passed to one call must not
+// overlap.
 
 namespace muonrt::host {
 
-/// The bits of the smallest f32 |x| that becomes infinite when it is stored as T. For bf16 and f16
-/// this is half-way between the largest finite value and the next power of two.
+/// The bits of the smallest |x| in f32 that becomes infinite when it is stored as T. For bf16 and
+/// f16 this value is halfway between the largest finite value and the next power of two.
 template <class T>
 inline constexpr int32_t kEndOfFinite = 0x7f800000;
 template <>
@@ -42,8 +43,8 @@ struct LargestBits {
 };
 
 /// out <- cast(direction). Does not write the momentum.
-/// @return  bit 0 is set if a value in `out` is non-finite, which every non-finite gradient or
-///     momentum causes. Bit 1 is set if a value was non-finite in f32.
+/// @return  bit 0 is set if a value in `out` is non-finite. Every non-finite gradient or momentum
+///     causes this. Bit 1 is set if a value was non-finite in f32.
 template <class Grad, class Momentum, class Element>
 struct DirectionPass {
   static MUONRT_ALWAYS_INLINE uint32_t run(const Grad* __restrict grad,
@@ -77,7 +78,7 @@ struct MuonPass {
   }
 };
 
-/// Updates only the momentum. Used on the rank that stores it.
+/// Updates only the momentum, on the rank that stores it.
 struct MomentumPass {
   static MUONRT_ALWAYS_INLINE void run(float* __restrict momentum, const float* __restrict grad,
                                        int64_t n, const MuonScalars* scalars) {
@@ -87,7 +88,7 @@ struct MomentumPass {
   }
 };
 
-/// Updates only the weights. Used if another rank stores the momentum.
+/// Updates only the weights, if another rank stores the momentum.
 struct UpdatePass {
   static MUONRT_ALWAYS_INLINE void run(float* __restrict weight, const float* __restrict update,
                                        int64_t n, float scale, float decay_scale, float factor,
@@ -184,7 +185,7 @@ struct StochasticPass {
   }
 };
 
-/// Returns 1 if a value times `scale` is non-finite. With kSquare, checks the square of this
+/// Returns 1 if a value times `scale` is non-finite. If kSquare is true, checks the square of this
 /// product instead.
 template <class T, bool kSquare>
 struct ScanPass {

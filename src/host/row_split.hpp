@@ -19,8 +19,8 @@ int64_t count_elements(std::span<const Block> list) {
   return sum;
 }
 
-/// Calls body(block, first row, end row) for those rows whose first element is in [begin, end) of
-/// the sequence. If the sequence is divided into such ranges, each row is visited exactly once.
+/// Calls body(block, first row, end row) for the rows whose first element is in [begin, end) of the
+/// sequence. If ranges cover the sequence without overlap, each row is visited exactly once.
 template <class Block, class Body>
 void for_rows(std::span<const Block> list, int64_t begin, int64_t end, Body body) {
   int64_t base = 0;
@@ -35,9 +35,8 @@ void for_rows(std::span<const Block> list, int64_t begin, int64_t end, Body body
   }
 }
 
-/// Calls body(local offset, packed offset, count) for rows [first, end) of a block. If the rows are
-/// contiguous in the local buffer, there is one call for all of them, and otherwise one call for
-/// each row.
+/// Calls body(local offset, packed offset, count) for rows [first, end) of a block: once if the
+/// rows are contiguous in the local buffer, and otherwise once for each row.
 template <class Body>
 void for_local_rows(const ShardBlock& block, int64_t first, int64_t end, Body body) {
   if (block.cols == block.local_ld) {

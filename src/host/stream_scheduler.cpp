@@ -46,8 +46,8 @@ Error thread_was_ended() {
                     "a task's thread ended inside a callback; return from the callback instead");
 }
 
-/// Returns the error that a task throws. The unwinding of pthread_exit and thread cancellation is
-/// not caught.
+/// Runs a task and returns the error that it throws. Does not catch the unwinding of pthread_exit
+/// and thread cancellation.
 MUONRT_CATCHES_UNWINDING std::optional<Error> run_catching(Task& task) {
   try {
     task();
@@ -61,7 +61,7 @@ MUONRT_CATCHES_UNWINDING std::optional<Error> run_catching(Task& task) {
 
 }  // namespace
 
-/// Handle of a queue, with its thread if it has one.
+/// The handle of a queue. It also owns the queue's thread, if there is one.
 class QueueStream final : public HostStream {
  public:
   QueueStream(std::shared_ptr<StreamScheduler> scheduler, StreamKind kind)
@@ -111,7 +111,7 @@ void StreamScheduler::wait(Stream& stream, const Event& event) {
   StreamQueue::Item item;
   {
     const Lock lock(mutex_);
-    // The queue's order already guarantees that a stream's earlier work is complete.
+    // The order of the queue already guarantees that earlier work of the same stream is complete.
     if (!mark.queue || mark.queue == queue.queue()) return;
     item.after = mark.queue;
     item.position = mark.position;
@@ -156,7 +156,7 @@ StreamScheduler::Waiter::~Waiter() {
   Waiter** at = &scheduler.waiters_;
   while (*at != this) at = &(*at)->next;
   *at = next;
-  // Another waiting thread must take over the work that this thread would have run.
+  // If this thread would have run work of a stream, another waiting thread must do so.
   for (const auto& each : scheduler.queues_) scheduler.wake(*each);
 }
 
@@ -182,7 +182,8 @@ void StreamScheduler::enqueue(StreamQueue& queue, StreamQueue::Item item) {
     try {
       grow(queue);
     } catch (const std::bad_alloc&) {
-      // The work that is already enqueued does not depend on this item, so that work completes.
+      // The work that is already enqueued does not depend on this item, so it completes and makes
+      // room.
       wait_until_finished(queue, queue.finished + 1, Deadline::in_ms(kMaxTimeoutMs), lock);
     }
   }
@@ -274,7 +275,7 @@ void StreamScheduler::retire(StreamQueue& queue) {
   drop_pending(queue);
 }
 
-/// Wakes the threads that can continue now.
+/// Wakes the threads that can continue after items of the queue have finished.
 void StreamScheduler::has_finished_items(StreamQueue& queue) {
   for (Waiter* w = waiters_; w; w = w->next)
     if (&w->queue == &queue && w->is_done()) w->wake.notify_one();

@@ -13,13 +13,14 @@
 
 namespace muonrt::host {
 
-/// The queue of one stream. An event stores the number of items enqueued so far as its `position`,
-/// and is complete when this many items are finished. The scheduler's mutex guards all fields.
+/// The queue of one stream. An event stores how many items were enqueued before it as its
+/// `position`, and is complete when this number of items is finished. The scheduler's mutex guards
+/// all fields.
 struct StreamQueue {
   struct Item {
     Task task;
     std::shared_ptr<StreamQueue>
-        after;  // not null: no task, wait until after->finished >= position
+        after;  // if not null, the item has no task; it waits until after->finished >= position
     uint64_t position = 0;
   };
   static constexpr uint64_t kNever = ~uint64_t{0};
@@ -32,19 +33,19 @@ struct StreamQueue {
   bool front_wait_over() { return front().after->finished >= front().position; }
 
   const StreamKind kind;
-  std::vector<Item> ring;  // size is a power of two
+  std::vector<Item> ring;  // the size is a power of two
   uint64_t finished = 0, enqueued = 0;
-  uint64_t dropped_from = kNever;  // items from this one on were dropped
+  uint64_t dropped_from = kNever;  // this item and all later items were dropped
   bool running = false;            // the front task is running
-  bool failed = false;             // a task threw, so later ones are skipped
+  bool failed = false;             // a task threw, so later tasks are skipped
   bool stopping = false;
   bool lost_thread = false;       // the thread ended inside a task, so no later task will run
   std::condition_variable ready;  // wakes the queue's thread
 };
 
-/// Orders the work of all streams and events of one host device, and keeps the first error. It has
-/// one mutex. A finished item wakes only threads that can now continue: the threads of streams
-/// whose next item waits for it, and the threads that synchronize with it.
+/// Orders the work of all streams and events of one host device, and keeps the first error. All
+/// functions use one mutex. When an item finishes, it wakes only the threads that can continue:
+/// threads of streams whose next item waits for it, and threads that synchronize with it.
 /// Threads: every function may be called from any thread.
 class StreamScheduler : public std::enable_shared_from_this<StreamScheduler> {
  public:
@@ -59,7 +60,7 @@ class StreamScheduler : public std::enable_shared_from_this<StreamScheduler> {
   std::optional<Error> error() const;
   void clear_error();
 
-  /// Returns how often a queue has grown so far; constant in steady state.
+  /// Returns how often a queue has grown so far. The number is constant in steady state.
   int64_t growths() const;
 
  private:
@@ -91,7 +92,8 @@ class StreamScheduler : public std::enable_shared_from_this<StreamScheduler> {
   void latch(Error error);
 
   mutable std::mutex mutex_;
-  std::vector<std::shared_ptr<StreamQueue>> queues_;  // of existing streams, in order of creation
+  std::vector<std::shared_ptr<StreamQueue>> queues_;  // existing streams, in creation order
+                                                      // their creation
   Waiter* waiters_ = nullptr;
   std::optional<Error> error_;
   int64_t growths_ = 0;

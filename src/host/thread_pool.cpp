@@ -101,7 +101,7 @@ void ThreadPool::parallel_for(int64_t count, FunctionRef<void(int64_t, int)> bod
   for (int64_t i = 0; i < helpers; ++i) wake_.notify_one();
   loop.run(0);
   {
-    // A thread that wakes up late must not join, because `loop` is on this stack frame.
+    // A thread that wakes up late must not join the loop, because `loop` is on this stack frame.
     std::unique_lock lock(mutex_);
     loop_ = nullptr;
     idle_.wait(lock, [&] { return running_ == 0; });

@@ -12,7 +12,7 @@
 namespace muonrt::host {
 
 /// A fixed set of threads that run parallel loops. The calling thread takes part.
-/// Threads: one thread at a time calls parallel_for, and not from inside a body.
+/// Threads: only one thread at a time may call parallel_for. A body must not call it.
 class ThreadPool {
  public:
   /// @param threads  number of threads that work on a loop, including the caller; >= 1.
@@ -25,10 +25,10 @@ class ThreadPool {
   int threads() const noexcept { return static_cast<int>(workers_.size()) + 1; }
 
   /// Calls body(index, thread) once for every index in [0, count), in no fixed order. `thread` is
-  /// the number of the thread that runs it, in [0, threads()); the caller is 0. When parallel_for
-  /// returns, all memory that the bodies wrote is visible to the caller. If a body throws, the loop
-  /// ends early and parallel_for throws the first exception after all bodies have ended. Does not
-  /// allocate.
+  /// the number of the thread that runs the body, in [0, threads()); the number of the caller is 0.
+  /// When parallel_for returns, all memory that the bodies wrote is visible to the caller. If a
+  /// body throws, the loop ends early, and parallel_for throws the first exception after all
+  /// running bodies have ended. Does not allocate.
   void parallel_for(int64_t count, FunctionRef<void(int64_t, int)> body);
 
  private:
@@ -38,8 +38,8 @@ class ThreadPool {
 
   std::mutex mutex_;
   std::condition_variable wake_, idle_;
-  Loop* loop_ = nullptr;     // the loop that workers may still join
-  uint64_t generation_ = 0;  // counts loops, so that a worker joins each at most once
+  Loop* loop_ = nullptr;     // the loop that workers may still join, or null
+  uint64_t generation_ = 0;  // counts loops, so that a worker joins each loop at most once
   int running_ = 0;          // workers inside the current loop
   bool stopping_ = false;
   std::vector<std::thread> workers_;

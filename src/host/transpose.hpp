@@ -7,7 +7,7 @@
 
 namespace muonrt::host {
 
-/// `type` is a vector of N elements. Where no register is as long, it occupies several.
+/// `type` is a vector of N elements. It occupies several registers if no register is as long.
 template <class T, int N>
 struct VectorOf {
   typedef T type __attribute__((vector_size(N * sizeof(T))));
@@ -21,8 +21,8 @@ MUONRT_ALWAYS_INLINE void zip(const V& a, const V& b, V& out, std::integer_seque
   out = __builtin_shufflevector(a, b, (kFirst + i / 2 + (i % 2 ? kCount : 0))...);
 }
 
-/// Transposes N x N elements. log2(N) times, each row of the upper half is interleaved with the row
-/// of the lower half at the same position.
+/// Transposes N x N elements. In each of log2(N) rounds, every row of the upper half is interleaved
+/// with the row at the same position in the lower half.
 template <int N, class V>
 MUONRT_ALWAYS_INLINE void transpose(V* rows) {
   constexpr auto kLanes = std::make_integer_sequence<int, N>();

@@ -8,12 +8,12 @@
 
 namespace muonrt::host {
 
-/// The number of elements that a commit processes at a time. Arrays that are not f32 are converted
-/// in blocks of this size, which stay in the L1 cache.
+/// Number of elements that a commit processes at a time. Arrays with another dtype than f32 are
+/// converted in blocks of this size, which stay in the L1 cache.
 constexpr int64_t kBlock = 512;
 
-/// Returns elements [at, at + n) as f32. If the array is f32, this is the array itself. Otherwise
-/// the elements are converted into `copy`, and `copy` is returned.
+/// Returns elements [at, at + n) as f32. If the dtype of the array is f32, returns a pointer into
+/// the array. Otherwise converts the elements into `copy` and returns `copy`.
 inline const float* read_block(Isa isa, const void* data, DType dtype, int64_t at, int64_t n,
                                float* copy) {
   if (dtype == DType::kF32) return static_cast<const float*>(data) + at;
@@ -21,7 +21,7 @@ inline const float* read_block(Isa isa, const void* data, DType dtype, int64_t a
   return copy;
 }
 
-/// Like read_block(), for elements that the caller changes. If the result is `copy`, the caller
+/// Like read_block(), but for elements that the caller changes. If it returns `copy`, the caller
 /// must write the elements back.
 inline float* writable_block(Isa isa, void* data, DType dtype, int64_t at, int64_t n, float* copy) {
   if (dtype == DType::kF32) return static_cast<float*>(data) + at;
@@ -50,9 +50,8 @@ class WeightBlock {
   float* values() { return values_; }
 
   /// Stores the values in the parameter's WeightForm.
-  /// @param element   the index of the first element in the whole tensor, which selects random
-  ///     bits.
-  /// @param findings  records if a value is non-finite in its stored dtype; may be null.
+  /// @param element   index of the first element in the whole tensor. It selects the random bits.
+  /// @param findings  records whether a value is non-finite in its stored dtype; may be null.
   void write(int64_t element, Findings* findings) const {
     const ParamView& v = *view_;
     uint32_t bad = 0;

@@ -77,9 +77,9 @@ TEST_CASE("emulated cuda: the error of a kernel is latched and reported", "[emul
   CHECK_NOTHROW(machine.finish());
 }
 
-/// Returns parts of a gradient for one thread block: the largest mantissas (more of them than a
-/// lane can add before it must flush its sum), magnitudes that change from part to part, every
-/// exponent, infinities and NaN, or zeros.
+/// Returns parts of a gradient for one thread block. A part has the largest mantissas (more of them
+/// than a lane can add before it must flush its sum), magnitudes that change from part to part,
+/// every exponent, infinities and NaN, or zeros.
 std::vector<float> gradient_of_sizes() {
   std::mt19937 random(3);
   const auto parts = [](size_t n) { return n * 8192; };
@@ -126,7 +126,7 @@ TEST_CASE("emulated cuda: the sum of squares of one thread block is exact for al
 TEST_CASE("emulated cuda: tallies of magnitudes near the end of a limb are exact", "[emulated]") {
   std::mt19937 random(4);
   constexpr int64_t kRows = 70, kCols = 200;
-  // These exponents are the first or last ones of a limb.
+  // These exponents are the first or last exponents of a limb.
   for (const uint32_t exponent : {0u, 17u, 113u, 241u}) {
     CAPTURE(exponent);
     std::vector<float> x(kRows * kCols);

@@ -8,8 +8,8 @@ namespace cuda_test {
 
 using namespace machines;
 
-/// Creates a device with muonrt's symmetric products. On an emulated device, all other products are
-/// naive.
+/// Creates a device with muonrt's symmetric products. On an emulated device, all other products use
+/// naive loops.
 /// @param reserved_sms  number of SMs that persistent grids leave free.
 /// @param tuning        tuning for kSm90.
 std::unique_ptr<muonrt::Device> make_device(muonrt::SymmetricProvider symmetric,
@@ -20,8 +20,8 @@ bool is_emulated();
 /// Reports that a case is skipped on this machine. If no case of a run makes an assertion, the run
 /// is reported as skipped.
 void leave_out(const char* why);
-/// Returns the number of runtime calls so far that wait, allocate memory or create an object. A GPU
-/// does not count them, so it returns 0.
+/// Returns the number of runtime calls so far that wait, allocate memory or create an object. On a
+/// GPU, returns 0, because a GPU does not count these calls.
 int64_t slow_calls();
 
 }  // namespace cuda_test

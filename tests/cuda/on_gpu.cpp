@@ -11,7 +11,7 @@ int cases = 0, without_assertions = 0;
 
 struct CountsCases : Catch::TestEventListenerBase {
   using TestEventListenerBase::TestEventListenerBase;
-  /// Prints the name first, so that it is visible if the case hangs or ends the process.
+  /// Prints the name first, so that it is visible even if the case hangs or ends the process.
   void testCaseStarting(const Catch::TestCaseInfo& info) override {
     ++cases;
     std::cerr << "case: " << info.name << std::endl;
@@ -33,7 +33,7 @@ void leave_out(const char* why) { WARN("left out: " << why); }
 
 }  // namespace cuda_test
 
-// If a test returns this exit status, CTest reports it as skipped.
+// CTest reports a test with this exit status as skipped.
 constexpr int kSkipped = 77;
 
 int main(int argc, char** argv) {

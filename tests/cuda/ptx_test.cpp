@@ -104,8 +104,8 @@ TEST_CASE("ptx: whole numbers wrap around, and shifts past the width leave nothi
 
 TEST_CASE("ptx: bytes are permuted, words packed and taken apart, lowest part first",
           "[emulated]") {
-  // Bytes 0 to 3 belong to the first operand, and 4 to 7 to the second. 8 | k replicates the sign
-  // of byte k.
+  // Bytes 0 to 3 belong to the first operand, and bytes 4 to 7 to the second operand. 8 | k
+  // replicates the sign of byte k.
   CHECK(word_of(
             "mov.u32 %r2, 0x33221100; mov.u32 %r3, 0x77665584; prmt.b32 %r1, %r2, %r3, 0x0527;") ==
         0x00552277u);
@@ -117,7 +117,7 @@ TEST_CASE("ptx: bytes are permuted, words packed and taken apart, lowest part fi
   CHECK(word_of("mov.u64 %rd1, 0x500000006; { .reg .b32 %temp; mov.b64 {%temp, %r1}, %rd1; }") ==
         5);
   // The first float becomes the upper half. 3.0078125 is in the middle between two bf16 values, and
-  // the even one is chosen.
+  // rounding chooses the even value.
   CHECK(word_of(
             "mov.f32 %f1, 0f3F800000; mov.f32 %f2, 0f40408000; cvt.rn.bf16x2.f32 %r1, %f1, %f2;") ==
         0x3f804040u);

@@ -7,7 +7,7 @@
 
 namespace muonrt::mpi {
 
-/// Returns the text that MPI has for an error code.
+/// Returns the text that MPI provides for an error code.
 inline std::string error_text(int code) {
   char text[MPI_MAX_ERROR_STRING + 1] = "";
   int length = 0;

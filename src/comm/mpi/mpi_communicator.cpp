@@ -16,7 +16,7 @@ namespace muonrt::mpi {
 namespace {
 
 constexpr int64_t kCloseMs = 200;
-// The maximum number of bytes of one part of a collective, over all ranks.
+// Maximum number of bytes of one part of a collective, in total over all ranks.
 constexpr int64_t kMaxCollectiveBytes = int64_t{16} << 20;
 
 }  // namespace
@@ -43,8 +43,8 @@ Communicator::Communicator(MPI_Comm comm, int64_t fragment_bytes)
 
 std::unique_ptr<Communicator> Communicator::over(MPI_Comm parent, int64_t fragment_bytes,
                                                  Deadline deadline) {
-  // The handle is on the heap, because MPI writes it when all peers have called the function. This
-  // may happen after the deadline.
+  // The handle is on the heap, because MPI writes it when all peers have called the function, which
+  // may be after the deadline.
   auto handle = std::make_unique<MPI_Comm>(MPI_COMM_NULL);
   MPI_Request request = MPI_REQUEST_NULL;
   MUONRT_MPI(MPI_Comm_idup(parent, handle.get(), &request));
@@ -65,7 +65,7 @@ std::unique_ptr<Communicator> Communicator::duplicate(Deadline deadline) {
   std::unique_ptr<Communicator> out;
   run("duplicate", size_, [&] {
     // MPI_Comm_idup cannot be cancelled. The ranks therefore first wait for each other in a
-    // reduction, which ends if an error is published.
+    // reduction, which can end with a published error.
     const int64_t mine = 0;
     int64_t sum = 0;
     in_.resize(std::max(in_.size(), sizeof mine));
@@ -90,8 +90,8 @@ void Communicator::destroy(std::unique_ptr<Communicator> communicator) noexcept 
     MPI_Comm comm = communicator->comm_;
     MPI_Comm_free(&comm);
   }
-  // After an error the communicator is not freed, because MPI_Comm_free is collective, and a peer
-  // may not call it.
+  // After an error the communicator is not freed: MPI_Comm_free is collective, and a peer may not
+  // call it.
 }
 
 void Communicator::finish(MPI_Request& request, Deadline deadline) {

@@ -22,10 +22,10 @@ inline Backoff backoff() {
   return Backoff(microseconds(20), microseconds(20), microseconds(50));
 }
 
-/// A duplicate of an MPI communicator, and the operations on it. It never blocks inside MPI.
-/// Instead it starts non-blocking operations and polls them, and also checks its deadline and the
-/// error channel. Before it throws an error, it publishes the error to the peers. Threads: one
-/// operation at a time. If MPI does not provide MPI_THREAD_MULTIPLE, operations must run on a
+/// A duplicate of an MPI communicator, and the operations on it. An operation never blocks inside
+/// MPI. Instead it starts non-blocking MPI operations and polls them, and also checks its deadline
+/// and the error channel. Before it throws an error, it publishes the error to the peers. Threads:
+/// one operation at a time. If MPI does not provide MPI_THREAD_MULTIPLE, operations must run on a
 /// thread from which MPI may be called. publish() may be called from any thread.
 class Communicator {
  public:
@@ -33,8 +33,8 @@ class Communicator {
   /// @param fragment_bytes  the maximum size of one MPI message; must be > 0.
   static std::unique_ptr<Communicator> over(MPI_Comm parent, int64_t fragment_bytes,
                                             Deadline deadline);
-  /// Frees the communicator. If MPI may still access its memory after an error, the communicator
-  /// remains until the process ends.
+  /// Frees the communicator. If MPI may still access the communicator's memory after an error, it
+  /// is not freed until the process ends.
   static void destroy(std::unique_ptr<Communicator> communicator) noexcept;
 
   int rank() const { return rank_; }
@@ -56,7 +56,7 @@ class Communicator {
   Communicator(MPI_Comm comm, int64_t fragment_bytes);
 
   /// Calls `body`. If it throws, publishes the error with the name of the operation.
-  /// @param messages  an estimate of how many messages may have arrived at this rank before.
+  /// @param messages  an estimate of how many messages may already have arrived at this rank.
   template <class Body>
   void run(const char* operation, int64_t messages, Body body) {
     try {
@@ -73,7 +73,7 @@ class Communicator {
   struct Fragment {
     int32_t peer;
     bool send;
-    bool ended;  // for a send: true if the receiver has reported that its receives have ended
+    bool ended;  // for a send: whether the receiver has reported that its receives have ended
     int64_t bytes;
   };
   void start_send(const muonrt_send_t& message);
@@ -103,7 +103,7 @@ class Communicator {
   int64_t open_ = 0;  // number of requests that are not complete
 
   std::vector<std::byte> in_, out_;  // buffers of the running collective
-  bool abandoned_ = false;           // true if a collective, a send or a receive is unfinished
+  bool abandoned_ = false;           // whether a collective, a send or a receive is unfinished
 };
 
 }  // namespace muonrt::mpi

@@ -16,35 +16,36 @@
 namespace muonrt::mpi {
 
 /// Sends the first error of any rank to all other ranks. The error is a small message with a
-/// separate tag, and every waiting rank polls for it. If the thread that publishes the error must
-/// not call MPI, the thread that may call MPI sends the error when it next polls or publishes.
+/// separate tag, and every waiting rank polls for this message. If the thread that publishes the
+/// error must not call MPI, the thread that may call MPI sends the error when it next polls or
+/// publishes.
 class ErrorChannel {
  public:
-  /// @param comm  its error handler must be MPI_ERRORS_RETURN, and only the error channel may use
-  ///     kTag on it.
+  /// @param comm  the error handler must be MPI_ERRORS_RETURN, and only the error channel may use
+  ///     the tag kTag.
   ErrorChannel(MPI_Comm comm, int rank, int size, bool any_thread_calls_mpi);
 
-  /// Publishes `error`, unless there already is one. Then throw_if_failed() throws it, on this rank
-  /// and on the peers. May be called from any thread.
+  /// Publishes `error`, unless an error was published before. throw_if_failed() then throws it on
+  /// this rank and on the peers. May be called from any thread.
   void publish(const Error& error) noexcept;
 
   /// Polls, and throws the error if there is one. Only the thread that runs operations may call
   /// this function.
   void throw_if_failed();
 
-  /// Like throw_if_failed(), but for use before an operation: a late rank then receives a published
-  /// error before the messages that arrived together with the error.
+  /// Like throw_if_failed(), but for use before an operation. A rank that begins the operation late
+  /// then receives a published error before the messages that arrived together with the error.
   /// @param messages  an estimate of how many messages may have arrived.
   void throw_if_failed_before(int64_t messages);
 
   /// Polls, and returns the error if there is one. May be called from any thread. If only some
-  /// threads may call MPI, it polls only on the thread that created the error channel or ran the
-  /// last operation. After MPI_Finalize it does not poll.
+  /// threads may call MPI, this function polls only on the thread that created the error channel or
+  /// ran the last operation. After MPI_Finalize it does not poll.
   std::optional<Error> poll();
 
   bool failed() const { return failed_.load(std::memory_order_acquire); }
 
-  /// Waits until the errors that were sent have been delivered. Returns false if some of them have
+  /// Waits until the errors that were sent have been delivered. Returns false if some errors have
   /// not been delivered at the deadline; then the error channel must not be destroyed.
   bool close(Deadline deadline);
 

@@ -11,8 +11,8 @@ namespace {
 
 constexpr int kDataTag = 0, kReceivesEndedTag = 2;
 // Time limits after an error. An exchange waits for receives that have started, because they cannot
-// be cancelled, and for the peers' notices that their receives have ended. On a busy machine a
-// message may be in transit for seconds.
+// be cancelled. It also waits for the peers' notices that their receives have ended. On a busy
+// machine a message may be in transit for seconds.
 constexpr int64_t kReceiveGraceMs = 5000, kGoodbyeMs = 6000;
 
 std::string ranks_text(std::vector<int32_t> ranks) {
@@ -64,7 +64,7 @@ void Communicator::check_fragment(const Fragment& fragment, const MPI_Status& st
                  "; pass the same size on both ranks");
 }
 
-/// Returns true if a fragment has completed since the last call.
+/// Returns whether a fragment has completed since the last call.
 bool Communicator::test_fragments() {
   int n = 0;
   const int code = MPI_Testsome(static_cast<int>(requests_.size()), requests_.data(), &n,
@@ -158,8 +158,8 @@ bool Communicator::receives_from(int32_t peer) const {
   return false;
 }
 
-/// Notifies each peer to which this rank sends that this rank's receives from that peer have ended.
-/// The notice has no data, so its request can be freed at once.
+/// Notifies each peer that sends to this rank that this rank's receives from that peer have ended.
+/// The notice has no data, so its request can be freed immediately.
 void Communicator::notify_senders() const noexcept {
   for (const Fragment& fragment : fragments_) {
     if (fragment.send || receives_from(fragment.peer)) continue;
@@ -171,7 +171,7 @@ void Communicator::notify_senders() const noexcept {
 }
 
 /// Marks sends as ended if their receiver has sent its notice, because the receiver then no longer
-/// reads them.
+/// reads their buffers.
 void Communicator::poll_receivers() noexcept {
   while (true) {
     int arrived = 0;
@@ -190,8 +190,8 @@ void Communicator::poll_receivers() noexcept {
 /// Ends the pending fragments, so that MPI no longer accesses the caller's buffers. Receives are
 /// cancelled; a receive that has already started may complete within kReceiveGraceMs. A send cannot
 /// be cancelled, and the receiver may be reading it, so the function waits up to kGoodbyeMs for the
-/// receiver's notice. If no notice arrives, one of two cases applies: the receiver has not started
-/// to receive and will receive the published error first, or the receiver is no longer reachable.
+/// receiver's notice. If no notice arrives, either the receiver has not started to receive and will
+/// receive the published error first, or the receiver is no longer reachable.
 void Communicator::give_up() noexcept {
   for (size_t i = 0; i < requests_.size(); ++i)
     if (active(i) && !fragments_[i].send) MPI_Cancel(&requests_[i]);

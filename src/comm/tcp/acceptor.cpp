@@ -28,8 +28,8 @@ class Acceptor {
     out_.addresses.resize(members_.size());
   }
 
-  /// Returns the connections of all ranks. Sending an answer does not allocate, so connected ranks
-  /// also receive an OUT_OF_MEMORY error.
+  /// Returns the connections of all ranks. If memory is exhausted, the connected ranks receive this
+  /// error too, because sending an answer does not allocate.
   TcpConnections run(std::vector<Socket> listeners) {
     listeners_ = std::move(listeners);
     try {
@@ -58,7 +58,7 @@ class Acceptor {
  private:
   using Connection = PendingConnections::Connection;
   struct Member {
-    Connection connection;  // has no socket if the rank is not connected
+    Connection connection;  // has no socket if the rank is not connected now
     bool connected_before = false, answered = false;
     const Socket& socket() const { return connection.socket; }
   };
@@ -87,7 +87,7 @@ class Acceptor {
     if (pending_.rejected() > 0)
       text += cat("; ", pending_.rejected(), " connections were rejected, the last one because ",
                   pending_.last_reason());
-    // For example, /etc/hosts may resolve this machine's name to 127.0.1.1.
+    // For example, /etc/hosts may map this machine's name to 127.0.1.1.
     const bool local = std::all_of(listeners_.begin(), listeners_.end(),
                                    [](const Socket& s) { return address_of(s).is_loopback(); });
     if (local)
@@ -117,7 +117,7 @@ class Acceptor {
 
   void examine(Connection& connection) {
     const Claim& c = connection.claim;
-    // A connection that knows the secret belongs to the run, so its error ends the rendezvous.
+    // A connection that knows the secret belongs to this run, so its error ends the rendezvous.
     if (failed_) return answer(connection, make_answer(failed_->status(), failed_->message()));
     const auto require = [&](bool good, const auto&... parts) {
       if (good) return;
@@ -137,7 +137,7 @@ class Acceptor {
             ", but must have a rank from 1 to ", size - 1, "; give each process a different rank");
     Member& member = members_[static_cast<size_t>(c.rank)];
     // A rank reconnects after its connection has ended, perhaps before rank 0 has detected the end.
-    // The nonce in the rank's claim shows that it is the same process.
+    // The nonce in the rank's claim shows that the process is the same.
     require(
         !member.socket() || member.connection.claim.nonce == c.nonce || is_closed(member.socket()),
         "two processes have rank ", c.rank, "; give each process a different rank");
@@ -185,11 +185,11 @@ class Acceptor {
       members_[static_cast<size_t>(rank)].answered = true;
   }
 
-  /// Sends the error to all ranks that connect within kLateAnswerMs, too. Otherwise these ranks
-  /// would search for rank 0 until their own deadlines.
+  /// Also sends the error to all ranks that connect within kLateAnswerMs. Otherwise these ranks
+  /// would try to connect to rank 0 until their own deadlines.
   void answer_late(const Error& error) {
     failed_ = error;
-    for (Member& m : members_) m.connection.socket = Socket();  // answered; frees their descriptors
+    for (Member& m : members_) m.connection.socket = Socket();  // they have their answer
     const Deadline late = Deadline::in_ms(kLateAnswerMs);
     const auto all_answered = [&] {
       return std::all_of(members_.begin() + 1, members_.end(),

@@ -30,8 +30,8 @@ struct LocalAddress {
     return true;
   }
   /// Returns how suitable the address is for a connection to `a`. 0 means that it is unsuitable,
-  /// and kEqual means that `a` is this address. All addresses in 127.0.0.0/8 belong to this
-  /// machine, although the system lists only one.
+  /// and kEqual that `a` is this address. All addresses in 127.0.0.0/8 belong to this machine,
+  /// although the system lists only one of them.
   int fit(const SocketAddress& a) const {
     if (a.family() != address.family()) return 0;
     if (address.same_host(a)) return kEqual + 1;
@@ -52,7 +52,7 @@ std::vector<LocalAddress> own_addresses() {
   for (const ifaddrs* at = list; at; at = at->ifa_next) {
     const int family = at->ifa_addr ? at->ifa_addr->sa_family : AF_UNSPEC;
     if (family != AF_INET && family != AF_INET6) continue;
-    // The mask of an interface without a network may have no family.
+    // The mask of an interface that belongs to no network may have no family.
     const bool masked = at->ifa_netmask && at->ifa_netmask->sa_family == family;
     out.push_back({at->ifa_name, SocketAddress(at->ifa_addr),
                    masked ? SocketAddress(at->ifa_netmask) : SocketAddress()});
@@ -61,7 +61,7 @@ std::vector<LocalAddress> own_addresses() {
 }
 
 /// Appends the addresses of a host to `out`, without duplicates. Returns the result of
-/// getaddrinfo(). Errors: OUT_OF_MEMORY, which says nothing about the host.
+/// getaddrinfo(). Errors: OUT_OF_MEMORY, which says nothing about whether the host exists.
 int get_addresses(const std::string& host, const std::string& port, int flags,
                   std::vector<SocketAddress>& out) {
   addrinfo hints{};
@@ -81,9 +81,11 @@ int get_addresses(const std::string& host, const std::string& port, int flags,
   return 0;
 }
 
-/// Returns the addresses of the interface with that name, or the local address with that number.
+/// Returns the addresses of the interface with that name, or the local address that `interface`
+/// states.
 std::vector<LocalAddress> addresses_of_interface(const std::string& interface) {
-  std::vector<SocketAddress> number;  // may have several forms ("fd00:0::5" and "fd00::5")
+  std::vector<SocketAddress> number;  // the address may be written in several ways ("fd00:0::5" and
+                                      // "fd00::5")
   get_addresses(interface, "0", AI_NUMERICHOST, number);
   std::vector<LocalAddress> out;
   std::string names;
@@ -99,7 +101,7 @@ std::vector<LocalAddress> addresses_of_interface(const std::string& interface) {
 
 struct HostAndPort {
   std::string host, port;
-  bool number = false;  // the host is a number or invalid, so an error is final
+  bool number = false;  // the host is a number or invalid, so a retry would fail again
 };
 
 HostAndPort parse_address(const std::string& text) {

@@ -17,9 +17,10 @@ namespace muonrt {
 
 namespace {
 
-// Other users who may write to the folder may create links and pipes in it.
+// Other users who may write to the folder could place links or pipes in it, so they are not
+// followed or waited for.
 constexpr int kOpen = O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
-constexpr int64_t kMaxBytes = 65536;  // of the file
+constexpr int64_t kMaxBytes = 65536;  // maximum size of the file
 
 /// The beginning of the file. The addresses of rank 0 follow.
 struct AddressFileHeader {
@@ -37,7 +38,7 @@ Digest proof_of(const Rendezvous& rendezvous, const AddressFileHeader& head,
                                           rendezvous.run_id, "\n", addresses});
 }
 
-/// Returns the secret of one rendezvous, which only its ranks know.
+/// Returns the secret of one rendezvous, which is known only to its ranks.
 std::string common_secret(const Rendezvous& rendezvous, const Nonce& run) {
   const Digest out = keyed_digest(rendezvous.secret, {rendezvous.run_id, "\n", bytes_of(run)});
   return {out.begin(), out.end()};
@@ -119,7 +120,7 @@ class AddressFile {
   void remove() const noexcept { unlinkat(folder_.fd(), name_.c_str(), 0); }
 
   /// Returns the owner of files that this process creates in the folder. A file system may map this
-  /// user to another one.
+  /// process's user to another user.
   uid_t my_user() const {
     std::string draft;
     const Descriptor file = create_draft(draft);

@@ -8,16 +8,17 @@
 
 namespace muonrt {
 
-// The frames on a connection between two ranks: a header, then `payload_bytes` bytes of payload. No
-// frame makes its reader allocate memory.
+// The frames on a connection between two ranks. A frame is a header, followed by `payload_bytes`
+// bytes of payload. The reader of a frame does not allocate memory for it.
 
 enum class FrameKind : int32_t {
   kData = 1,   // a part of a message
   kGrant = 2,  // the sender of the frame has posted the receive of a message of `message_bytes`
-  // Rank 0 forwards these to all other ranks if `to` is kToAll:
-  kError = 3,         // an ErrorFrameHeader and a text
-  kLeft = 4,          // `from` has left the channel; channel 0: all channels
-  kDisconnected = 5,  // from rank 0: the connection of `from` has ended
+               // bytes
+  // If `to` is kToAll, rank 0 forwards the following kinds to all other ranks:
+  kError = 3,         // an ErrorFrameHeader, followed by a text
+  kLeft = 4,          // `from` has left the channel; if it is channel 0, all channels
+  kDisconnected = 5,  // sent by rank 0 when the connection of `from` has ended
 };
 
 constexpr int32_t kToAll = -1;
@@ -27,15 +28,15 @@ struct FrameHeader {
   FrameKind kind = {};
   uint64_t channel = 0;
   int32_t from = 0, to = kToAll;
-  uint64_t number = 0;  // of the message, in the channel from one rank to the other
+  uint64_t number = 0;  // number of the message in the channel from one rank to the other
   int64_t message_bytes = 0, offset = 0, payload_bytes = 0;
   uint32_t content_sum = 0;  // CRC-32C of the payload
-  uint32_t head_sum = 0;     // CRC-32C of all fields before this one
+  uint32_t head_sum = 0;     // CRC-32C of all fields before this field
 };
 static_assert(sizeof(FrameHeader) == 64);
 
 struct ErrorFrameHeader {
-  int32_t status, rank;  // rank -1: `from`
+  int32_t status, rank;  // if rank is -1, the error is from the sender of the frame
 };
 static_assert(sizeof(ErrorFrameHeader) == 8);
 
@@ -43,7 +44,7 @@ static_assert(sizeof(ErrorFrameHeader) == 8);
 constexpr uint16_t kProtocolVersion = 6;
 constexpr uint32_t kFrameMagic = 0x314d524d + ((kProtocolVersion - 1) << 24);
 constexpr int64_t kMaxPayloadBytes = int64_t{256} << 10;
-constexpr int64_t kTextLimit = 4000;  // bytes of an error's text
+constexpr int64_t kTextLimit = 4000;  // maximum number of bytes of an error's text
 /// A message of at most this size may be sent before its receive is posted.
 constexpr int64_t kEarlyBytes = 16384;
 
@@ -51,7 +52,7 @@ inline uint32_t head_sum(const FrameHeader& h) {
   return crc32c(&h, offsetof(FrameHeader, head_sum));
 }
 
-/// Returns `h` with the checksums of the header and of this payload.
+/// Returns `h` with the checksums of the header and of the payload `content`.
 inline FrameHeader with_checksums(FrameHeader h, const void* content) {
   h.magic = kFrameMagic;
   h.content_sum = crc32c(content, static_cast<size_t>(h.payload_bytes));
@@ -59,8 +60,8 @@ inline FrameHeader with_checksums(FrameHeader h, const void* content) {
   return h;
 }
 
-/// Returns a description of what is wrong with a header that rank `me` of `size` reads from its
-/// connection to rank `peer`, or null if the header is valid.
+/// Checks a header that rank `me` of `size` reads from its connection to rank `peer`. Returns null
+/// if the header is valid, and otherwise a text that describes the problem.
 inline const char* frame_problem(const FrameHeader& h, int32_t peer, int32_t me, int size) {
   if (h.magic != kFrameMagic || h.head_sum != head_sum(h))
     return "the checksum of a frame header is wrong, so data was corrupted in transit";

@@ -12,13 +12,13 @@
 
 namespace muonrt {
 
-// The messages by which two ranks connect: the listening rank sends a greeting, which is a random
-// number, the other rank sends a claim with its proof, and the listening rank sends an answer with
-// its own proof. A claim with a wrong proof gets no answer. In a rendezvous rank 0 listens, and the
-// proofs are HMACs under the secret. Later the lower rank of a pair listens, and the proofs use the
-// key of the run. The messages have the machine's byte order, which is little-endian on all
-// machines that muonrt runs on. The proofs also detect bits that change in transit. Later frames
-// are neither encrypted nor signed.
+// The messages with which two ranks connect. First the listening rank sends a greeting, which is a
+// random number. Then the other rank sends a claim with its proof, and the listening rank sends an
+// answer with its own proof. A claim with a wrong proof gets no answer. In a rendezvous rank 0
+// listens, and the proofs are HMACs under the secret. Later the lower rank of a pair listens, and
+// the proofs use the key of the run. The messages have the machine's byte order, which is
+// little-endian on all machines that muonrt runs on. The proofs also detect bits that change in
+// transit. Later frames are neither encrypted nor signed.
 
 constexpr size_t kSecretBytes = 16;  // minimum size of a secret
 
@@ -37,16 +37,16 @@ struct Claim {
   std::array<char, 8> magic = kClaim;
   int32_t rank = 0, size = 0, version = 0;
   uint16_t wire = kProtocolVersion;
-  uint16_t port = 0;  // rendezvous: the port at which the rank listens for other ranks; 0: none
+  uint16_t port = 0;  // in a rendezvous: the port at which the rank listens for other ranks, or 0
   int32_t to = 0;     // the listening rank
-  Nonce nonce{};      // rendezvous: equal in all attempts of a process
+  Nonce nonce{};      // in a rendezvous, equal in all attempts of a process
   Digest proof{};
 };
 struct Answer {
   std::array<char, 8> magic = kAnswer;
   int32_t status = 0;
   std::array<char, 500> message{};
-  // The end of a rendezvous, after which rank 0 sends the addresses of all ranks:
+  // At the end of a rendezvous, after which rank 0 sends the addresses of all ranks:
   Nonce run{};         // different for every rendezvous
   Digest addresses{};  // HMAC of the addresses
   Digest proof{};
@@ -59,55 +59,57 @@ std::string_view bytes_of(const T& value, size_t bytes = sizeof(T)) {
   return {reinterpret_cast<const char*>(&value), bytes};
 }
 
-/// Returns a number from the system's random generator. Errors: INTERNAL if that fails.
+/// Returns a number from the system's random generator. Errors: INTERNAL if the generator fails.
 Nonce fresh_nonce();
 
-/// HMAC of `text`. The key is the length of the secret and the secret, because HMAC pads keys with
-/// zeros: two secrets that differ only in zeros at their end have different keys.
+/// Returns the HMAC of `text`. The key is the length of the secret followed by the secret. The
+/// length is included because HMAC pads keys with zeros: without it, two secrets that differ only
+/// in zeros at their end would have the same key.
 Digest keyed_digest(const std::string& secret, TextParts text);
 
-/// HMAC over both random numbers and all fields of the claim, or the answer, except the proof.
+/// Return the HMAC over both random numbers and all fields of the claim, or the answer, except the
+/// proof.
 Digest proof_of(const std::string& secret, const Nonce& greeted, const Claim& claim);
 Digest proof_of(const std::string& secret, const Nonce& greeted, const Nonce& claimed,
                 const Answer& answer);
-/// The HMAC of the addresses of all ranks, and the key that the ranks of a run derive from the
-/// secret.
+/// Return the HMAC of the addresses of all ranks, and the key that the ranks of a run derive from
+/// the secret.
 Digest proof_of(const std::string& secret, const std::vector<SocketAddress>& addresses);
 Digest key_of(const std::string& secret, const Nonce& run);
 
-/// Returns an answer without proof. A message that is too long is cut.
+/// Returns an answer without a proof. A message that is too long is truncated.
 Answer make_answer(Status status, const std::string& message);
 
 /// Sends a small value without blocking. Returns false if the connection does not accept all bytes;
-/// the connection is then treated as broken.
+/// treat the connection as broken in this case.
 template <class T>
 bool send_value(const Socket& s, const T& value) {
   return send(s.fd(), &value, sizeof value, MSG_NOSIGNAL | MSG_DONTWAIT) ==
          static_cast<ssize_t>(sizeof value);
 }
 
-/// The end of a handshake that connects. No function blocks.
+/// The end of a connection from which the handshake starts. No function blocks.
 struct Dial {
   enum class State {
-    kConnecting,  // waits for the other system
+    kConnecting,  // waits for the other machine to accept
     kConnected,   // waits for the greeting
     kGreeted,     // waits for send_claim()
     kClaimed,     // waits for the answer
     kAnswered,    // the other end knows the secret; `answer` is set
     // The handshake has failed for the reason in `why`:
     kUnreachable,
-    kClosed,   // by the other end
+    kClosed,   // the other end has closed the connection
     kForeign,  // the other end is not muonrt, or does not know the secret
   };
 
   Dial() = default;
-  /// @param from  the local address to use; none: any.
+  /// @param from  the local address to use. An empty address stands for any local address.
   Dial(const SocketAddress& to, const SocketAddress& from);
 
   bool is_waiting() const { return state <= State::kClaimed && state != State::kGreeted; }
-  /// What is_waiting() waits for: POLLIN or POLLOUT.
+  /// Returns the event for which is_waiting() waits: POLLIN or POLLOUT.
   short events() const;
-  /// Call it when the socket is ready.
+  /// Call this function when the socket is ready.
   void advance(const std::string& secret);
   void send_claim(const std::string& secret, const Claim& unproved);
   void fail(State reason, std::string_view text) noexcept;
@@ -120,7 +122,7 @@ struct Dial {
   Answer answer;
 
  private:
-  size_t got_ = 0;  // bytes of the message that is read
+  size_t got_ = 0;  // number of bytes that were read of the current message
 };
 
 }  // namespace muonrt

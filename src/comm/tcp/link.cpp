@@ -11,7 +11,8 @@ namespace muonrt {
 namespace {
 
 constexpr size_t kControlBytes = sizeof(FrameHeader) + sizeof(ErrorFrameHeader) + kTextLimit;
-constexpr size_t kMaxControlBytes = size_t{8} << 20;  // waiting for a peer that does not read
+constexpr size_t kMaxControlBytes = size_t{8} << 20;  // limit for bytes that wait for a peer that
+                                                      // does not read
 
 }  // namespace
 
@@ -44,7 +45,7 @@ void Link::queue(const FrameHeader& frame, const void* content) noexcept {
     }
     control.append(reinterpret_cast<const char*>(&summed), sizeof summed);
     if (bytes > 0) control.append(static_cast<const char*>(content), bytes);
-  } catch (const std::bad_alloc&) {  // the peer detects the end of the connection
+  } catch (const std::bad_alloc&) {  // the peer detects the end of the connection instead
     close("this rank is out of memory");
   }
 }
@@ -108,8 +109,8 @@ void Link::release_part() noexcept {
 
 Progress Link::fill(Stage& stage, bool& all) {
   const size_t direct = sink == Sink::kDiscard ? 0 : static_cast<size_t>(payload_left);
-  // After a payload reads only the next header, so that the payload that follows it is not copied
-  // either.
+  // After a payload, reads only the next header. The payload after that header can then also be
+  // read directly into its destination.
   const size_t most = direct > 0 ? sizeof head : Stage::kBytes;
   iovec parts[2] = {{sink_at, direct}, {stage.data.get(), most}};
   msghdr message{};

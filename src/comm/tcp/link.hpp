@@ -20,45 +20,46 @@ struct Stage {
   bool empty() const { return begin == end; }
 };
 
-/// The connection between this rank and another one: the frames that are being written and read.
-/// No function blocks. Threads: one at a time.
+/// The connection between this rank and another rank, with the frames that are being written and
+/// read. No function blocks. Threads: only one at a time.
 struct Link {
   enum class State { kNone, kConnecting, kOpen, kClosed, kFailed };  // kFailed: cannot connect
-  /// Where the payload of a frame goes.
+  /// The destination of the payload of a frame.
   enum class Sink { kDiscard, kReceive, kEarly, kText };
 
   State state = State::kNone;
   Socket socket;
-  std::string why;       // why the last attempt to connect failed, or the link has ended
+  std::string why;       // why the last attempt to connect failed, or why the link has ended
   bool goodbye = false;  // the peer has left all channels
-  Dial dial;             // kConnecting
+  Dial dial;             // used in the state kConnecting
   Deadline try_again = Deadline::in_ms(0), connect_by = Deadline::in_ms(0);
 
   // Reading.
   std::unique_ptr<char[]> text;
   FrameHeader head{};
-  size_t head_bytes = 0;     // bytes of `head` that were read
-  int64_t payload_left = 0;  // bytes of the payload that were not read
+  size_t head_bytes = 0;     // number of bytes of `head` that were read
+  int64_t payload_left = 0;  // number of bytes of the payload that were not read yet
   Sink sink = Sink::kDiscard;
   char* sink_at = nullptr;
   uint64_t sink_channel = 0;
   uint32_t sum = 0;  // CRC-32C of the payload so far
 
-  // Writing: frames without a sender that waits, then a part of a message in its sender's memory.
+  // Writing: first frames for which no sender waits, then a part of a message in its sender's
+  // memory.
   std::string control;
   size_t control_at = 0;
   FrameHeader part{};
-  const char* part_data = nullptr;  // null: there is no part
-  int64_t part_at = 0;              // bytes written
+  const char* part_data = nullptr;  // null if there is no part
+  int64_t part_at = 0;              // number of bytes that were written
   std::string rest;                 // copy of a part whose sender has returned
-  bool writable = true;             // false: the peer has closed the connection
+  bool writable = true;             // false if the peer has closed the connection
 
-  /// Prepares an open link: allocates all its memory. Errors: OUT_OF_MEMORY.
+  /// Prepares an open link by allocating all its memory. Errors: OUT_OF_MEMORY.
   void allocate();
   void close(std::string_view reason) noexcept;
 
-  /// Call it after a write has failed. Drops the bytes that are not written yet. Bytes that the
-  /// peer has sent are still read.
+  /// Call this function after a write has failed. It drops the bytes that are not written yet.
+  /// Bytes that the peer has sent are still read.
   void stop_writing() noexcept;
 
   bool is_idle() const { return control.empty() && !part_data; }
@@ -67,16 +68,16 @@ struct Link {
   void queue(const FrameHeader& frame, const void* content = nullptr) noexcept;
   /// Writes as much as the socket accepts.
   Progress write();
-  /// Copies the rest of a part that is partly written; otherwise drops the part.
+  /// Copies the rest of a part that is partly written. Drops a part that was not written at all.
   void release_part() noexcept;
 
-  /// Reads from the socket. Stores the rest of the payload at its destination, and the bytes after
-  /// it in `stage`.
+  /// Reads from the socket. Stores the rest of the payload at its destination, and the bytes that
+  /// follow the payload in `stage`.
   /// @param all  set to true if the socket had as many bytes as fit.
   Progress fill(Stage& stage, bool& all);
   /// Takes bytes of the payload from `stage`. Returns true if the payload is complete.
   bool take_payload(Stage& stage);
-  /// Takes bytes of a header from `stage`. Returns true if it is complete.
+  /// Takes bytes of a header from `stage`. Returns true if the header is complete.
   bool take_header(Stage& stage);
 
  private:

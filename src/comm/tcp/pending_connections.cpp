@@ -16,14 +16,14 @@ void PendingConnections::add_to(std::vector<pollfd>& fds) const {
 }
 
 int PendingConnections::accept(const Socket& listener) {
-  constexpr int kMaxAccepts = 256;  // before claims are read again
+  constexpr int kMaxAccepts = 256;  // connections that are accepted before claims are read again
   for (int i = 0; i < kMaxAccepts; ++i) {
     Socket socket(
         [&] { return accept4(listener.fd(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK); });
     if (!socket) {
       const int error = errno;
       if (error != EMFILE && error != ENFILE) return 0;
-      // accept() also fails like this if no connection is waiting.
+      // accept() also fails with this error if no connection is waiting.
       if (!wait_for(listener.fd(), POLLIN, Deadline::in_ms(0))) return 0;
       if (list_.empty()) return error;
       drop_oldest();
@@ -56,14 +56,14 @@ bool PendingConnections::keeps_waiting(Connection& c) {
   return false;
 }
 
-/// Returns false: the connection is closed.
+/// Counts the rejected connection. Returns false, which means that the connection must be closed.
 bool PendingConnections::reject(const char* reason) {
   ++rejected_;
   last_reason_ = reason;
   return false;
 }
 
-/// Closes the oldest connection, unless its claim has arrived by now.
+/// Closes the oldest connection, unless its claim has arrived in the meantime.
 void PendingConnections::drop_oldest() {
   if (keeps_waiting(list_.front())) reject("too many connections were waiting");
   list_.pop_front();

@@ -13,22 +13,22 @@
 
 namespace muonrt {
 
-/// The accepted connections that have not proved yet that they know the secret. Each connection is
-/// sent a greeting. A connection that sends no claim with a valid proof within five seconds is
-/// closed without an answer.
+/// The accepted connections whose other end has not yet proved that it knows the secret. This class
+/// sends a greeting to each connection. It closes a connection without an answer if no claim with a
+/// valid proof arrives within five seconds.
 class PendingConnections {
  public:
   struct Connection {
     Socket socket;
     Nonce greeted{};
     Claim claim{};
-    size_t got = 0;  // bytes of the claim
+    size_t got = 0;  // number of bytes of the claim that were received
     Deadline deadline = Deadline::in_ms(5000);
     /// Answers the claim. Returns false if the connection is broken.
     bool send_answer(const std::string& secret, Answer answer) const;
   };
-  /// Called with each connection whose proof is valid, and may take the socket of the connection.
-  /// If the function throws, it is called again later.
+  /// Called with each connection whose proof is valid. The function may move the socket out of the
+  /// connection. If it throws, it is called again later.
   using Examine = std::function<void(Connection&)>;
 
   /// @param secret  must outlive the object.
@@ -36,15 +36,16 @@ class PendingConnections {
       : secret_(secret), most_(256 + static_cast<size_t>(ranks)), examine_(std::move(examine)) {}
 
   void add_to(std::vector<pollfd>& fds) const;
-  /// Accepts connections. Closes the oldest pending one if there are too many, or if the process
-  /// may not open another file. Returns 0, or the error of accept() if none is pending.
+  /// Accepts connections. Closes the oldest pending connection if there are too many, or if the
+  /// process may not open another file. Returns 0, or the error of accept() if no connection is
+  /// pending.
   int accept(const Socket& listener);
   void read();
 
   bool empty() const { return list_.empty(); }
   /// Returns the maximum number of pending connections.
   size_t most() const { return most_; }
-  /// The number of connections that were closed, and the reason why the last one was closed.
+  /// Return the number of connections that were closed, and the reason why the last one was closed.
   int64_t rejected() const { return rejected_; }
   const char* last_reason() const { return last_reason_; }
 

@@ -17,7 +17,7 @@ namespace muonrt {
 
 namespace {
 
-constexpr int kTryMs = 5000;  // per address: time to connect and to receive the greeting
+constexpr int kTryMs = 5000;  // time for one address: to connect and to receive the greeting
 
 /// Continues a handshake until it must wait again, it ends, or the deadline passes.
 void advance(Dial& dial, const std::string& secret, Deadline deadline,
@@ -27,13 +27,13 @@ void advance(Dial& dial, const std::string& secret, Deadline deadline,
 }
 
 /// Returns a connection that rank 0 has greeted. If there is none but a later attempt may succeed,
-/// returns a different connection and sets `why` to the reason.
+/// returns a connection in another state and sets `why` to the reason.
 Dial find_rank_0(const Rendezvous& rendezvous, const std::vector<SocketAddress>& addresses,
                  Deadline deadline, std::string& why) {
   const auto routes = routes_from(rendezvous.interface, addresses);
   auto left = static_cast<int>(routes.size());
   for (const SocketRoute& route : routes) {
-    // If little time is left, the addresses share it.
+    // If little time is left, it is divided equally among the addresses.
     const Deadline try_deadline = Deadline::in_ms(poll_ms(deadline, kTryMs * left) / left);
     --left;
     Dial dial(route.to, route.from);
@@ -51,8 +51,8 @@ Dial find_rank_0(const Rendezvous& rendezvous, const std::vector<SocketAddress>&
 }
 
 /// Sends this rank's claim and waits until all ranks are connected. Returns false if the connection
-/// ends before rank 0 has answered: rank 0 has ended, or has dropped the connection because too
-/// many were waiting.
+/// ends before rank 0 has answered. In this case rank 0 has ended, or it has dropped the connection
+/// because too many connections were waiting.
 bool ask(Dial& dial, const Rendezvous& rendezvous, const std::string& secret, const Claim& claim,
          Deadline deadline) {
   dial.send_claim(secret, claim);
@@ -72,8 +72,8 @@ bool ask(Dial& dial, const Rendezvous& rendezvous, const std::string& secret, co
   return dial.state == Dial::State::kAnswered;
 }
 
-/// Listens for higher ranks. Uses the interface that the user chose, or the loopback address if all
-/// ranks run on this machine, or otherwise all addresses.
+/// Listens for higher ranks. Uses the interface that the user chose. Without one, uses the loopback
+/// address if all ranks run on this machine, and otherwise all addresses.
 void listen_for_ranks(const Rendezvous& rendezvous, const std::vector<SocketAddress>& rank_0,
                       const Socket& connection, TcpConnections& out) {
   const bool last = rendezvous.rank == rendezvous.size - 1;
@@ -87,14 +87,14 @@ void listen_for_ranks(const Rendezvous& rendezvous, const std::vector<SocketAddr
   };
   if (here || !rendezvous.interface.empty()) return listen(local);
   try {
-    listen(resolve("[::]:0")[0]);  // IPv4, too
+    listen(resolve("[::]:0")[0]);  // accepts IPv4 connections, too
   } catch (const Error&) {
     listen(resolve("0.0.0.0:0")[0]);
   }
 }
 
-/// Receives the addresses of all ranks. A rank on rank 0's machine may have a loopback address;
-/// then other machines connect to the address at which they reach rank 0.
+/// Receives the addresses of all ranks. A rank on rank 0's machine may have a loopback address.
+/// Ranks on other machines then connect to the address at which they reach rank 0.
 void read_addresses(const Dial& dial, const std::string& secret, TcpConnections& out,
                     Deadline deadline) {
   const size_t bytes = out.addresses.size() * sizeof(SocketAddress);
@@ -117,7 +117,8 @@ void check_open_files(int rank, int size) {
   constexpr uint64_t kOther = 16;  // listeners, connections without a proof
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
-  // Not a directory_iterator: without memory its constructor ends the process.
+  // A directory_iterator is not used, because its constructor ends the process if memory is
+  // exhausted.
   uint64_t used = 0;
   if (DIR* const open = opendir("/proc/self/fd")) {
     while (readdir(open)) ++used;
@@ -170,7 +171,7 @@ TcpConnections rendezvous_at_address(const Rendezvous& rendezvous, Deadline dead
                  "rendezvous: address is '", rendezvous.address, "' on rank ", rendezvous.rank,
                  ", but only rank 0 may use port 0; pass the address that `listening` of rank 0 "
                  "receives");
-  // At most once per second, because many ranks may use one name server.
+  // Resolved at most once per second, because many ranks may use one name server.
   std::vector<SocketAddress> known;
   std::string problem;
   Deadline again = Deadline::in_ms(0);
@@ -189,7 +190,7 @@ TcpConnections connect_to_rank_0(const Rendezvous& rendezvous,
                                  FunctionRef<RankZeroContact(std::string& why)> search,
                                  Deadline deadline) {
   std::string why;
-  // The nonce is equal in all attempts, so that rank 0 can detect a second process.
+  // The nonce is equal in all attempts of this process, so that rank 0 can detect a second process.
   Claim claim{.rank = rendezvous.rank,
               .size = rendezvous.size,
               .version = rendezvous.version,
@@ -198,7 +199,8 @@ TcpConnections connect_to_rank_0(const Rendezvous& rendezvous,
   TcpConnections out;
   out.rank = rendezvous.rank;
   out.size = rendezvous.size;
-  retry_while_out_of_memory(deadline, [&] {  // before rank 0 accepts this rank
+  retry_while_out_of_memory(deadline, [&] {  // must precede the claim, after which rank 0 accepts
+                                             // this rank
     out.sockets.resize(1);
     out.addresses.resize(static_cast<size_t>(out.size));
   });
@@ -228,7 +230,7 @@ TcpConnections connect_to_rank_0(const Rendezvous& rendezvous,
                      "differ; pass the same secret on all ranks, and see the output of rank 0");
       why.swap(dial.why);
     } else if (tries == 0 || !deadline.passed()) {
-      why.swap(now);  // the reason of an attempt that the deadline has not interrupted
+      why.swap(now);  // the reason of the last attempt that the deadline did not interrupt
     }
     ++tries;
   }

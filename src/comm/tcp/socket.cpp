@@ -21,7 +21,7 @@ void turn_on(const Socket& s, int level, int option) {
   setsockopt(s.fd(), level, option, &on, sizeof on);
 }
 
-/// Sockets may share a port if all of them set SO_REUSEADDR and none of them listens.
+/// Sockets may share a port if all of them set SO_REUSEADDR and none of them listens on it.
 void share_port(const Socket& s) { turn_on(s, SOL_SOCKET, SO_REUSEADDR); }
 
 /// @param get  getsockname or getpeername.
@@ -36,7 +36,8 @@ SocketAddress address_from(int (*get)(int, sockaddr*, socklen_t*), const Socket&
 
 std::string errno_text(int error) {
   char buffer[128] = "";
-  // This is the GNU variant, which may return a static text instead of using the buffer.
+  // This is the GNU variant of strerror_r, which may return a static text instead of using the
+  // buffer.
   const char* const text = strerror_r(error, buffer, sizeof buffer);
   return cat("errno ", error, ", ", text);
 }
@@ -45,7 +46,7 @@ std::vector<Socket> listen_at(const std::vector<SocketAddress>& addresses) {
   std::vector<Socket> out;
   std::string problems;
   for (SocketAddress address : addresses) {
-    // The system chooses the port of the first listener, and the others use the same port.
+    // The system chooses the port of the first listener, and the other listeners use the same port.
     if (address.port() == 0 && !out.empty()) address = address.with_port(address_of(out[0]).port());
     Socket one = stream_socket(address.family());
     if (one) share_port(one);
@@ -88,10 +89,10 @@ SocketAddress peer_of(const Socket& s) { return address_from(getpeername, s); }
 
 Socket begin_connect(const SocketAddress& address, const SocketAddress& from, std::string& why) {
   Socket out = stream_socket(address.family());
-  // The system may choose the port at which rank 0 will listen.
+  // The system may choose the port at which rank 0 will listen later.
   if (out) share_port(out);
   if (out && from.family() != 0) {
-    // The system then chooses the local port in connect(), when it knows the remote address.
+    // The system then chooses the local port in connect(), where it knows the remote address.
     turn_on(out, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT);
     if (bind(out.fd(), from.get(), from.length()) != 0) {
       why = cat("connecting from ", from.host(), " failed: ", errno_text(errno));

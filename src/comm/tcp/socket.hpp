@@ -16,42 +16,44 @@ namespace muonrt {
 
 using Socket = Descriptor;
 
-/// "errno 111, Connection refused".
+/// Returns a text such as "errno 111, Connection refused".
 std::string errno_text(int error);
 
 /// Listens at all of `addresses` that belong to this machine. Addresses with port 0 get the same
-/// free port. Errors: COMM if none of them belongs to this machine, or if another program listens
-/// at one of them.
+/// free port. Errors: COMM if none of the addresses belongs to this machine, or if another program
+/// listens at one of them.
 std::vector<Socket> listen_at(const std::vector<SocketAddress>& addresses);
 
-/// A range of ports. Without a last port: any free port.
+/// A range of ports. If `last` is 0, any free port may be used.
 struct PortRange {
   int32_t first = 0, last = 0;
 };
 
-/// Listens on all addresses, on the same free port from the range.
+/// Listens on all addresses. All listeners use the same free port from the range.
 std::vector<Socket> listen_in_range(std::vector<SocketAddress> addresses, PortRange ports);
 
-/// Return the local address of a socket, and the address of the other end of its connection (none
-/// if the connection has ended).
+/// Return the local address of a socket, and the address of the other end of its connection. If the
+/// connection has ended, peer_of() returns an empty address.
 SocketAddress address_of(const Socket& socket);
 SocketAddress peer_of(const Socket& socket);
 
 /// Starts to connect to `address`. If the attempt fails at once, the returned socket is empty, and
 /// `why` contains the reason.
-/// @param from  the local address to use; none: any.
+/// @param from  the local address to use. An empty address stands for any local address.
 Socket begin_connect(const SocketAddress& address, const SocketAddress& from, std::string& why);
-/// Call it when the socket is writable. Returns false if the connection has failed, and sets `why`.
+/// Returns false and sets `why` if the connection has failed. Call it when the socket is writable.
 bool is_connected(const Socket& socket, std::string& why);
 
 /// Sets TCP_NODELAY and SO_KEEPALIVE.
 void prepare(const Socket& socket);
 
-/// The result of a read or write that does not block. kBlocked: it can continue later.
+/// The result of a read or write that does not block. If it is kBlocked, the operation can continue
+/// later.
 enum class Progress { kDone, kBlocked, kEnded };
 /// Returns the result of a call that has failed with errno.
 Progress after_error();
-/// Reads those of `bytes` bytes that have arrived; `got` of them were read before.
+/// Reads the bytes that have arrived, up to `bytes` bytes in total, of which `got` were read
+/// before.
 Progress receive_rest(const Socket& socket, void* data, size_t bytes, size_t& got);
 
 /// Waits until poll() reports one of `events` or an error. Returns false after the deadline.

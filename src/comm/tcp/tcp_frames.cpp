@@ -9,7 +9,7 @@ namespace muonrt {
 
 namespace {
 
-constexpr int kReads = 16;  // of one connection before the next one
+constexpr int kReads = 16;  // number of reads of one connection before the next connection is read
 
 template <class... What>
 Error invalid_frame_error(int32_t from, const What&... what) {
@@ -30,7 +30,7 @@ Error size_error(int32_t from, int64_t sent, int64_t expected) {
                     "; pass the same size on both ranks");
 }
 
-/// Returns the error in the payload of a frame. Control characters in its text become '?'.
+/// Returns the error in the payload of a frame. Replaces control characters in its text with '?'.
 Error error_in(const FrameHeader& head, const char* content, int size) {
   ErrorFrameHeader error;
   std::memcpy(&error, content, sizeof error);
@@ -62,7 +62,7 @@ void TcpWorld::grant(Channel& channel, int32_t peer) {
                     .message_bytes = receive.bytes});
 }
 
-/// Takes the message that arrived before its receive was posted.
+/// Copies a message that arrived before its receive was posted.
 void TcpWorld::receive_early(Channel& channel, int32_t from) {
   Peer& peer = channel.of(from);
   Message& receive = peer.receive;
@@ -74,7 +74,7 @@ void TcpWorld::receive_early(Channel& channel, int32_t from) {
   complete(channel, receive);
 }
 
-/// Selects the next part of a message to the peer. Returns false if none may be sent now.
+/// Selects the next part of a message to the peer. Returns false if there is nothing to write now.
 bool TcpWorld::next_part(int32_t to) {
   Link& l = link(to);
   for (auto& [id, channel] : channels_) {
@@ -112,7 +112,7 @@ void TcpWorld::write(int32_t to) {
   while (l.state == Link::State::kOpen && l.writable && (l.part_data || next_part(to))) {
     const bool part = l.part_data;
     const Progress progress = l.write();
-    // read() ends the link after it has read all that the peer has sent.
+    // The link itself is closed later, when read() has read everything that the peer has sent.
     if (progress == Progress::kEnded) return l.stop_writing();
     if (progress == Progress::kBlocked) return;
     if (!part || l.part_data) continue;
@@ -161,8 +161,8 @@ void TcpWorld::process_header(int32_t from) {
   }
 }
 
-/// Finds the destination of the payload of a part of a message, which is its receive, the memory
-/// for an early message, or nothing.
+/// Finds the destination for the payload of a part of a message: its receive, the memory for an
+/// early message, or nothing.
 void TcpWorld::find_destination(int32_t from) {
   Link& l = link(from);
   const FrameHeader& head = l.head;
@@ -230,7 +230,7 @@ void TcpWorld::process_data(int32_t from, Channel& channel) {
   Peer& peer = channel.of(from);
   if (l.sink == Link::Sink::kEarly) {
     peer.early_bytes = l.head.message_bytes;
-    // Its receive may have been posted since the header was read.
+    // The receive of this message may have been posted after the header was read.
     if (peer.receive.number == l.head.number) receive_early(channel, from);
     return;
   }
@@ -247,7 +247,7 @@ void TcpWorld::process_grant(Channel& channel, const FrameHeader& head) {
   write(head.from);
 }
 
-/// On rank 0: sends a frame that is for all ranks to the other ones.
+/// On rank 0: forwards a frame that is for all ranks to all ranks except its sender.
 void TcpWorld::forward(int32_t from, const FrameHeader& head, const void* content) noexcept {
   if (rank_ == 0 && head.to == kToAll) send_to_all(head, content, from);
 }

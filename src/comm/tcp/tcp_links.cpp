@@ -1,4 +1,4 @@
-// The connections of a TcpWorld: polls them, and opens one when two ranks first communicate.
+// The connections of a TcpWorld: polls them, and opens a connection when two ranks first exchange.
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,15 +13,15 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr int kConnectMs = 20'000;  // until the system of the peer has accepted a connection
-constexpr int kRetryMs = 20;        // after the peer has closed a connection without an answer
+constexpr int kConnectMs = 20'000;  // maximum time until the peer's system accepts a connection
+constexpr int kRetryMs = 20;        // pause after the peer has closed a connection unanswered
 constexpr int kMaxPollMs = 1000;
 constexpr auto kSpin = std::chrono::microseconds(50);
-constexpr int kServerPauseMs = 10;  // between two polls of serve() while operations run
+constexpr int kServerPauseMs = 10;  // pause between two polls of serve() while operations run
 
 }  // namespace
 
-/// Polls until something happens, or waits for the thread that polls.
+/// Polls until something happens. If another thread is polling, waits for that thread instead.
 void TcpWorld::wait(Lock& lock, Deadline deadline) {
   if (polling_) {
     wake_.wait_until(lock, deadline.at());
@@ -50,7 +50,7 @@ void TcpWorld::poll_links(Lock& lock, Poll& p, int timeout_ms) {
     if (l.socket) add(l.socket, POLLIN | (l.is_idle() ? 0 : POLLOUT), peer);
   }
   lock.unlock();
-  // A wake-up takes longer than a message, so the thread of an operation sleeps only after a while.
+  // A wake-up takes longer than a message, so the thread of an operation spins before it sleeps.
   const bool spins = &p == &poll_ && timeout_ms > 1;
   int ready = 0;
   for (const auto end = Clock::now() + kSpin; spins && ready == 0 && Clock::now() < end;) {
@@ -59,7 +59,7 @@ void TcpWorld::poll_links(Lock& lock, Poll& p, int timeout_ms) {
   }
   if (ready == 0) poll(p.fds.data(), p.fds.size(), timeout_ms);
   lock.lock();
-  if (&p == &server_poll_ && operations_ > 0) return;  // their threads read everything
+  if (&p == &server_poll_ && operations_ > 0) return;  // the operations read everything
   uint64_t taken = 0;
   if (p.fds[0].revents) {
     [[maybe_unused]] const ssize_t n = ::read(wake_poll_.fd(), &taken, sizeof taken);
@@ -87,7 +87,7 @@ void TcpWorld::poll_links(Lock& lock, Poll& p, int timeout_ms) {
   }
 }
 
-/// The thread that forwards and sends errors while no operation runs.
+/// The main function of the thread that forwards and sends errors while no operation runs.
 void TcpWorld::serve() {
   Lock lock(mutex_);
   while (!stop_) {
@@ -100,7 +100,7 @@ void TcpWorld::serve() {
   }
 }
 
-/// Starts to connect to a lower rank; a higher rank connects to this one.
+/// Starts to connect to a lower rank. If the peer is a higher rank, it connects to this rank.
 void TcpWorld::connect(int32_t peer) {
   Link& l = link(peer);
   if (peer > rank_ || !l.try_again.passed()) return;
@@ -124,9 +124,9 @@ void TcpWorld::continue_handshake(int32_t peer) {
   l.try_again = Deadline::in_ms(kRetryMs);
 }
 
-/// The connection is ready. Sends the errors and the grants for which there was no connection. This
-/// rank may leave soon, and the peer must receive the reason before it receives the report that
-/// this rank has left.
+/// The connection is ready. Sends the errors and the grants for which there was no connection.
+/// Errors are sent now because this rank may leave soon, and the peer must receive the reason
+/// before it receives the report that this rank has left.
 void TcpWorld::open(int32_t peer) {
   Link& l = link(peer);
   try {
@@ -154,7 +154,7 @@ void TcpWorld::accept() {
     if (error != 0 && !error_)
       error_ = make_error(Status::kComm, "rank ", rank_, " cannot accept a connection (",
                           errno_text(error), "); raise the limit of open files (ulimit -n)");
-  } catch (const std::bad_alloc&) {  // the peer connects again
+  } catch (const std::bad_alloc&) {  // the peer will connect again
   }
 }
 

@@ -37,7 +37,7 @@ class TcpTransport final : public Transport {
   void do_allgather(const void* mine, void* all, int64_t bytes) override {
     const Deadline deadline = Deadline::in_ms(timeout_ms());
     auto* const out = static_cast<char*>(all);
-    // Until the end, block i is the block of rank (rank() + i) % size().
+    // Until the last line, block i is the block of rank (rank() + i) % size().
     std::memcpy(out, mine, static_cast<size_t>(bytes));
     with_where([&] {
       for (int32_t have = 1; have < size(); have *= 2) {
@@ -51,7 +51,7 @@ class TcpTransport final : public Transport {
   }
 
   std::unique_ptr<Transport> do_duplicate() override {
-    // Equal on every rank, and different for each duplicate.
+    // The channel number is equal on every rank, and different for each duplicate.
     Hash child;
     child.value(static_cast<int64_t>(channel_));
     child.value(operation().ordinal);

@@ -15,9 +15,9 @@ namespace muonrt {
 
 namespace {
 
-constexpr int kGoodbyeMs = 1000;  // for frames that are not sent yet
-// After rank 0 has reported the end of a rank, the maximum time until the connection to that rank
-// ends, too. After such a connection has ended, the maximum time until rank 0 reports it.
+constexpr int kGoodbyeMs = 1000;  // maximum time to send the frames that are still queued
+// When a rank ends, the connection to it ends and rank 0 reports the end. This is the maximum time
+// between these two events, in either order.
 constexpr auto kDisconnectGrace = std::chrono::seconds(2);
 
 Error disconnected_error(int32_t from, std::string_view why) {
@@ -58,7 +58,7 @@ TcpWorld::TcpWorld(TcpConnections c)
   MUONRT_REQUIRE(wake_poll_, Status::kComm, "rank ", rank_, ": creating an eventfd failed (",
                  errno_text(errno), "); raise the limit of open files (ulimit -n)");
   // The thread that serves the connections has no caller to which it could report a failed
-  // allocation, so polling allocates nothing.
+  // allocation. Polling therefore allocates nothing.
   for (Poll* const p : {&poll_, &server_poll_}) {
     const size_t most = 2 + pending_.most() + 1 + links_.size();
     p->fds.reserve(most);
@@ -83,7 +83,8 @@ TcpWorld::~TcpWorld() {
   Lock lock(mutex_);
   send_to_all({.kind = FrameKind::kLeft, .from = rank_});
   // If data arrives after a socket is closed, the system sends a reset, and the peer may lose data
-  // that is in transit. So wait until the peer's system has acknowledged all data.
+  // that is in transit. The destructor therefore waits until the peer's system has acknowledged all
+  // data.
   const auto is_delivered = [](const Link& l) {
     int unsent = 0;
     return l.state != Link::State::kOpen ||
@@ -99,7 +100,7 @@ TcpWorld::Channel* TcpWorld::find(uint64_t channel) {
   return found == channels_.end() ? nullptr : &found->second;
 }
 
-/// The only place that decides which error an operation of the channel returns.
+/// Decides which error an operation of the channel returns. No other code makes this decision.
 const std::optional<Error>& TcpWorld::error_of(const Channel& channel) const {
   return channel.error ? channel.error : error_;
 }
@@ -140,7 +141,7 @@ void TcpWorld::publish(uint64_t id, const Error& error) noexcept {
   send_to_all(frame.head, frame.content);
 }
 
-/// Sends a frame over all open connections except one; rank 0 forwards it to the other ranks.
+/// Sends a frame over all open connections except one. Rank 0 forwards it to the other ranks.
 void TcpWorld::send_to_all(const FrameHeader& frame, const void* content, int32_t except) noexcept {
   for (int32_t peer = 0; peer < size_; ++peer) {
     if (peer == except) continue;
@@ -150,13 +151,14 @@ void TcpWorld::send_to_all(const FrameHeader& frame, const void* content, int32_
   send_rest();
 }
 
-/// This rank may run no more operations, so a thread sends what the sockets have not accepted.
+/// Starts a thread that sends what the sockets have not accepted, because this rank may run no more
+/// operations.
 void TcpWorld::send_rest() noexcept {
   const auto is_sent = [](const Link& l) { return l.state != Link::State::kOpen || l.is_idle(); };
   if (operations_ > 0 || stop_ || std::all_of(links_.begin(), links_.end(), is_sent)) return;
   try {
     start_server();
-  } catch (const std::exception&) {  // the next operation, or the destructor, sends it
+  } catch (const std::exception&) {  // the next operation, or the destructor, sends the frames
   }
 }
 
@@ -264,8 +266,8 @@ void TcpWorld::throw_if_impossible(Channel& channel) {
   }
 }
 
-/// Returns an error if no message can arrive from the peer, or be sent to it. A frame that was
-/// forwarded by rank 0 may be faster than data of the peer's own connection. On the other hand, the
+/// Returns an error if no message can arrive from the peer, or be sent to the peer. A frame that
+/// rank 0 has forwarded may arrive before data of the peer's own connection. On the other hand, the
 /// end of this connection may arrive before the error because of which the peer left. Rank 0
 /// forwards that error before it forwards that the peer has left.
 std::optional<Error> TcpWorld::why_impossible(Channel& channel, int32_t of) {

@@ -21,24 +21,25 @@
 
 namespace muonrt {
 
-/// A frame by which `rank` reports an error of a channel to its peers.
+/// A frame with which `rank` reports an error of a channel to its peers.
 struct ErrorFrame {
   ErrorFrame(uint64_t channel, int32_t rank, const Error& error);
   FrameHeader head;
   char content[sizeof(ErrorFrameHeader) + kTextLimit];
 };
 
-/// The connections of one rank, which a transport and its duplicates share; each of them uses a
-/// channel. The thread of an operation reads and writes all connections; if several operations run
-/// at the same time, one of their threads does. While no operation runs, a thread of this class
-/// reads and writes on two kinds of ranks: on rank 0, because rank 0 forwards errors, and on a rank
-/// with frames that the sockets have not accepted.
+/// The connections of one rank. A transport and its duplicates share them, and each of these
+/// transports uses one channel. The thread of an operation reads and writes all connections. If
+/// several operations run at the same time, one of their threads does this for all. While no
+/// operation runs, a thread of this class reads and writes on two kinds of ranks: on rank 0,
+/// because rank 0 forwards errors, and on a rank with frames that the sockets have not accepted.
 ///
-/// A rank connects to a lower rank when both exchange for the first time. The receiver grants each
+/// A rank connects to a lower rank when they first exchange messages. The receiver grants each
 /// message, and the sender then sends it directly to its destination. Only a message of at most
 /// kEarlyBytes may be sent before its grant, after the previous message of the same channel and
-/// pair has been granted; the receiver keeps such a message in memory that it has allocated before.
-/// Threads: one for each channel; `publish` and `published_error` from any.
+/// pair has been granted. The receiver stores such a message in memory that it has allocated
+/// before. Threads: one thread for each channel; any thread may call `publish` and
+/// `published_error`.
 class TcpWorld {
  public:
   explicit TcpWorld(TcpConnections connections);
@@ -51,13 +52,13 @@ class TcpWorld {
   int size() const { return size_; }
 
   void enter(uint64_t channel);
-  /// Ends this rank's use of the channel. Messages that it has sent are still delivered.
+  /// Ends this rank's use of the channel. Messages that this rank has sent are still delivered.
   void leave(uint64_t channel) noexcept;
-  /// Ends all waits on the channel, here and on the peers. Does not block.
+  /// Ends all waits on the channel, on this rank and on the peers. Does not block.
   void publish(uint64_t channel, const Error& error) noexcept;
   std::optional<Error> published_error(uint64_t channel);
 
-  /// Sends and receives the messages. Skips those of this rank to itself.
+  /// Sends and receives the messages. Skips messages of this rank to itself.
   /// Errors: TIMEOUT; MISMATCH if the size of a message differs; COMM if a peer has left the
   /// channel or its connection has ended or is blocked; an error published on the channel.
   void exchange(uint64_t channel, std::span<const SendTo> sends,
@@ -73,18 +74,20 @@ class TcpWorld {
     int64_t bytes = 0;
     uint64_t number = 0;
     bool pending = false;
-    int64_t done = 0;  // bytes received, or handed to the connection
+    int64_t done = 0;  // number of bytes that were received, or passed to the connection
   };
   /// The messages that a channel sends to and receives from one peer.
   struct Peer {
     Message send, receive;
-    uint64_t sent = 0, received = 0;  // messages of all operations, including the running one
+    uint64_t sent = 0, received = 0;  // number of messages of all operations, including the running
+                                      // operation
     uint64_t granted = 0;             // messages that the peer has granted
-    int64_t granted_bytes = 0;        // size of the last one
+    int64_t granted_bytes = 0;        // size of the last message that the peer has granted
     std::unique_ptr<char[]> early;    // kEarlyBytes bytes, if this rank has received from the peer
-    int64_t early_bytes = 0;          // size of the message in `early`; 0: there is none
+    int64_t early_bytes = 0;          // size of the message in `early`; 0 if there is no such
+                                      // message
     bool left = false, left_forwarded = false;
-    std::optional<Clock::time_point> ended;  // when its end was noticed first
+    std::optional<Clock::time_point> ended;  // when the end of the peer was first noticed
   };
   struct Channel {
     uint64_t id = 0;
@@ -149,7 +152,7 @@ class TcpWorld {
   const SocketAddress from_;
   const std::string here_;  // this rank's address
   const std::string key_;
-  std::vector<Link> links_;  // by rank
+  std::vector<Link> links_;  // indexed by rank
   Stage stage_;
 
   std::mutex mutex_;
@@ -157,10 +160,10 @@ class TcpWorld {
   std::map<uint64_t, Channel> channels_;
   PendingConnections pending_{key_, size_, [this](auto& c) { admit(c); }};
   std::optional<Error> error_;  // ends all channels: the connection to rank 0 is lost
-  // By rank: when rank 0 has reported that the rank's connection has ended.
+  // By rank: the time at which rank 0 has reported the end of the rank's connection.
   std::vector<std::optional<Clock::time_point>> disconnected_;
   Socket wake_poll_;       // an eventfd
-  int operations_ = 0;     // that run
+  int operations_ = 0;     // number of operations that run
   bool polling_ = false;   // the thread of an operation polls
   bool retrying_ = false;  // a connection will be tried again
   bool served_ = false;    // no operation has run since the last poll of serve()

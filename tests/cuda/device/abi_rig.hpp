@@ -24,8 +24,8 @@ inline void ok(muonrt_status_t status) {
 }
 
 /// A matrix for Muon and a vector for AdamW in memory of a GPU, and a staged communicator of one
-/// rank. The gradient of the vector is NaN, so a step is skipped unless the program writes a new
-/// gradient first.
+/// rank. The gradient of the vector is initially NaN. A step is therefore skipped unless the
+/// program writes a new gradient first.
 class AbiRig {
  public:
   explicit AbiRig(int device = 0) : memory(make_device(false, device)) {

@@ -1,5 +1,4 @@
-// Tests steps through the C ABI in a program that uses its own streams. The program captures some
-// of them.
+// Tests steps through the C ABI in a program that uses its own streams, and captures some of them.
 
 #include <algorithm>
 #include <catch2/catch.hpp>
@@ -73,8 +72,8 @@ constexpr cudaStreamCaptureMode kModes[] = {
 
 TEST_CASE("caller's stream: a step waits for gradients that the stream still has to write",
           "[cuda]") {
-  // Each pair is {the stream that writes, the stream that is passed}. By the rules of the default
-  // stream, the stream that is passed waits for the stream that writes.
+  // Each pair contains the stream that writes and the stream that is passed. By the rules of the
+  // default stream, the stream that is passed waits for the stream that writes.
   const std::pair<Kind, Kind> cases[] = {
       {Kind::kBlocking, Kind::kBlocking}, {Kind::kNonBlocking, Kind::kNonBlocking},
       {Kind::kNull, Kind::kNull},         {Kind::kLegacy, Kind::kLegacy},
@@ -176,7 +175,7 @@ TEST_CASE(
 }
 
 TEST_CASE("caller's stream: null does not wait for a non-blocking stream", "[cuda]") {
-  if (!is_emulated()) return;  // on a GPU either stream may be first
+  if (!is_emulated()) return;  // on a GPU, either stream may run first
   AbiRig rig;
   ok(rig.create());
   Writer writer(rig);

@@ -111,7 +111,7 @@ TEST_CASE(
     };
     allocator.release = [](void*, void* memory, int64_t, int32_t, void*) { cudaFree(memory); };
     if (mode == cudaStreamCaptureModeGlobal)
-      rig.tuning.allocator = &allocator;  // capture in the strictest mode
+      rig.tuning.allocator = &allocator;  // tests the allocator in the strictest mode
     const float* const gradient = rig.memory.put(std::vector<float>(kNumel, 2.0f));
     cudaStream_t stream = nullptr;
     cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, 0);

@@ -1,4 +1,5 @@
-// Checks on which GPUs a process creates contexts, because each takes hundreds of megabytes.
+// Checks on which GPUs a process creates contexts, because each context takes hundreds of
+// megabytes.
 
 #include <catch2/catch.hpp>
 #include <thread>

@@ -1,6 +1,6 @@
 // Tests messages between ranks that are threads if the GPU does not complete a copy in time, and
-// messages of a single rank. Only the emulator can run these cases, because its streams can be
-// stopped.
+// messages of a single rank. Only the emulator can run these cases, because tests can stop its
+// streams.
 
 #include <atomic>
 #include <catch2/catch.hpp>
@@ -16,8 +16,8 @@ using namespace cuda_test;
 using transport_test::on_ranks;
 
 namespace {
-// Timeouts in milliseconds. The short timeout expires while a GPU is stopped. It still gives
-// another rank's thread enough time to start that rank's operation, even on a busy machine.
+// Timeouts in milliseconds. The short timeout expires while a GPU is stopped. It is long enough for
+// another rank's thread to start its operation, even on a busy machine.
 constexpr int64_t kShort = 2000, kLong = 60000;
 
 }  // namespace
@@ -111,7 +111,7 @@ TEST_CASE("direct copy: a single rank waits for nothing, and reduces nothing aft
           "[emulated]") {
   ThreadGroup group(1);
   const auto comm = make_staged_comm(make_bootstrap(group.transport(0)), 0);
-  comm->set_timeout_ms(kShort);  // this timeout would end a wait
+  comm->set_timeout_ms(kShort);  // if the exchange waited, this timeout would end the wait
   Machine machine(world_device());
   const std::vector<int64_t> sent = {3, -4, 5};
   int64_t* const from = machine.put(sent);

@@ -18,12 +18,12 @@ class ExhaustedMemoryCache {
     take(65536, false);
   }
   /// Takes the blocks that were cached since construction.
-  /// @return The number of these blocks; a communicator leaves two.
+  /// @return  the number of these blocks; a communicator leaves two.
   int64_t left() { return take(sizeof(int32_t), true) + take(65536, false); }
 
  private:
-  /// Takes blocks until one has to be allocated.
-  /// @return The number of cached blocks.
+  /// Takes blocks until a block has to be allocated.
+  /// @return  the number of cached blocks.
   int64_t take(int64_t bytes, bool pinned) {
     const int64_t calls = emulator::slow_calls();
     int64_t count = -1;

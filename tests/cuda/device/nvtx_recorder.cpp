@@ -1,6 +1,6 @@
 // A profiler for tests. NVTX loads this library if NVTX_INJECTION64_PATH names it. For each range
 // that begins or ends, the library adds a line to the file that MUONRT_TEST_RANGES names. Threads
-// are numbered in the order of their first ranges. The lines have two forms:
+// are numbered in the order of their first ranges. A line has one of two forms:
 //   thread push domain payload text
 //   thread pop domain
 
@@ -67,8 +67,8 @@ void put(NvtxFunctionTable table, int at, Function* function) {
 
 }  // namespace
 
-/// NVTX calls this function at the program's first range. Returning 0 means that no profiler is
-/// attached.
+/// NVTX calls this function before the program's first range. The return value 0 means that no
+/// profiler is attached.
 extern "C" __attribute__((visibility("default"))) int InitializeInjectionNvtx2(
     NvtxGetExportTableFunc_t get_table) {
   const char* const path = std::getenv("MUONRT_TEST_RANGES");

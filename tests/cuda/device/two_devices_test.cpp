@@ -1,4 +1,5 @@
-// Tests several GPUs in one process. Skipped if there is only one GPU; the emulator has two.
+// Tests several GPUs in one process. The cases are skipped if there is only one GPU; the emulator
+// has two.
 
 #include <catch2/catch.hpp>
 
@@ -25,7 +26,7 @@ int current() {
   return device;
 }
 
-/// Checks that after every call the current device is still the one that the caller has selected.
+/// Checks that the current device after every call is the device that the caller has selected.
 class Caller {
  public:
   explicit Caller(int device) : device_(device) { cudaSetDevice(device_); }

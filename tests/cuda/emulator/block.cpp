@@ -26,7 +26,8 @@ constexpr unsigned kWarp = 32, kRoundsBetweenSleeps = 16, kLongestSleep = 16, kM
 
 enum class State : unsigned char { kReady, kAtBarrier, kAtShuffle, kAtAllgather, kWaits, kDone };
 
-/// One thread of a block with its own stack. It is reused for a thread of the next block.
+/// One thread of a block, which has its own stack. The object is reused for a thread of the next
+/// block.
 struct Fiber {
   ucontext_t context;  // the initial context
   jmp_buf here;        // where the thread has stopped
@@ -62,7 +63,8 @@ struct Machine {
 };
 
 thread_local std::unique_ptr<Machine> owned_machine;
-// Points to the thread's machine. Unlike owned_machine, it needs no guard when it is accessed.
+// Points to the thread's machine. Unlike owned_machine, this pointer needs no guard when it is
+// accessed.
 constinit thread_local Machine* machine_here = nullptr;
 
 /// Returns the machine of the calling thread.
@@ -150,8 +152,8 @@ bool open_shuffle(size_t begin) {
   return true;
 }
 
-/// Opens an allgather if all of its threads have arrived. Its first thread stores the
-/// contributions.
+/// Opens an allgather if all of its threads have arrived. The contributions are stored at its first
+/// thread.
 bool open_allgather(size_t begin) {
   if (machine().states[begin] != State::kAtAllgather) return false;
   const Fiber& leader = *machine().fibers[begin];
@@ -222,7 +224,7 @@ void prepare(const std::function<void()>& thread, const Cluster& cluster) {
     Fiber& f = *machine().fibers[i];
     const bool at_rest = f.started && machine().states[i] == State::kDone;
     machine().states[i] = State::kReady;
-    if (at_rest) continue;  // otherwise the fiber is new, or was left in the middle of a block
+    if (at_rest) continue;  // other fibers are new, or were stopped in the middle of a block
     f.started = false;
     getcontext(&f.context);
     f.context.uc_stack.ss_sp = f.stack.get();
@@ -232,7 +234,7 @@ void prepare(const std::function<void()>& thread, const Cluster& cluster) {
   }
 }
 
-/// Runs the threads of a warp, and also other threads if the warp only waits for them.
+/// Runs the threads of a warp. Also runs other threads if the warp only waits for them.
 bool let_warp_run(size_t warp) {
   const size_t first = warp * kWarp, end = std::min(first + kWarp, machine().size);
   bool moved = false;
@@ -247,8 +249,8 @@ bool let_warp_run(size_t warp) {
   return moved;
 }
 
-/// Runs every thread that can run, except warps that are delayed for some rounds. The delays make
-/// unordered accesses happen in many different orders.
+/// Runs every thread that can run, except in warps that are delayed for some rounds. The delays
+/// make unordered accesses happen in many different orders.
 bool let_all_run() {
   bool moved = false, slept = false;
   const size_t warps = (machine().size + kWarp - 1) / kWarp, offset = roll() % warps;

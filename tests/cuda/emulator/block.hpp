@@ -14,7 +14,7 @@ struct Cluster {
   std::vector<uint3> blocks;  // indices of the blocks
   dim3 grid, threads;
   size_t shared_bytes = 0;  // shared memory of each block
-  bool early = false;       // whether the launch may begin before the previous one has ended
+  bool early = false;       // whether the launch may begin before the previous launch has ended
 };
 
 /// Runs a cluster. Calls `thread` once for each thread of the cluster; the threads take turns. If a
@@ -25,37 +25,37 @@ void run_cluster(const std::function<void()>& thread, const Cluster& cluster);
 // The emulated instructions use the following functions, which a running thread calls.
 
 /// Return the index of the thread in the cluster, the number of threads of the cluster, and the
-/// index of the thread's block.
+/// index of the thread's block in the cluster.
 size_t thread_in_cluster();
 size_t threads_in_cluster();
 unsigned block_in_cluster();
-/// Returns the number of the cluster, counted over those that this host thread has run.
+/// Returns the number of clusters that this host thread has run.
 uint64_t cluster_number();
 /// Returns the dynamic shared memory of a block of the cluster. The memory is not initialized.
 unsigned char* shared_memory(unsigned block);
 /// Returns the size of the dynamic shared memory of a block.
 size_t shared_bytes();
 
-/// Returns whether a thread of the block has not ended. If all have ended, the shared memory of the
-/// block must not be accessed.
+/// Returns whether a thread of the block is still running. If no thread is running, the shared
+/// memory of the block must not be accessed.
 bool block_runs(unsigned block);
 
-/// Waits for a barrier of `count` threads of the block, beginning with thread `first`. Each thread
-/// contributes `bytes` (at most 256). Returns all contributions in the order of the threads. The
-/// result is valid until the next call by the same threads.
+/// Waits until `count` threads of the block, beginning with thread `first`, have called this
+/// function. Each thread contributes `bytes` bytes (at most 256). Returns all contributions in the
+/// order of the threads. The result is valid until the next call by the same threads.
 const unsigned char* allgather(size_t first, size_t count, const void* contribution, size_t bytes);
 /// Like allgather(), but calls `function` once with all contributions before any of the threads
-/// continues. Implements instructions that several threads execute together.
+/// continues. It implements instructions that several threads execute together.
 void run_as_one(size_t first, size_t count, const void* contribution, size_t bytes,
                 void (*function)(const unsigned char* all));
 /// Waits for the previous launches.
 void griddepcontrol_wait();
-/// Throws std::logic_error if previous launches may still run. The thread may then neither read nor
-/// write memory that these launches access.
+/// Throws std::logic_error if previous launches may still run. In that state the thread may neither
+/// read nor write memory that these launches access.
 void require_predecessors();
 /// Waits until all threads of the cluster have called this function.
 void cluster_barrier();
-/// Blocks the thread until `ready(context)` returns true. The function is called between turns.
+/// Blocks the thread until `ready(context)` returns true. `ready` is called between turns.
 void wait_until(bool (*ready)(void* context), void* context);
 /// Runs `work` at some later time, like a copy engine of a GPU.
 void later(std::function<void()> work);

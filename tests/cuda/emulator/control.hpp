@@ -14,13 +14,13 @@ void hold(bool held);
 /// Makes the next launch and everything after it fail.
 void fail_next_kernel();
 void forget_failure();
-/// Makes a future allocation of device or pinned memory by the calling thread fail: 1 is the next
-/// allocation, 2 the one after it. If `number` is 0, no allocation fails.
+/// Makes a future allocation of device or pinned memory by the calling thread fail. 1 is the next
+/// allocation, and 2 is the allocation after it. If `number` is 0, no allocation fails.
 void fail_allocation(int number);
 /// Numbers of kernels that were launched so far.
 struct Launched {
   int64_t kernels = 0, blocks = 0;
-  int64_t early = 0;      // kernels that may begin before the previous one has ended
+  int64_t early = 0;      // kernels that may begin before the previous kernel has ended
   int64_t clustered = 0;  // kernels whose thread blocks form clusters
 };
 Launched launched();
@@ -38,8 +38,8 @@ int64_t slow_calls();
 unsigned contexts();
 void forget_contexts();
 /// enter_foreign_context() makes the calling thread enter or leave a context that the program has
-/// created, and that is not the primary context of the current device. foreign_calls() returns the
-/// number of calls in such contexts.
+/// created, which is not the primary context of the current device. foreign_calls() returns the
+/// number of calls in these contexts.
 void enter_foreign_context(bool enters);
 int64_t foreign_calls();
 
@@ -51,14 +51,15 @@ class MachineLock {
   MachineLock(const MachineLock&) = delete;
   MachineLock& operator=(const MachineLock&) = delete;
 };
-/// Enqueues work that may have to wait for other streams. `attempt` is called again while it
-/// returns false, and until then later work of the stream waits.
-/// @return The position of the work in the stream.
+/// Enqueues work that may have to wait for other streams. The stream calls `attempt` again and
+/// again until it returns true, and its later work waits until then.
+/// @return  the position of the work in the stream.
 int64_t enqueue_operation(cudaStream_t stream, std::function<bool()> attempt);
-/// Runs the work that can run now. Returns true if the streams that the thread `owner` has created
+/// Runs the work that can run now. Returns whether the streams that the thread `owner` has created
 /// have no work left. A thread must wait for this before it frees memory.
 bool drain(std::thread::id owner);
-/// Runs the work before `position`, as far as it can run now. Returns whether all of it has run.
+/// Runs the work before `position`, as far as it can run now. Returns whether all of this work has
+/// run.
 bool reach(cudaStream_t stream, int64_t position);
 
 // The emulated libraries of the vendor, which are built separately, use the following functions.
@@ -67,12 +68,12 @@ bool reach(cudaStream_t stream, int64_t position);
 int library_device();
 /// Returns whether the memory belongs to the current device or is pinned.
 bool library_reaches(const void* memory);
-/// Counts a slow call. The library calls it before it allocates, waits or loads a kernel. Returns
-/// false if a capture forbids this, and invalidates that capture.
+/// Counts a slow call. The library calls this function before it allocates, waits or loads a
+/// kernel. Returns false if a capture forbids slow calls, and invalidates that capture.
 bool library_may_load();
 /// Enqueues a kernel on the current device, which must be the device of the stream.
 cudaError_t enqueue_library_kernel(cudaStream_t stream, std::function<void()> work);
-/// Adds the time of a library's kernel to the clock of the device.
+/// Advances the clock of the device by the time that a library's kernel takes.
 void library_takes(int64_t ns);
 #pragma GCC visibility pop
 

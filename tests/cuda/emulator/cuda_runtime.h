@@ -1,7 +1,7 @@
 #pragma once
 
 // Replaces the CUDA runtime, so that the sources of cuda/ compile with a C++ compiler and run on a
-// machine without a GPU. README.md lists which errors it can detect and which it cannot.
+// machine without a GPU. README.md lists the errors that the emulator can and cannot detect.
 
 #include <cmath>
 #include <cstddef>
@@ -14,8 +14,8 @@
 #define __host__
 #define __launch_bounds__(...)
 #define __grid_constant__
-// A host thread runs blocks one after the other. As on a GPU, shared memory keeps its content
-// between blocks.
+// A host thread runs blocks one after another. As on a GPU, shared memory keeps its content between
+// blocks.
 #define __shared__ static thread_local
 
 struct uint3 {
@@ -209,8 +209,8 @@ struct Passed {
   const void* bytes;
   size_t count;
 };
-/// Enqueues a kernel, which calls `thread` once for each thread of each block, or runs the kernel's
-/// PTX if there is any (see ptx/kernels.hpp).
+/// Enqueues a kernel. It calls `thread` once for each thread of each block, or, if the kernel's PTX
+/// is available, runs the PTX (see ptx/kernels.hpp).
 cudaError_t enqueue_kernel(const cudaLaunchConfig_t& config, const void* kernel,
                            const Passed& passed, std::function<void()> thread);
 /// Sets the shared memory that a block of the kernel may use on the current device.

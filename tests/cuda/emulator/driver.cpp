@@ -1,4 +1,4 @@
-// Functions of the driver that programs find by name through the runtime: contexts, tensor maps,
+// Functions of the driver that programs look up by name through the runtime: contexts, tensor maps,
 // and waits for the value of a word.
 
 #include <cuda.h>
@@ -30,8 +30,8 @@ constexpr cuuint64_t kBytesOfElement = 2, kMaxStride = cuuint64_t{1} << 40,
                      kMaxSize = cuuint64_t{1} << 32;
 constexpr cuuint32_t kMaxBoxSize = 256, kSwizzleBytes = 128;
 
-/// Checks the rules of the driver's manual for tensor maps without interleaving and with the
-/// 128-byte swizzle.
+/// Checks the rules that the driver's manual states for tensor maps without interleaving and with
+/// the 128-byte swizzle.
 bool may_encode(cuuint32_t rank, const void* memory, const cuuint64_t* sizes,
                 const cuuint64_t* strides, const cuuint32_t* box, const cuuint32_t* steps) {
   if (rank < 1 || rank > 5 || reinterpret_cast<uintptr_t>(memory) % 16 != 0) return false;
@@ -104,7 +104,7 @@ CUresult cuStreamWaitValue32(CUstream stream, CUdeviceptr word, cuuint32_t value
   return CUDA_SUCCESS;
 }
 
-// Stores the map as plain fields, which the emulated cuda/symmetric/ptx_sm90.cuh reads: data,
+// Stores the map as separate fields, which the emulated cuda/symmetric/ptx_sm90.cuh reads: data,
 // columns, rows, count, the distances from one row and from one matrix to the next in elements, and
 // the rows of a box.
 CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank,

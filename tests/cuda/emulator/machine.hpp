@@ -17,12 +17,12 @@ namespace emulator {
 /// The state of the emulated GPUs, except their memory. Its mutex protects it.
 struct Machine {
   std::recursive_mutex mutex;
-  std::set<Stream*> streams;  // all except the default ones
+  std::set<Stream*> streams;  // all streams except the default streams
   Stream default_streams[kDevices];
   std::map<std::pair<std::thread::id, int>, std::unique_ptr<Stream>> of_threads;
-  // The bytes of shared memory that a kernel may use on a device.
+  // Number of bytes of shared memory that a kernel may use on a device.
   std::map<std::pair<const void*, int>, size_t> shared_bytes;
-  std::set<std::pair<const void*, int>> loaded;  // kernels, by device
+  std::set<std::pair<const void*, int>> loaded;  // kernels that are loaded, with the device
   unsigned contexts = 0;                         // devices that have a context, one bit for each
   bool held = false, fail_next = false, lost = false;
   cudaError_t last = cudaSuccess;
@@ -37,7 +37,7 @@ struct Machine {
 
 Machine& machine();
 /// The state of the calling thread. `in_foreign_context` is true if the thread is in a context that
-/// the program has created on that device.
+/// the program has created on this device.
 extern thread_local int current_device;
 extern thread_local bool in_foreign_context;
 
@@ -65,14 +65,14 @@ void for_each_stream(const Visit& visit) {
   for (Stream* s : machine().streams) visit(*s);
 }
 
-/// Makes the stream's next entry wait for the work for which the rules of the default stream
-/// require it to wait.
-/// Errors: the default stream is used while a blocking stream is being captured, which invalidates
-/// that capture.
+/// Makes the stream's next entry wait for the work for which it must wait by the rules of the
+/// default stream.
+/// Errors: the default stream is used while a blocking stream is being captured. This invalidates
+/// the capture.
 cudaError_t order(Stream& stream);
 /// Appends an entry to the stream, or to its capture.
 void append(Stream& stream, std::function<bool()> entry);
-/// Returns true if no capture forbids calls that may wait or allocate. Otherwise invalidates the
+/// Returns whether no capture forbids calls that may wait or allocate. Otherwise invalidates the
 /// captures.
 bool may_wait();
 

@@ -1,4 +1,4 @@
-// The other functions of the runtime: devices, memory, kernels, and copies.
+// The functions of the runtime that are not in streams.cpp: devices, memory, kernels, and copies.
 
 #include <cstdio>
 #include <cstring>
@@ -261,8 +261,8 @@ cudaError_t cudaHostAlloc(void** memory, size_t bytes, unsigned) {
   return allocate(memory, bytes, true);
 }
 // A real cudaFree waits for all work of the device, because an exchange may still read the memory.
-// Here the ranks are threads that share a GPU, so each thread waits only for the work that it has
-// enqueued.
+// In the emulator the ranks are threads that share a GPU, so each thread waits only for the work
+// that it has enqueued.
 cudaError_t cudaFree(void* memory) {
   while (true) {
     const Lock lock;
@@ -302,7 +302,7 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
   }
   ++machine().slow_calls;
   if (!may_wait()) return result(cudaErrorStreamCaptureUnsupported);
-  // When a copy from pageable memory returns, the runtime has already read all of this memory.
+  // When a copy from pageable memory returns, the runtime has already read the source.
   const auto* first = static_cast<const unsigned char*>(from);
   return enqueue(of(stream), [=, read = std::vector<unsigned char>(first, first + bytes)] {
     set_reach(reach() | devices);

@@ -21,7 +21,7 @@ struct Graph {
 
 struct Stream {
   int device = 0;
-  std::thread::id owner = std::this_thread::get_id();  // the thread that created it
+  std::thread::id owner = std::this_thread::get_id();  // the thread that created the stream
   bool blocking = true;                     // whether it synchronizes with the default stream
   std::unique_ptr<Graph> capture;           // the graph, while the stream is being captured
   std::deque<std::function<bool()>> queue;  // an entry returns false if it cannot run yet
@@ -34,8 +34,10 @@ struct Stream {
 struct Event {
   int device = 0;
   Stream* stream = nullptr;   // null if the event was never recorded
-  std::weak_ptr<char> alive;  // token of the stream, because its address may be reused
-  int64_t position = 0;       // the event is complete when the stream has run this many entries
+  std::weak_ptr<char> alive;  // token of the stream; its address is not enough, because it may be
+                              // reused
+  int64_t position = 0;       // the event is complete when the stream has run this number of
+                              // entries
   bool is_complete() const { return alive.expired() || stream->ran >= position; }
 };
 

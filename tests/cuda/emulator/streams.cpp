@@ -1,6 +1,6 @@
 // Streams and events of the emulated GPUs. Work runs only when a thread waits, and then only the
-// work that the wait requires. Other work has not run yet unless an event orders it before the
-// wait, so a missing dependency becomes visible.
+// work that this wait requires. A missing dependency becomes visible, because work that no event
+// orders before the wait has not run yet.
 
 #include "control.hpp"
 #include "machine.hpp"
@@ -135,7 +135,7 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, i
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   const Lock lock;
   touch();
-  run_until(*stream, stream->end());  // a destroyed stream still runs its work
+  run_until(*stream, stream->end());  // the work of a destroyed stream still runs
   machine().streams.erase(stream);
   delete stream;
   return cudaSuccess;

@@ -69,7 +69,7 @@ NcclResult init(NcclHandle* out, int size, NcclUniqueId id, int rank, NcclConfig
   return block(member, [&] { return complete(member); }) ? kNcclSuccess : kNcclInternalError;
 }
 
-/// Writes the handles of the splits that all ranks have called.
+/// Writes the handles of the splits for which all ranks have called `split`.
 void complete_splits(Member* parent) {
   std::erase_if(parent->pending_splits, [](const PendingSplit& b) {
     if (!complete(b.child)) return false;
@@ -78,7 +78,7 @@ void complete_splits(Member* parent) {
   });
 }
 
-// The parent determines whether the call blocks, not the config.
+// The parent determines whether the call blocks; the config does not.
 NcclResult split(NcclHandle handle, int, int key, NcclHandle* out, NcclConfig* config) {
   Member* const parent = member_of(handle);
   const Visit visit(parent);
@@ -140,8 +140,8 @@ NcclResult end(Member* member, int64_t Counts::*count, Ready ready) {
   }
 }
 
-/// Counts a thread inside an abort or a destroy until it has left the communicator, because only
-/// then may `reset` free the communicator.
+/// Counts a thread as inside an abort or a destroy until it has left the communicator, because
+/// `reset` may free the communicator only then.
 struct Ending {
   Ending() {
     const emulator::MachineLock lock;
@@ -165,8 +165,8 @@ NcclResult destroy(NcclHandle handle) {
   return end(member, &Counts::destroyed, [] { return true; });
 }
 
-// Behaves like NCCL: operations that their streams have reached end immediately, and the abort
-// waits for the other operations.
+// Behaves like NCCL's abort: operations that their streams have reached end immediately, and the
+// abort waits for the other operations.
 NcclResult abort_member(NcclHandle handle) {
   const Ending ending;
   Member* const member = member_of(handle);

@@ -6,27 +6,27 @@
 
 #include "cuda/nccl/nccl_api.hpp"
 
-/// A fake NCCL for the threads of a test on the emulated GPU. It supports groups, whose messages
-/// are copied when the streams of both ends have reached them, and sums over all ranks. As with
-/// NCCL, a blocking communicator waits for the other ranks when it is created, when it is split,
-/// and in its first group. The fake checks the rules that users of NCCL must follow, and records
+/// A fake NCCL for the threads of a test on the emulated GPU. It supports sums over all ranks, and
+/// groups, whose messages are copied when the streams of both ends have reached them. As with NCCL,
+/// a blocking communicator waits for the other ranks when it is created, when it is split, and in
+/// its first group. The fake checks the rules that users of NCCL must follow, and records
 /// violations.
 namespace fake_nccl {
 
 const muonrt::cuda::NcclApi& api();
 
 /// Sets the version for the calling thread. The default is 22809. Before 2.26, an operation on a
-/// nonblocking communicator leaves a job in the thread, which the thread must finish with a call
+/// nonblocking communicator leaves a job in the thread. The thread must finish this job with a call
 /// that does more than query errors.
 void set_version(int version);
-/// Discards all communicators and faults. Call it between tests, when no communicator exists. It
-/// waits for teardowns in progress.
+/// Discards all communicators and faults, and waits for teardowns in progress. Call this function
+/// between tests, when no communicator exists.
 void reset();
 /// Returns the number of threads inside an abort or a destroy. An abort waits for streams that have
-/// not reached enqueued operations. Both free memory, which waits for the GPU.
+/// not reached enqueued operations. Both abort and destroy free memory, which waits for the GPU.
 int ending();
 
-/// Returns a text for each violation: a message without a matching one, two threads in one
+/// Returns a text for each violation: a message without its counterpart, two threads in one
 /// communicator, use after an abort, a second abort, or an unfinished job of a thread.
 std::vector<std::string> problems();
 /// Returns the operations of a rank's last communicator, for example "group: send 1 x 64, receive 1
@@ -41,12 +41,12 @@ Counts counts();
 muonrt::cuda::NcclConfig config(int rank);
 /// Returns the largest number of messages that a rank's last communicator had in flight.
 int64_t max_in_flight(int rank);
-/// Returns the addresses to which splits will write, because no caller has completed these splits.
+/// Returns the addresses to which splits that no caller has completed will write.
 std::vector<const void*> unwritten();
 
-/// From now on, NCCL reports to this rank that another rank has failed.
+/// Makes NCCL report to this rank, from now on, that another rank has failed.
 void fail(int rank);
-/// From now on, creating or splitting a communicator returns `result` on this rank.
+/// Makes creating or splitting a communicator return `result` on this rank from now on.
 void refuse(int rank, muonrt::cuda::NcclResult result);
 /// Prevents the stream of this rank from reaching its all_reduce, so that the other ranks wait.
 void stall_reductions(int rank, bool stalled);

@@ -188,7 +188,7 @@ NcclResult group_end() {
   });
   begin_job(member);
   const bool first =
-      !std::exchange(member->connected, true);  // the first group makes the connections
+      !std::exchange(member->connected, true);  // the first group establishes the connections
   if (member->blocking || (!first && member->version >= 22600)) return kNcclSuccess;
   member->polls = first ? 2 : 1;
   return kNcclInProgress;

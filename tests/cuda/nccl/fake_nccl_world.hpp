@@ -22,7 +22,7 @@ using namespace muonrt::cuda;
 struct World;
 struct Member;
 
-/// A split of a nonblocking parent. The handle is written when all ranks have called the split.
+/// A split of a nonblocking parent. The handle is written when all ranks have called `split`.
 struct PendingSplit {
   NcclHandle* out = nullptr;
   Member* child = nullptr;
@@ -38,8 +38,8 @@ struct Enqueued {
 
 struct Member {
   World* world = nullptr;
-  int rank = 0, device = 0, polls = 0;  // polls: queries that still return "in progress"
-  int version = 0;                      // NCCL version of the thread that created it
+  int rank = 0, device = 0, polls = 0;  // number of queries that still return "in progress"
+  int version = 0;                      // NCCL version of the thread that created the communicator
   std::thread::id maker = std::this_thread::get_id();
   NcclConfig config;
   bool blocking = false;
@@ -99,7 +99,7 @@ struct World {
 };
 
 struct State {
-  std::map<std::string, std::unique_ptr<World>> worlds;  // by id
+  std::map<std::string, std::unique_ptr<World>> worlds;  // indexed by id
   std::vector<std::unique_ptr<Member>> members;
   std::vector<std::string> problems;
   std::set<int> failing, stalled;
@@ -116,8 +116,8 @@ inline State& state() {
 
 inline Member* member_of(NcclHandle handle) { return reinterpret_cast<Member*>(handle); }
 
-/// Enqueues an operation for which an abort waits.
-/// @return The position of the operation in the stream.
+/// Enqueues an operation. An abort waits for it.
+/// @return  the position of the operation in the stream.
 template <class Attempt>
 int64_t enqueue(Member* member, cudaStream_t stream, Attempt attempt) {
   const auto token = std::make_shared<char>();
@@ -142,8 +142,8 @@ struct Job {
 };
 inline thread_local Job job;
 
-/// Begins work for NCCL's own thread. The job of the work stays in the calling thread until this
-/// thread finishes it.
+/// Begins work for NCCL's own thread. The job of this work stays in the calling thread until the
+/// calling thread finishes it.
 inline void begin_job(Member* member) {
   if (member->version >= 22600 || member->blocking) return;
   job.member = member;
@@ -178,7 +178,7 @@ bool block(Member* member, Ready ready) {
   }
 }
 
-/// A call inside NCCL. Only one thread may be inside one communicator.
+/// A call inside NCCL. Only one thread may be inside a communicator.
 class Visit {
  public:
   /// @param ends  whether the call is an abort, which may run while another thread is blocked
@@ -198,7 +198,7 @@ class Visit {
   Member* member_;
 };
 
-// The calls that enqueue work. The others are in fake_nccl.cpp.
+// The calls that enqueue work. The other calls are in fake_nccl.cpp.
 NcclResult send(const void* from, size_t bytes, NcclType, int peer, NcclHandle, cudaStream_t);
 NcclResult receive(void* to, size_t bytes, NcclType, int peer, NcclHandle, cudaStream_t);
 NcclResult group_start();

@@ -1,5 +1,5 @@
-// Tests the real NCCL if a caller's stream does not continue. On the emulated GPU, nccl_abort_test
-// and nccl_steps_test run the same cases with a fake NCCL.
+// Tests the real NCCL when a caller's stream does not continue. On the emulated GPU,
+// nccl_abort_test and nccl_steps_test run the same cases with a fake NCCL.
 
 #include <catch2/catch.hpp>
 
@@ -39,8 +39,8 @@ TEST_CASE("nccl on a GPU: a communicator is destroyed while a stream hangs, and 
     comm.reset();
     CHECK_FALSE(theirs.has_ended());
     theirs.end();
-    // An aborted sum must not be written. The sum of a single rank may not need an NCCL operation,
-    // so it may already be complete.
+    // An aborted sum must not be written. However, the sum of a single rank may not need an NCCL
+    // operation, so it may already be complete.
     const int64_t sum = machine.get_one(out);
     CHECK((sum == 9 || (behind && sum == 5)));
   }
@@ -52,7 +52,7 @@ TEST_CASE("nccl on a GPU: steps of any size after a stream that hangs end at the
   for (const bool graphs : {false, true}) {
     CAPTURE(graphs);
     world::Case c;
-    for (int i = 0; i < 300; ++i)  // makes some thousand launches
+    for (int i = 0; i < 300; ++i)  // makes several thousand launches
       c.params.push_back(world::matrix("m" + std::to_string(i), {16, 24}, {}));
     c.settings.groups = world::default_groups();
     c.settings.device = DeviceKind::kCuda;

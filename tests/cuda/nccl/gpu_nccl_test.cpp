@@ -9,8 +9,8 @@
 #include "cuda/nccl/worlds.hpp"
 #include "support/bits_cases.hpp"
 
-// Tests the real NCCL, which needs a GPU. The emulated build leaves these cases out; nccl_comm_test
-// has a fake NCCL.
+// Tests the real NCCL, which needs a GPU. The emulated build omits these cases; nccl_comm_test uses
+// a fake NCCL.
 
 using namespace muonrt;
 using namespace cuda_test;
@@ -54,8 +54,8 @@ TEST_CASE("nccl on a GPU: one rank creates, reduces and ends as if staged, and s
   CHECK(run_world(with_mesh(0, 0), real) == run_world(with_mesh(0, 0), staged));
 }
 
-// This case is hidden. Each rank is a process that is started by hand, and both use one GPU (see
-// README.md).
+// This case is hidden. Each rank is a process that is started manually, and both processes use one
+// GPU (see README.md).
 TEST_CASE("nccl on a GPU: if a process dies, the step of the other ends and changes nothing",
           "[.nccl-dies]") {
   const auto comm = between_processes();
@@ -67,7 +67,7 @@ TEST_CASE("nccl on a GPU: if a process dies, the step of the other ends and chan
   StepReport report;
   REQUIRE(mine.step(0, report) == Status::kOk);
   char all[2], here = 1;
-  comm->allgather(&here, all, 1);  // waits until both have completed the first step
+  comm->allgather(&here, all, 1);  // waits until both ranks have completed the first step
   if (comm->rank() == 1) std::_Exit(0);
   const world::Tensors before = mine.tensors();
   std::optional<Error> error;

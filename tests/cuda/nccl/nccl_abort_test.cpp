@@ -19,7 +19,7 @@ using cuda::SharedNcclComm;
 
 namespace {
 
-constexpr int64_t kSlackMs = 5000;  // allows for other work on the machine
+constexpr int64_t kSlackMs = 5000;  // allows for other programs on the machine
 
 class Stopwatch {
  public:
@@ -35,7 +35,7 @@ void await_ends() {
   while (fake_nccl::ending() > 0) std::this_thread::yield();
 }
 
-/// A machine, and a stream of the caller that does not end.
+/// A machine, and a caller's stream whose work does not end.
 struct Fixture {
   Machine machine{(fake_nccl::reset(), world_device())};
   BusyStream caller;

@@ -41,7 +41,7 @@ std::optional<Error> loading(const std::vector<std::string>& names) {
 }
 
 /// Loads NCCL in a process that has loaded the library `visible` globally. Returns the version or
-/// the error. Each call uses a separate process, because the loader cannot undo this.
+/// the error. Each call uses a separate process, because the loader cannot undo a global load.
 std::string load_with_global(const std::string& visible, const char* name) {
   int ends[2] = {};
   REQUIRE(pipe(ends) == 0);
@@ -119,7 +119,7 @@ TEST_CASE("nccl api: a file that exists and cannot be loaded is not skipped", "[
   INFO(error->message());
   CHECK(says(error, Status::kNotSupported, "NCCL cannot be loaded (" + broken + ": "));
   CHECK(error->message().find(next) == std::string::npos);
-  // A missing file is skipped.
+  // A file that does not exist is skipped.
   CHECK(says(loading({"libno-such-nccl.so.2", folder.path() + "/no-such", next}),
              Status::kNotSupported, next + " has no function ncclCommSplit"));
 }

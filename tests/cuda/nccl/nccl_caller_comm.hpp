@@ -5,8 +5,7 @@
 #include "cuda/device/cuda_device.hpp"
 #include "cuda/nccl/nccl_ranks.hpp"
 
-// Communicators of the caller over the fake NCCL, and operations of ranks that use these
-// communicators.
+// Communicators of the caller over the fake NCCL, and operations of ranks on these communicators.
 namespace cuda_test {
 
 using cuda::NcclHandle;
@@ -56,13 +55,13 @@ inline cuda::NcclUniqueId new_id() {
   return id;
 }
 
-/// The way in which muonrt's communicators are created from one of the caller.
+/// How muonrt's communicator is created from the caller's communicator.
 struct Origin {
   bool blocking, borrow;
 };
 
 /// Runs `function` on ranks that are threads. Each rank has a device, and a communicator that
-/// splits or borrows one of the caller's communicators.
+/// splits or borrows a communicator of the caller.
 inline std::vector<std::optional<Error>> on_caller_comm(
     int size, Origin origin,
     const std::function<void(Comm&, Machine&, CallerNcclComm&)>& function) {
@@ -88,8 +87,8 @@ inline std::unique_ptr<Transport> timed(ThreadGroup& group, int rank, int64_t ti
   return transport;
 }
 
-/// Enqueues `times` exchanges without waiting in between. In each exchange, the rank sends a
-/// message to every other rank and receives one from it.
+/// Enqueues `times` exchanges without waiting between them. In each exchange, the rank sends a
+/// message to every other rank and receives a message from it.
 inline void exchange_with_all(Comm& comm, Machine& machine, int times = 1) {
   std::vector<SendTo> sends;
   std::vector<ReceiveFrom> receives;

@@ -18,7 +18,7 @@ using namespace cuda_test;
 namespace {
 
 /// Runs `function` on two ranks whose communicators borrow a blocking communicator of the caller.
-/// This communicator is aborted at the end.
+/// The borrowed communicator is aborted at the end.
 std::vector<std::optional<Error>> on_borrowed(
     const std::function<void(Comm&, Machine&)>& function) {
   return on_caller_comm(2, {true, true}, [&](Comm& comm, Machine& machine, CallerNcclComm& theirs) {
@@ -117,7 +117,7 @@ TEST_CASE("caller's nccl: a split that fails can still write its handle later", 
     } catch (const Error& e) {
       timed_out = true;
       // The allocator may return memory that was freed recently. None of these blocks may be the
-      // block to which the split will write.
+      // block to which the pending split will write.
       std::vector<std::unique_ptr<char[]>> blocks;
       for (size_t size = 16; size <= 2048; size += 16) {
         for (int i = 0; i < 8; ++i) {

@@ -27,7 +27,7 @@ inline muonrt::cuda::NcclResult settled(const muonrt::cuda::NcclApi& api,
 }
 
 /// Checks a communicator of one rank that sends to itself on a captured stream. The graph is
-/// launched three times, and each time the receiver must get the current contents of the buffer.
+/// launched three times. Each time the receiver must get the current contents of the buffer.
 inline void check_captured_exchange(const muonrt::cuda::NcclApi& api) {
   using namespace muonrt::cuda;
   constexpr int64_t kCount = 5000;

@@ -96,7 +96,7 @@ TEST_CASE("nccl: steps of 1 to 4 ranks are bitwise identical to one rank's, on o
     size_t mesh;
     int scheme;
     bool eager, two_gpus = false;
-    bool omits = false;  // whether inactive parameters are not exchanged
+    bool omits = false;  // whether inactive parameters are omitted from exchanges
     bool graphs = false;
   };
   for (const Row& row : {Row{1, 0, false},
@@ -167,7 +167,7 @@ TEST_CASE("nccl: an operation without a peer ends at the timeout, on all ranks",
 TEST_CASE("nccl: messages in flight are limited, and all complete after a slow rank arrives",
           "[nccl]") {
   const auto errors = on_nccl(3, kLong, [&](Comm& comm, Machine& machine) {
-    // The other ranks enqueue as far ahead as the limit allows.
+    // The other ranks enqueue as many operations in advance as the limit allows.
     if (comm.rank() == 2) std::this_thread::sleep_for(std::chrono::milliseconds(300));
     exchange_with_all(comm, machine, 150);
     machine.finish();
@@ -236,8 +236,8 @@ TEST_CASE("nccl: a lost GPU ends watched operations and waits for capacity immed
 
 TEST_CASE("nccl: an abort on one rank ends the operations of all ranks, from every source",
           "[nccl]") {
-  // The abort is called on the communicator, on the transport from which it was created, or through
-  // a table of the caller's functions.
+  // The abort is called on the communicator, on the transport from which the communicator was
+  // created, or through a table of the caller's functions.
   enum class Way { kComm, kTransport, kTable };
   for (const Way way : {Way::kComm, Way::kTransport, Way::kTable}) {
     CAPTURE(static_cast<int>(way));

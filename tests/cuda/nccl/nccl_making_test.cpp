@@ -12,8 +12,8 @@
 #include "cuda/nccl/nccl_setup.hpp"
 
 // Tests a rank that fails while a communicator over the fake NCCL is created. All ranks must report
-// which rank failed and why. No rank may wait for its own timeout, which is longer than the timeout
-// of the test.
+// which rank failed and why. No rank may wait for its own timeout, because this timeout is longer
+// than the timeout of the test.
 
 using namespace muonrt;
 using namespace cuda_test;
@@ -136,7 +136,8 @@ TEST_CASE("nccl making: what fails on one rank or differs between ranks is repor
   for (const Row& row : std::vector<Row>{
            {From::kNothing, false, refuse(1, cuda::kNcclSystemError), Status::kComm,
             "rank 1: NCCL failed in ncclCommInitRankConfig", -1, 2},
-           // An error that other ranks only report as a consequence must not be used as the cause.
+           // An error that other ranks report only as a consequence must not be reported as the
+           // cause.
            {From::kNothing, false,
             [](int rank, Options&) {
               if (rank == 2) fake_nccl::refuse(2, cuda::kNcclUnhandledCudaError);
@@ -167,7 +168,7 @@ TEST_CASE("nccl making: what fails on one rank or differs between ranks is repor
            {From::kSplit, false, [](int rank, Options& o) { o.borrow = rank == 1; },
             Status::kMismatch, "one to borrow on ranks [1]", 3}})
     check_row(row);
-  // Here an allocation fails before any rank enters NCCL.
+  // In the following cases an allocation fails before any rank calls NCCL.
   for (const int allocation : {1, 2}) {  // 1: pinned memory, 2: GPU memory
     const auto plant = [&](int rank, Options&) {
       if (rank == 2) emulator::fail_allocation(allocation);

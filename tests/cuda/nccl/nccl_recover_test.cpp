@@ -7,7 +7,7 @@
 #include "support/forwarding_comm.hpp"
 
 // Tests a step on GPUs that fails during its vote on some ranks. `recover` must commit the update
-// that is staged in their memory, as the step would have done without the fault.
+// that is staged in their memory, as the step would have committed it without the fault.
 
 using namespace muonrt;
 using namespace cuda_test;
@@ -15,7 +15,7 @@ using namespace cuda_test;
 namespace {
 
 /// A communicator whose n-th sum never arrives on this rank, although the other ranks receive this
-/// rank's part. The same happens on a GPU whose streams continue after an aborted reduction.
+/// rank's part. This happens on a GPU if its streams continue after an aborted reduction.
 class LosingComm final : public ForwardingComm {
  public:
   LosingComm(std::unique_ptr<Comm> inner, int64_t lost, std::shared_ptr<Buffer> scratch)

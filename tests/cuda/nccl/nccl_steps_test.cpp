@@ -17,7 +17,7 @@ using namespace cuda_test;
 namespace {
 
 const Placement kR{PlacementKind::kReplicate, 0, 1}, kS{PlacementKind::kShard, 0, 1};
-constexpr int64_t kSlackMs = 5000;  // for a machine that has other work
+constexpr int64_t kSlackMs = 5000;  // allows for other programs on the machine
 
 struct Alone : OneRank {
   explicit Alone(const world::Case& c)
@@ -152,8 +152,8 @@ TEST_CASE("nccl steps: after a caller's stream that does not end they end at the
     const auto error = alone.step(theirs.handle);
     const auto took = Deadline::Clock::now() - start;
     CHECK(says(error, Status::kTimeout, "the work on the caller's stream"));
-    // The abort waits for the operations that NCCL has accepted. It also waits for the GPU, because
-    // it frees memory.
+    // The abort waits for the operations that NCCL has accepted. It also frees memory, so it waits
+    // for the GPU.
     CHECK(fake_nccl::ending() == 1);
     CHECK(took < std::chrono::milliseconds(300 + cuda::kTeardownTimeoutMs + kSlackMs));
     theirs.end();

@@ -1,5 +1,5 @@
 // Tests the status of a step that NCCL has aborted. If this rank's vote cannot have reached another
-// rank, nothing has changed on any rank. Otherwise the status is UNDECIDED.
+// rank, no rank has changed anything. Otherwise the status is UNDECIDED.
 
 #include <atomic>
 #include <catch2/catch.hpp>
@@ -68,8 +68,8 @@ TEST_CASE(
   const auto no_peer = [&](int rank) {
     while (rank == 2 && ended < 2) std::this_thread::yield();
   };
-  // The streams of two ranks have entered the sum, but the stream of the third rank never does. The
-  // fake NCCL then leaves a result that looks like the consent of all ranks.
+  // The streams of two ranks have entered the sum, but the stream of the third rank never enters
+  // it. The fake NCCL then leaves a result that looks like the consent of all ranks.
   const auto stalled_by = [](int by) {
     return [by](int rank) {
       if (rank == by) fake_nccl::stall_reductions(1, true);

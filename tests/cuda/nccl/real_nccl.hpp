@@ -4,8 +4,8 @@
 
 namespace cuda_test {
 
-/// Returns the real library, whose versions and ids can be read without a GPU or driver, or null if
-/// it does not exist.
+/// Returns the real library, or null if it does not exist. Its versions and ids can be read without
+/// a GPU or a driver.
 inline const muonrt::cuda::NcclApi* real_nccl() {
   static const char* const kNames[] = {
       "libnccl.so.2", "/usr/local/cuda/lib64/libnccl.so.2", "/usr/local/cuda/lib/libnccl.so.2",

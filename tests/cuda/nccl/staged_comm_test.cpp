@@ -15,7 +15,7 @@ using transport_test::text_of;
 namespace {
 
 /// Returns a function that creates a staged communicator between threads. Messages are copied
-/// directly, or through host memory if `pinned` is true.
+/// through host memory if `pinned` is true, and otherwise directly.
 MakeComm make_comm(bool pinned) {
   return [pinned](std::unique_ptr<Transport> transport) {
     auto bootstrap = make_bootstrap(std::move(transport));
@@ -104,8 +104,8 @@ TEST_CASE("staged: steps of 1 to 5 ranks are bitwise identical to those of one",
   const MakeComm staged = make_comm(draw_pinned());
   const auto steps = 2;
   const world::Tensors alone = run_world(bits::make(factors(0, 0), false, steps), staged);
-  // The cases have 2 ranks, 4 ranks as 2 x 2 in shuffled order, and 5 ranks of which one holds no
-  // element.
+  // The cases have 2 ranks, 4 ranks as a mesh of 2 x 2 in shuffled order, and 5 ranks of which one
+  // holds no element.
   const bits::Factors cases[] = {factors(1, 0), factors(6, 1, true), factors(8, 2)};
   for (const bits::Factors& f : cases) {
     world::Case c = bits::make(f, false, steps);

@@ -48,9 +48,9 @@ inline std::unique_ptr<muonrt::Device> world_device(const muonrt::OptimizerSetti
 inline int first_device(int) { return 0; }
 
 /// Runs `body` on every rank of a case and returns the assembled tensors. Throws the error of the
-/// first rank that has one, or std::runtime_error if replicas differ.
-/// @param device_of  returns the index of a rank's device. The rank's communicator uses the same
-///     device.
+/// first rank that has an error, or std::runtime_error if replicas differ.
+/// @param device_of  returns the index of a rank's device. The rank's communicator uses this
+///     device, too.
 inline world::Tensors on_world(const world::Case& of, const MakeComm& make_comm,
                                const std::function<void(world::Rank&)>& body,
                                const std::function<int(int)>& device_of = first_device) {

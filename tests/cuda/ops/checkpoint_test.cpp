@@ -1,4 +1,4 @@
-// Tests that state in GPU memory is saved and can be loaded by other ranks.
+// Tests that state in GPU memory can be saved, and loaded by other ranks.
 
 #include <catch2/catch.hpp>
 
@@ -31,7 +31,7 @@ world::Case make(size_t mesh, int scheme, MasterKind masters) {
 }
 
 /// Saves a checkpoint.
-/// @param in_background  Whether steps continue during the save.
+/// @param in_background  whether steps continue during the save.
 void save(world::Rank& rank, const std::string& folder, bool in_background) {
   const SaveSettings how = {.with_params = true};
   Files files;
@@ -52,7 +52,7 @@ TEST_CASE(
     "cuda checkpoint: GPUs that continue from a checkpoint are bitwise identical to those that "
     "never stopped",
     "[cuda][state]") {
-  // Two ranks save, and four ranks in a mesh of two dimensions load.
+  // Two ranks save, and four ranks in a two-dimensional mesh load.
   for (const MasterKind masters : {MasterKind::kAuto, MasterKind::kOwned, MasterKind::kRemainder}) {
     const bool in_background = masters == MasterKind::kOwned;
     const world::Case from = make(1, 1, masters), to = make(5, 3, masters);

@@ -1,4 +1,4 @@
-// Tests work that is captured as a graph and launched again, on the emulated GPU.
+// Tests work that is captured as a graph and then launched, on the emulated GPU.
 
 #include <catch2/catch.hpp>
 

@@ -1,4 +1,4 @@
-// Tests the number of launches for several shapes, as the emulated GPU counts them.
+// Tests how many launches several shapes need, as the emulated GPU counts them.
 
 #include <catch2/catch.hpp>
 
@@ -14,7 +14,7 @@ using namespace cuda_test;
 namespace {
 
 /// Returns the launches of one Newton-Schulz iteration. `early` counts only kernels for sm_90a,
-/// because no other kernels may begin early.
+/// because no other kernel may begin early.
 emulator::Launched launches_of(SymmetricProvider provider, const std::vector<runner::Job>& jobs) {
   auto backend = backends::cuda(/*naive_products=*/true, provider);
   const emulator::Launched before = emulator::launched();

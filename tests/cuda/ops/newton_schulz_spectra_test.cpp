@@ -82,7 +82,7 @@ void check(const Spectra& spectra, const Choice& of, bool one_batch) {
 }  // namespace
 
 TEST_CASE("cuda newton-schulz: each singular value s of eight spectra becomes p(s)", "[cuda]") {
-  if (cuda_test::is_emulated()) {  // a hidden case below checks the other two spectra
+  if (cuda_test::is_emulated()) {  // a hidden case below checks the remaining spectra
     check(Spectra(128, 256), {CoefficientFamily::kPolarExpress, DType::kBF16}, false);
     check(Spectra(128, 160), {CoefficientFamily::kKellerJordan, DType::kF16}, true);
     return;

@@ -73,7 +73,7 @@ class Rig {
     return step_only();
   }
   /// Runs a step.
-  /// @param multiplier  A factor for all gradients in device memory; may be null.
+  /// @param multiplier  a factor for all gradients in device memory; may be null.
   Status step_only(const float* multiplier = nullptr) {
     return optimizer->step(
         [&] {
@@ -135,7 +135,7 @@ TEST_CASE("cuda step: the same as on the host, except for products", "[cuda]") {
         continue;
       }
       // Updates are sent as bf16. In each step, an update may therefore differ by one or two bf16
-      // rounding errors, and the weight by one rounding error.
+      // rounding errors, and the weight may differ by one rounding error.
       double worst = 0, unit = p.dtype == DType::kF32 ? 0 : 0x1p-8;
       for (int64_t e = 0; e < p.numel(); ++e)
         worst = std::max(worst, std::abs(static_cast<double>(value_in(got, p.dtype, e)) -
@@ -160,7 +160,8 @@ TEST_CASE("cuda step: Newton-Schulz from graphs is bitwise identical", "[cuda]")
         return made;
       },
       CommitMode::kAtomic, graph_comm);
-  // The graphs, one for each batch, are captured at creation. No object is created after that.
+  // The graphs, one for each batch, are captured when the optimizer is created. No object is
+  // created later.
   const int64_t objects = device->objects();
   CHECK(objects > eager.optimizer->device().objects());
   for (uint64_t step = 0; step < 4; ++step) {

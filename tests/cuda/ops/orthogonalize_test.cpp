@@ -104,7 +104,7 @@ TEST_CASE(
       cudaStreamSynchronize(callers.stream);
     };
     REQUIRE(cudaStreamBeginCapture(callers.stream, cudaStreamCaptureModeGlobal) == cudaSuccess);
-    CHECK(call() == MUONRT_ERROR_NOT_SUPPORTED);  // the first call cannot be captured
+    CHECK(call() == MUONRT_ERROR_NOT_SUPPORTED);  // a first call cannot be captured
     cudaGraph_t graph = nullptr;
     REQUIRE(cudaStreamEndCapture(callers.stream, &graph) == cudaSuccess);
     cudaGraphDestroy(graph);
@@ -157,8 +157,8 @@ TEST_CASE("orthogonalize on CUDA: a matrix has the bits of the pipeline's Newton
         alone.enqueue();
         machine.finish();
         const MatrixBatch result = alone.results()[0];
-        // f32 can represent every value of the result. If by_columns is true, the output is tall
-        // and is written transposed.
+        // f32 can represent every value of the result. If by_columns is true, the output is tall,
+        // and the function writes it transposed.
         auto* const out = machine.put(std::vector<float>(kM * kN));
         Tensor x(raw.data, dtype, {kM, kN}, {ld, 1});
         Tensor o(out, DType::kF32, {kM, kN},

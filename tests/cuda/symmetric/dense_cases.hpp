@@ -6,8 +6,8 @@
 
 #include "cuda/symmetric/symmetric_cases.hpp"
 
-// Dense products C = alpha A X + beta D whose results are known exactly. They consist of small
-// integers, so their sums are exact in f32.
+// Dense products C = alpha A X + beta D whose results are known exactly. The matrices consist of
+// small integers, so the sums are exact in f32.
 namespace cuda_test {
 
 struct DenseCase {

@@ -6,13 +6,13 @@
 
 /// A fake cuBLASLt over the emulated GPU, in a shared library with the name of cuBLASLt. It
 /// computes column-major products of f32, f16 and bf16, with f32 sums over sixteen terms at a time.
-/// A search finds up to three algorithms, and each one is faster than the one before. The library
-/// checks the rules in cuBLASLt's manual (sizes, alignment, overlap, the current GPU, the address
-/// of the scratch memory) and reports violations as errors.
+/// A search finds up to three algorithms, each of which is faster than the previous one. The
+/// library checks the rules in cuBLASLt's manual (sizes, alignment, overlap, the current GPU, the
+/// address of the scratch memory) and reports violations as errors.
 #pragma GCC visibility push(default)
 namespace fake_cublas {
 
-/// The products that are rejected from now on. By default none is rejected.
+/// The products that the library rejects. By default it rejects none.
 struct Refusals {
   bool shapes = false;      // no algorithm supports any shape
   bool candidates = false;  // shapes are supported, but no algorithm is found
@@ -26,7 +26,7 @@ void refuse(const Refusals& refusals);
 struct Launch {
   int64_t m, n, k, count;  // column-major
   bool transposed;         // whether the first operand is transposed
-  int candidate;           // index of the algorithm among those that were found
+  int candidate;           // index of the algorithm among the algorithms that were found
 };
 /// Returns the number of launches since the last call.
 std::vector<Launch> launches();
@@ -35,7 +35,7 @@ int64_t searches();
 /// The arguments of the searches since the last call.
 struct Asked {
   int64_t m, n, k, count, stride;  // column-major; `stride` belongs to the result
-  uint32_t reductions;  // the allowed ways to add the parts of a product whose depth is cut
+  uint32_t reductions;  // the allowed ways to add the parts of a product whose depth is divided
 };
 std::vector<Asked> asked();
 /// Returns the number of handles that were created so far.

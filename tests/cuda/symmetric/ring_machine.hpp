@@ -10,10 +10,10 @@
 
 // A model of a cluster's thread blocks, which use a ring of stages. The model has barriers, memory,
 // copies and arrivals in flight, and threads that run programs without branches. At each step, any
-// thread that can continue may run next. Different schedules prefer different threads.
+// thread that can continue may run next. Schedules differ in the threads that they prefer.
 namespace ring_model {
 
-/// A barrier like mbarrier: a phase ends when all arrivals and all announced units have been
+/// A barrier like mbarrier. A phase ends when all arrivals and all announced units have been
 /// counted.
 class Barrier {
  public:
@@ -45,7 +45,8 @@ struct Content {
   int tile = -1, depth = -1, part = -1;
   bool operator==(const Content&) const = default;
 };
-constexpr int kUnits = 7;  // number of units in a stage; the last is the index of a counted job
+constexpr int kUnits = 7;  // number of units in a stage; the last unit is the index of a counted
+                           // job
 
 /// Units of a stage, and their actual or expected contents.
 struct Contents {
@@ -69,7 +70,7 @@ enum class Name { kFull, kEmpty, kPeerEmpty, kClusterSync };
 struct Action {
   enum class Kind {
     kWait,     // waits until the phase of `parity` has ended
-    kArrive,   // announces `units`; an arrival reaches another block's barrier some time later
+    kArrive,   // announces `units`; an arrival at another block's barrier is delayed
     kCopy,     // starts a copy to all of `blocks`; the units of `contents` arrive one by one
     kRead,     // starts a read; the units must have `contents`
     kReadEnd,  // ends a read; the units must still have `contents`
@@ -117,7 +118,7 @@ class Machine {
     draw_priorities();
   }
 
-  /// Runs the launch. Returns the first violation, or "" if there is none.
+  /// Runs the launch. Returns the first violation, or "" if there is no violation.
   std::string run() {
     while (wrong_.empty()) {
       if (order_ == Order::kChanging && random_() % 32 == 0) draw_priorities();
@@ -154,7 +155,7 @@ class Machine {
     int arrivals;  // arrivals of this thread that are in flight
     uint32_t priority;
   };
-  /// A unit of a copy in flight, or an arrival in flight if `unit` is -1.
+  /// A unit of a copy in flight. If `unit` is -1, it is an arrival in flight.
   struct Message {
     int block, stage;
     Name barrier;

@@ -4,17 +4,18 @@
 #include "cuda/symmetric/ring.hpp"
 #include "cuda/symmetric/ring_machine.hpp"
 
-// The actions that the threads of sm90.cu perform on the ring, step by step and with the names of
-// the functions there; small_ring_model.hpp has those of sm90_small.cu. The phases are computed
-// with ring.hpp, which the kernels use, too. One thread models a whole warpgroup. Planted faults
-// show that the model detects errors.
+// The actions that the threads of sm90.cu perform on the ring, step by step, with the names of the
+// functions in sm90.cu. small_ring_model.hpp models sm90_small.cu. Like the kernels, the model
+// computes the phases with ring.hpp. One thread models a whole warpgroup. Planted faults show that
+// the model detects errors.
 namespace ring_model {
 
 using muonrt::cuda::JobKind;
 
 enum class Fault {
   kNone,
-  kOneStage,            // the ring has one stage, released only after the next one has arrived
+  kOneStage,            // the ring has one stage, which is released only after the next stage has
+                        // arrived
   kNoEmptyWait,         // a producer fills a stage while it is being read
   kNoPeerWait,          // a producer copies into the other block's stage while it is being read
   kNoPeerWaitAtD,       // before it copies D, a producer does not wait for the other block
@@ -22,19 +23,19 @@ enum class Fault {
   kEarlyRelease,        // a stage is released while its products are in flight
   kUnfinishedRelease,   // a stage is released before its products are complete
   kNoLastRelease,       // the last stage of a tile's products is not released
-  kNoLastReleaseOfOne,  // one consumer does not release that stage
+  kNoLastReleaseOfOne,  // one consumer does not release the last stage of a tile's products
   kNoReleaseOfD,        // the stages of D are not released
-  kWrongParity,         // a producer waits for the phase after the one it needs
+  kWrongParity,         // a producer waits for the phase after the required phase
   kNoFullWait,          // a consumer reads before the copies have arrived
   kFillsAlone,          // fills D of a pair two phases ahead of the other block
   kDOfOneBlock,         // only one block of a pair has D
-  kDeeperInOneBlock,    // one block of a pair has one stage more
+  kDeeperInOneBlock,    // one block of a pair has one more stage
   kPairsLast,           // a block computes its own tile before a pair
   kHalfForOne,          // a pair's half of B is copied to only one block
-  kNoLastClusterSync,   // a block ends while the other one still copies into it
+  kNoLastClusterSync,   // a block ends while the other block still copies into it
   // The following faults concern counted jobs.
   kTakenTooSoon,  // the index of a job is stored before its stage is free
-  kNoLastFill,    // no fill tells the consumers that there are no more jobs
+  kNoLastFill,    // no fill reports to the consumers that there are no more jobs
   kTakenUnread,   // a consumer reads the index before it waits for the fill
   // The following faults concern small tiles.
   kDOverSums,      // D is copied to the place of the sums of slices
@@ -43,8 +44,8 @@ enum class Fault {
   kSumsTooSoon     // a block writes its sums to a stage that its products read
 };
 
-/// A tile as the ring processes it. If the tile has several slices, each slice adds up its part of
-/// the depth.
+/// A tile as the ring processes it. If the tile has several slices, each slice adds its part of the
+/// depth.
 struct Tile {
   JobKind kind;
   int stages;
@@ -82,7 +83,7 @@ class Writer {
   void read(int fill, const Contents& contents) {
     program.push_back({Action::Kind::kRead, Name::kFull, stage_of(fill), own_, 0, 0, contents});
   }
-  /// Ends the read. After that the contents may change.
+  /// Ends the read. Afterwards the contents may change.
   void read_end(int fill, const Contents& contents) {
     program.push_back({Action::Kind::kReadEnd, Name::kFull, stage_of(fill), own_, 0, 0, contents});
   }
@@ -112,7 +113,7 @@ class Writer {
 };
 
 /// The threads of one block of the kernel in sm90.cu. A unit is 64 rows (8 KB). A stage has two
-/// units of A and four of B, or two for each box of D.
+/// units of A and four units of B, or two units for each box of D.
 class LargeBlock {
  public:
   /// @param blocks  number of blocks of the cluster: 2 if the list contains pairs.
@@ -140,7 +141,7 @@ class LargeBlock {
     return {tile, -2, 40 + 10 * rank_ + 2 * square + half};
   }
 
-  /// The index of a job, or of no job after the last one.
+  /// Returns the index of a job, or the value that means that there are no more jobs.
   Contents taken(int tile) const {
     Contents contents;
     contents.add(kUnits - 1, {tile, -5, rank_});
@@ -215,7 +216,7 @@ class LargeBlock {
     if (pair && !w.has(Fault::kNoPeerArrival)) w.arrive(Name::kPeerEmpty, fill, other_);
   }
 
-  /// Returns those operands of a stage that one consumer's products read.
+  /// Returns the operands of a stage that one consumer's products read.
   Contents operands(int tile, int depth, int consumer) const {
     const Tile& t = tiles_[static_cast<size_t>(tile)];
     Contents contents;
@@ -300,7 +301,7 @@ class LargeBlock {
 };
 
 /// Returns a launch of the blocks of a cluster with large tiles, or of one block.
-/// @param skew, counted  as in Sm90Tuning.
+/// @param skew, counted  see Sm90Tuning.
 inline Launch large_launch(const std::vector<Tiles>& tiles, Fault fault, int skew,
                            bool counted = false) {
   Launch launch{Writer(fault, 0).ring(), 2, muonrt::cuda::kConsumers, muonrt::cuda::kConsumers, {}};

@@ -6,8 +6,8 @@
 namespace ring_model {
 
 /// The threads of one block of sm90_small.cu, which computes a tile of one or two squares. A unit
-/// is 64 rows of an operand, or a square of D. If the depth is cut into slices, each block of the
-/// cluster computes one slice.
+/// is 64 rows of an operand, or a square of D. If the depth is divided into slices, each block of
+/// the cluster computes one slice.
 class SmallBlock {
  public:
   SmallBlock(const Tile& tile, Fault fault, int rank)

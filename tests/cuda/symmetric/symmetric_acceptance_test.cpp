@@ -1,7 +1,7 @@
 // The acceptance test of symmetric products. It uses the matrix sizes of models on a GPU, and small
 // sizes in the emulator. It checks that results are bitwise identical on all grids and in repeated
-// runs. In random rows, it computes the errors against float64, and compares them with the errors
-// of the vendor's library.
+// runs. In random rows, it computes the errors compared with float64, and compares them with the
+// errors of the vendor's library.
 
 #include <catch2/catch.hpp>
 #include <cmath>
@@ -31,8 +31,8 @@ std::vector<Size> sizes() {
           {381, 4095, 8, true},  {1025, 333, 8, true}, {8192, 4096, 1}};
 }
 
-/// Returns numbers of reserved SMs for a GPU with 132 SMs: the number for a communicator, half of
-/// the SMs, and all except two. The emulated GPU has only two SMs.
+/// Returns numbers of reserved SMs for a GPU with 132 SMs: the number that a communicator needs,
+/// half of the SMs, and all SMs except two. The emulated GPU has only two SMs.
 std::vector<int> reserved_sms(SymmetricProvider provider) {
   if (provider != SymmetricProvider::kSm90) return {0};
   return is_emulated() ? std::vector{0, kAllButTwo} : std::vector{0, 8, 66, kAllButTwo};
@@ -57,10 +57,10 @@ std::vector<uint16_t> elements(DType dtype, uint64_t seed, int64_t n) {
   return out;
 }
 
-/// Errors of results against float64 in the random rows.
+/// Errors of results, compared with float64, in the random rows.
 struct Errors {
   double worst_of_bound = 0;  // largest error divided by the allowed error
-  // largest: without the diagonal, whose sums are far larger; mean: of all elements
+  // largest: without the diagonal, whose sums are far larger; mean: over all elements
   double largest = 0, mean = 0;
 };
 
@@ -91,7 +91,7 @@ class Trial {
   }
 
   int64_t total() const { return size_.count * size_.n * ld_; }
-  /// Computes C. Its memory, including gaps, is filled with NaN before.
+  /// Computes C. First fills C's memory, including the gaps, with NaN.
   const uint16_t* run(Machine& by) {
     by.ops().reserve(size_.n, size_.n, size_.k, product_.a.dtype);
     by.ops().fill(by.on(), c_.data(), 0xff, c_.bytes());
@@ -202,7 +202,7 @@ TEST_CASE(
     "symmetric acceptance: results are symmetric, as close to float64 as the vendor's, and have "
     "the same bits on every grid and in every run",
     "[cuda]") {
-  // The allowed ratio to the vendor's errors is above 1, because the order of the sums differs.
+  // The allowed ratio to the vendor's errors is above 1, because the sums have a different order.
   constexpr double kOfVendor = 1.05;
   const auto providers = symmetric_providers();
   for (const Size& size : sizes())
@@ -226,16 +226,16 @@ TEST_CASE(
     }
 }
 
-// Batch and grid determine the tile that computes an element. Random values show whether all tiles
-// add the terms in the same order.
+// The batch and the grid determine which tile computes an element. Random values show whether all
+// tiles add the terms in the same order.
 TEST_CASE("symmetric acceptance: a matrix is bitwise identical by itself and in a batch",
           "[cuda]") {
   struct Shape {
     int64_t m, n, k, count;
     bool symmetric = true;
   };
-  // The shapes are those of X X^T, of polynomials of it, and of their products with X. Only the
-  // vendor's library computes the last kind.
+  // The shapes are the shapes of X X^T, of polynomials of X X^T, and of their products with X. Only
+  // the vendor's library computes products with X.
   const std::vector<Shape> shapes =
       is_emulated()
           ? std::vector<Shape>{{70, 70, 130, 5},

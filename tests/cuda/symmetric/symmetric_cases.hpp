@@ -8,13 +8,14 @@
 
 #include "cuda/machine.hpp"
 
-// Symmetric products whose results are known exactly. They consist of small integers, so their sums
-// are exact in f32.
+// Symmetric products whose results are known exactly. The matrices consist of small integers, so
+// the sums are exact in f32.
 namespace cuda_test {
 
 /// Returns the implementations that this device supports, except those that the environment
-/// variable MUONRT_TEST_LEAVE_OUT names. A kernel that hangs would stop all other tests, so it can
-/// be left out. If no implementation remains, the case is reported as skipped.
+/// variable MUONRT_TEST_LEAVE_OUT names. With this variable a kernel that hangs can be left out,
+/// because it would stop all other tests. If no implementation remains, the case is reported as
+/// skipped.
 inline std::vector<muonrt::SymmetricProvider> symmetric_providers() {
   const char* const named = std::getenv("MUONRT_TEST_LEAVE_OUT");
   const std::string left_out = named ? named : "";
@@ -26,7 +27,7 @@ inline std::vector<muonrt::SymmetricProvider> symmetric_providers() {
       make_device(provider);
       list.push_back(provider);
     } catch (const muonrt::Error& error) {
-      // If any other feature is unsupported, this is a failure.
+      // Any other unsupported feature is a failure.
       if (error.status() != muonrt::Status::kNotSupported ||
           error.message().find("compute capability") == std::string::npos)
         throw;
@@ -56,9 +57,9 @@ struct SymmetricKind {
 };
 
 /// Returns all implementations. The implementation for sm_90a also runs on two blocks, as on the
-/// emulated GPU. With all SMs of a GPU it would compute the small results of most tests with small
-/// tiles, and the large tiles would not be tested. On two blocks it uses pairs, which narrow
-/// results do not have by default.
+/// emulated GPU. On all SMs of a GPU it would compute most results of the tests with small tiles,
+/// because these results are small, and the large tiles would not be tested. On two blocks it uses
+/// pairs, which narrow results do not use by default.
 inline std::vector<SymmetricKind> symmetric_kinds() {
   std::vector<SymmetricKind> kinds;
   for (const muonrt::SymmetricProvider provider : symmetric_providers()) {
@@ -73,7 +74,7 @@ struct SymmetricCase {
   int64_t n, k, count = 1;
   bool with_d = false;
   float alpha = 1.0f, beta = 0.0f, gamma = 0.0f;
-  // Whether B is A S with a diagonal matrix S. Then B differs from A, and the result is symmetric.
+  // Whether B is A S with a diagonal matrix S. Then B differs from A, but the result is symmetric.
   bool two_operands = false;
   muonrt::DType dtype = muonrt::DType::kBF16;
 
@@ -83,8 +84,8 @@ struct SymmetricCase {
   }
 };
 
-/// There are four epilogues: only the sum; with D; with D and all scales; and with a B that differs
-/// from A.
+/// There are four epilogues: only the sum; the sum with D; the sum with D and all scales; and the
+/// sum with a B that differs from A.
 constexpr int kEpilogues = 4;
 /// Returns a case whose epilogue and dtype follow from `turn`.
 inline SymmetricCase case_of(int64_t n, int64_t k, int64_t count, int64_t turn) {
@@ -98,9 +99,9 @@ inline SymmetricCase case_of(int64_t n, int64_t k, int64_t count, int64_t turn) 
 }
 
 /// Returns sizes close to the edges of all tiles (64, 128, 192 and 256 columns), for results of one
-/// tile and of several tiles. Each size has three depths, close to the edges of the stages (64
-/// terms) and of the ring (four stages). Each epilogue occurs with each class of depths in small,
-/// medium and large results.
+/// tile and of several tiles. Each size has three depths, which are close to the edges of the
+/// stages (64 terms) and of the ring (four stages). Each epilogue occurs with each class of depths
+/// in small, medium and large results.
 inline std::vector<SymmetricCase> edge_cases() {
   constexpr std::array<std::array<int64_t, 4>, 3> kDepths = {
       {{1, 31, 33, 64}, {65, 128, 130, 191}, {193, 256, 257, 330}}};
@@ -128,8 +129,8 @@ inline std::vector<SymmetricCase> all_cases() {
   return cases;
 }
 
-/// Returns cases for the large tiles of sm_90a on 132 SMs (H100, H200), or on the 124 that NCCL
-/// leaves free. The values are exact both in bf16 and in f16.
+/// Returns cases for the large tiles of sm_90a on all 132 SMs (H100, H200), or on the 124 SMs that
+/// NCCL leaves free. bf16 and f16 can represent the values exactly.
 inline std::vector<SymmetricCase> large_cases() {
   return {
       // Pairs. The right half of the last cell, which is a box of D, is completely outside of the
@@ -144,7 +145,7 @@ inline std::vector<SymmetricCase> large_cases() {
   };
 }
 
-/// Returns cases for the medium tiles on the same numbers of SMs.
+/// Returns cases for the medium tiles on 132 and on 124 SMs.
 inline std::vector<SymmetricCase> medium_cases() {
   return {
       {2000, 200, 1, true, -2.0f, 1.0f, 7.0f},
@@ -165,7 +166,7 @@ inline uint16_t half_of(int value, muonrt::DType dtype) {
                                ((bits & 0x7fffffffu) - (112u << 23)) >> 13);
 }
 
-/// Returns the f16 value nearest to an integer below 4096. From 2048 on, the values are multiples
+/// Returns the f16 value nearest to an integer below 4096. Values of 2048 and above are multiples
 /// of 2, and ties are rounded to even.
 inline uint16_t nearest_f16(int value) {
   const bool between = std::abs(value) > 2048 && value % 2 != 0;

@@ -1,4 +1,4 @@
-// Tests the job lists of the symmetric products: each cell must be stored exactly once.
+// Tests the job lists of the symmetric products. Each cell must be stored exactly once.
 
 #include <algorithm>
 #include <catch2/catch.hpp>
@@ -60,8 +60,8 @@ class Count {
     return true;
   }
   /// Returns whether each cell on or above the diagonal was stored once, and no other cell was
-  /// stored. Medium tiles must also store each cell below the diagonal in their squares of two
-  /// cells.
+  /// stored. Medium tiles must also store the cell below the diagonal in each square of 2 x 2 cells
+  /// on the diagonal.
   bool is_once() const {
     for (size_t shape = 0; shape < side_.size(); ++shape) {
       const int64_t side = side_[shape];
@@ -86,7 +86,7 @@ bool covers(const Shapes& shapes, List list, const std::vector<TileJob>& jobs) {
          count.is_once();
 }
 
-/// Returns whether the jobs of dense results store each cell once, and no others.
+/// Returns whether the jobs of dense results store each cell once, and no other cells.
 bool covers_dense(const Shapes& shapes, const std::vector<TileJob>& jobs) {
   std::map<std::tuple<int32_t, int32_t, int64_t, int64_t>, int> times;
   for (const TileJob& job : jobs)
@@ -101,8 +101,8 @@ bool covers_dense(const Shapes& shapes, const std::vector<TileJob>& jobs) {
   return std::ssize(times) == cells;
 }
 
-/// Returns whether both blocks of a cluster begin with pairs at the same places, with rows that
-/// differ by one.
+/// Returns whether both blocks of a cluster begin with pairs at the same places, whose rows differ
+/// by one.
 bool pairs_match(const JobList& list) {
   for (size_t b = 0; b + 1 < list.first.size(); b += 2) {
     const TileJob* upper = list.jobs.data() + list.first[b];

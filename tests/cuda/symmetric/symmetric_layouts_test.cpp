@@ -40,8 +40,8 @@ TEST_CASE("symmetric layouts: fragments contain every element once", "[emulated]
 }
 
 // The numbers are from the figures of the manual (PTX ISA 9.0: wgmma's D, stmatrix, and the
-// 128-byte swizzle). The emulated instructions cannot check them, because they use the kernels'
-// layouts.
+// 128-byte swizzle). The emulated instructions cannot check the layouts, because they use the
+// kernels' layouts.
 TEST_CASE("symmetric layouts: some lanes, registers and chunks are as in the manual",
           "[emulated]") {
   using Places = std::vector<std::pair<int, int>>;

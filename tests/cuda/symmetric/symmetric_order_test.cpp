@@ -1,5 +1,5 @@
-// Tests the order of jobs in the symmetric products' lists: how early a list ends, its pairs, and
-// the tiles and slices of a shape.
+// Tests the order of jobs in the symmetric products' lists: how early a list ends, how many pairs
+// it has, and which tiles and slices are used for a shape.
 
 #include <catch2/catch.hpp>
 #include <random>
@@ -71,13 +71,13 @@ TEST_CASE("symmetric order: no list ends much later than its work allows", "[emu
     }
     const int blocks = 2 * static_cast<int>(1 + below(66));
     CAPTURE(i, blocks);
-    // The allowed time is the bound of longest-first scheduling for jobs of two cells. It has a
-    // margin, because square jobs take longer on an SM.
+    // The allowed time is the bound of longest-first scheduling for jobs of two cells. A margin is
+    // added, because square jobs take longer on an SM.
     const int64_t least = least_makespan(shapes, blocks);
     CHECK(makespan(shapes, blocks) <= least + least / 24 + 2 * deepest);
   }
-  // One matrix has a large depth, and there are many others. A block with one of the wide tiles of
-  // this matrix would have too much work.
+  // One matrix has a large depth, and many other matrices have a smaller depth. A block with one of
+  // the wide tiles of the first matrix would have too much work.
   for (const int blocks : {124, 132})
     for (const Shapes& shapes : {Shapes{{1024, 16384, 1}, {2048, 2048, 8}},
                                  {{2048, 18432, 1}, {768, 2048, 64}},
@@ -93,7 +93,8 @@ TEST_CASE("symmetric order: no list ends much later than its work allows", "[emu
 TEST_CASE("symmetric order: the mixed list is as short as predicted", "[emulated]") {
   // The gain is the speed relative to a dense product with the same rate on 132 SMs. It is the
   // number of cells divided by the number of cells of the busiest block. If 128 x 128 tiles take
-  // less time, the row contains their gain. Source: reference kernels, 4.3, "mixed list".
+  // less time, the row contains the gain with these tiles. Source: reference kernels, 4.3, "mixed
+  // list".
   struct Row {
     int64_t n, batch;
     int blocks;
@@ -127,8 +128,7 @@ TEST_CASE(
                          [](const TileJob& job) { return job.kind == JobKind::kPair; }) /
            2;
   };
-  // A side has s = n / 256 squares. All s (s - 1) / 2 squares above the diagonal are computed by
-  // pairs.
+  // A side has s = n / 256 squares. Pairs compute all s (s - 1) / 2 squares above the diagonal.
   struct Row {
     int64_t n, batch;
     int blocks;
@@ -152,8 +152,8 @@ TEST_CASE(
 
 TEST_CASE("symmetric order: jobs on a diagonal are computed next to the pairs of their matrix",
           "[emulated]") {
-  // Jobs on the diagonal read twice as many bytes for each product as pairs do. If all blocks
-  // computed them at the same time, they would exceed the memory bandwidth.
+  // Jobs on the diagonal read twice as many bytes for each product as pairs. If all blocks computed
+  // diagonals at the same time, they would exceed the memory bandwidth.
   for (const int blocks : {124, 132})
     for (const auto& [n, batch] : {std::pair{2048, 216}, {4096, 40}, {1280, 200}}) {
       const Shapes shapes = {{n, 7168, batch}};
@@ -204,7 +204,7 @@ TEST_CASE("symmetric order: each shape has the expected tiles", "[emulated]") {
       {128, 4096, 1, 124, small},  {512, 512, 8, 132, wide},     {768, 768, 6, 132, wide},
       {768, 3072, 6, 132, large},  {768, 768, 12, 132, large},   {1536, 1536, 1, 124, large},
       {1024, 1024, 8, 124, large}, {768, 2048, 128, 124, large}, {128, 4096, 256, 124, large}};
-  // These tiles are the fastest on an H200 with all 132 SMs free.
+  // On an H200 with all 132 SMs free, these tiles are the fastest.
   for (const int64_t n : {256, 640, 1280}) rows.push_back({n, n, 1, 132, small});
   for (const int sms : {124, 132}) {
     rows.push_back({1920, 1920, 1, sms, large});
@@ -222,8 +222,8 @@ TEST_CASE("symmetric order: each shape has the expected tiles", "[emulated]") {
     CAPTURE(r.n, r.k, r.count, r.sms);
     CHECK(chosen(r.n, r.k, r.count, r.sms) == r.tiles);
   }
-  // The sizes of symmetric_test use large tiles on two blocks, and other tiles on all SMs. This is
-  // why the test uses kAllButTwo.
+  // The sizes of symmetric_test use large tiles on two blocks, and other tiles on all SMs. For this
+  // reason symmetric_test uses kAllButTwo.
   for (const auto& [n, k] : {std::pair<int64_t, int64_t>(385, 40), {390, 20}, {600, 330}}) {
     CAPTURE(n, k);
     CHECK(chosen(n, k, 1, 2) == large);

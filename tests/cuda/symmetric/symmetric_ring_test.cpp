@@ -1,6 +1,6 @@
-// Tests the rings of the kernels for sm_90a in models (ring_model.hpp), for lists of tiles like
-// those of the kernels and for any order of events. A launch must end, and all stages must have the
-// expected contents. With a planted fault, the test must detect an error.
+// Tests the rings of the kernels for sm_90a in models (ring_model.hpp), for tile lists like those
+// of the kernels and for any order of events. A launch must end, and all stages must have the
+// expected contents. If a fault is planted, the test must detect an error.
 
 #include <catch2/catch.hpp>
 #include <map>
@@ -66,7 +66,7 @@ std::vector<Tiles> listed_cluster(Random& random) {
   return cluster;
 }
 
-/// Returns the tiles of one block: medium tiles, or squares whose depth is cut.
+/// Returns the tiles of one block: medium tiles, or squares whose depth is divided into slices.
 std::vector<Tiles> drawn_block(Random& random) {
   std::vector<Tiles> blocks(1);
   const int slices = below(random, 3) * 2;
@@ -79,8 +79,8 @@ std::vector<Tiles> drawn_block(Random& random) {
   return blocks;
 }
 
-/// Returns tile lists for a cluster's blocks, like those of real launches. A third of the launches
-/// compute dense products, except those of medium tiles and slices.
+/// Returns tile lists for a cluster's blocks, like the lists of real launches. A third of the
+/// launches compute dense products, except launches with medium tiles or slices.
 std::vector<Tiles> tiles_of_run(int number, Random& random) {
   if (number % 8 == 1) return drawn_block(random);
   std::vector<Tiles> cluster = number % 8 == 0 ? listed_cluster(random) : drawn_cluster(random);

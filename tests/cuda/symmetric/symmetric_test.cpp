@@ -19,7 +19,7 @@ int64_t wrong(Machine& machine, const SymmetricCase& c, const SymmetricTrial& tr
   return trial.wrong(machine);
 }
 
-/// Requires that each kind computes every case exactly.
+/// Requires that each kind computes every case without errors.
 void require_exact(const std::vector<SymmetricCase>& cases) {
   const std::vector<SymmetricKind> kinds = symmetric_kinds();
   std::vector<std::unique_ptr<Machine>> machines;

@@ -60,7 +60,7 @@ void require_exact(const std::vector<SymmetricCase>& cases) {
     }
 }
 
-/// The kinds of two consecutive jobs of a block, and whether the second one has fewer than three
+/// The kinds of two consecutive jobs of a block, and whether the second job has fewer than three
 /// stages.
 using Succession = std::tuple<JobKind, JobKind, bool>;
 
@@ -320,7 +320,7 @@ TEST_CASE("symmetric tiles: the counter is reset by each launch", "[emulated]") 
 TEST_CASE("symmetric tiles: pairs in complete and incomplete rounds, next to diagonals",
           "[emulated]") {
   // On 4, 8 and 12 blocks, the 6 pairs of a matrix take 3, 1.5 and 1 rounds. The right half of the
-  // last cell is outside.
+  // last cell is outside of the matrix.
   for (const int sms : {4, 8, 12})
     CHECK(wrong({{1081, 70, 1, true, 1.0f, 1.0f}, {520, 200, 2}}, {.pairs = true}, sms) == 0);
   // There are 15 pairs for 15 clusters, and 12 jobs on the diagonal for 30 blocks.
@@ -336,8 +336,8 @@ TEST_CASE(
     CHECK(wrong(cases, with_tiles(Tiles::kLarge), sms) == 0);
     note_successions(cases, sms, met);
   };
-  // The products have one to six stages of 64 terms, with D and without, on blocks that have many
-  // tiles, a few, or one.
+  // The products have one to six stages of 64 terms, with D and without D, on blocks that have many
+  // tiles, a few tiles, or one tile.
   for (const bool with_d : {false, true}) {
     const float beta = with_d ? 1.0f : 0.0f;
     const std::vector<SymmetricCase> cases = {{300, 1, 2, with_d, 1.0f, beta, 7.0f},
@@ -352,8 +352,8 @@ TEST_CASE(
       for (const int sms : {2, 12})
         run({{520, k, 1, with_d, 1.0f, beta}, {1081, 60, 1, !with_d, 1.0f, 2.0f, 3.0f}}, sms);
   }
-  // Each kind comes before each kind that may follow it. The number of stages of the second job is
-  // less or greater than the number of squares that are stored while it runs.
+  // Each kind precedes each kind that may follow it. The number of stages of the second job is less
+  // or greater than the number of squares that are stored while it runs.
   const JobKind pair = JobKind::kPair, wide = JobKind::kWide, square = JobKind::kSquare;
   for (const auto& [before, after] : {std::pair(pair, pair),
                                       {pair, wide},

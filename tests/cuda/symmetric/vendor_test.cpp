@@ -1,5 +1,5 @@
-// Tests products that use the vendor's library, with a fake library. Checks the algorithms, the
-// number of launches, and errors of the library.
+// Tests products that use the vendor's library, with a fake library. Checks which algorithms are
+// used, the number of launches, and errors of the library.
 
 #include <catch2/catch.hpp>
 
@@ -113,8 +113,8 @@ TEST_CASE("vendor: the fastest algorithm of a batch is found by timing the propo
   const Bytes expected = product(reference, kShape, 5);
   CHECK(fake_cublas::asked().size() == 1);
   CHECK(difference(product(machine, kShape, 5), expected) == -1);
-  // There is one search for the whole batch and one for its single matrices. In both, products may
-  // be cut in depth.
+  // There is one search for the whole batch, and one for its single matrices. Both allow algorithms
+  // that divide the depth.
   const auto asked = fake_cublas::asked();
   REQUIRE(asked.size() == 2);
   CHECK(asked[0].count == 5);
@@ -164,8 +164,8 @@ TEST_CASE("vendor: a symmetric product executes the panels only, with exact resu
     Machine machine(make_cuda_device(0, {.symmetric = SymmetricProvider::kVendor}));
     const int64_t searches = fake_cublas::searches();
     machine.ops().reserve(e.of.n, e.of.n, e.of.k, e.of.dtype);
-    // reserve() searches for A B and for A B^T: for the whole product, and for each panel if there
-    // are several.
+    // reserve() searches for A B and for A B^T: for the whole product, and, if there are several
+    // panels, for each panel.
     const auto count = std::ssize(e.panels);
     CHECK(fake_cublas::searches() - searches == 2 * (count > 1 ? 1 + count : 1));
     const SymmetricTrial trial(machine, e.of, 3);

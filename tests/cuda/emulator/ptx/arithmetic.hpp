@@ -128,7 +128,7 @@ void shifted_left(Thread& t, const Instruction& i) {
   const uint32_t by = t.get<uint32_t>(i.at[2]);
   t.set<T>(i.at[0], by >= kBits<T> ? T{0} : static_cast<T>(t.get<T>(i.at[1]) << by));
 }
-/// Shifts right. The free bits receive the sign.
+/// Shifts right. The free bits become copies of the sign.
 template <class T>
 void shifted_right(Thread& t, const Instruction& i) {
   const uint32_t by = t.get<uint32_t>(i.at[2]);
@@ -212,8 +212,8 @@ template <class T>
 T whole(T a) {
   return std::trunc(a);
 }
-/// Returns the smaller of two numbers. If one of them is NaN, returns the other one. greater()
-/// returns the greater number in the same way.
+/// Returns the smaller of two numbers. If one of them is NaN, returns the other number. greater()
+/// returns the greater number by the same rule.
 template <class T>
 T smaller(T a, T b) {
   return std::fmin(a, b);
@@ -243,7 +243,7 @@ template <class T>
 bool equal(T a, T b) {
   return a == b;
 }
-/// Returns whether two floats differ. Like all comparisons without "u", the result is false if an
+/// Returns whether two floats differ. As for all comparisons without "u", the result is false if an
 /// operand is NaN.
 template <class T>
 bool unequal(T a, T b) {
@@ -312,7 +312,7 @@ void converted(Thread& t, const Instruction& i) {
 inline void f32_of_f16(Thread& t, const Instruction& i) {
   t.set<float>(i.at[0], muonrt::cuda::widened_f16(t.get<uint16_t>(i.at[1])));
 }
-/// Puts two floats into one word, the first into the upper half.
+/// Packs two floats into one word. The first float becomes the upper half.
 template <muonrt::DType kElement>
 void word_of(Thread& t, const Instruction& i) {
   t.set<uint32_t>(i.at[0],

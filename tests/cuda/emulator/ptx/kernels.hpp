@@ -6,14 +6,15 @@
 #include "cuda_runtime.h"
 
 /// Runs kernels from the PTX that nvcc has generated, instead of the C++ code in the emulator's
-/// build. This is enabled if MUONRT_EMULATED_PTX names a folder of .ptx files.
+/// build. This is enabled if the environment variable MUONRT_EMULATED_PTX names a folder of .ptx
+/// files.
 namespace emulator::ptx {
 
-/// Returns whether the environment variable is set.
+/// Returns whether MUONRT_EMULATED_PTX is set.
 bool runs();
 
-/// Begins a launch. Call it when a launch begins to run on this host thread, even if the launch is
-/// part of a graph.
+/// Begins a launch. Call this function when a launch begins to run on this host thread, even if the
+/// launch is part of a graph.
 void begin_launch();
 
 /// Returns a function that runs a thread of a kernel.

@@ -19,7 +19,7 @@ void require_aligned(uint64_t address, size_t bytes) {
 
 constexpr uint64_t kFirstPage = 4096;
 
-/// Memory of the device, of arguments or of a thread. Its addresses are those of the host.
+/// Memory of the device, of arguments or of a thread. Its addresses are addresses of the host.
 struct HostSpace {
   static unsigned char* at(const Thread&, uint64_t address, size_t bytes) {
     require_aligned(address, bytes);
@@ -30,7 +30,7 @@ struct HostSpace {
     return at(t, address, bytes);
   }
 };
-/// Memory of the device. The thread may not write it while previous kernels may still access it. It
+/// Memory of the device. A thread may not write it while previous kernels may still access it. It
 /// may read data that was written before these kernels, such as job lists.
 struct Global {
   static unsigned char* at(const Thread& t, uint64_t address, size_t bytes) {

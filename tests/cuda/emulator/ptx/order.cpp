@@ -34,8 +34,8 @@ class Clocks {
   std::vector<uint32_t> known_;
 };
 
-/// The number of bytes that are tracked together. In these kernels no two threads share a smaller
-/// unit.
+/// Number of bytes that are tracked together. In these kernels, no two threads share a unit of this
+/// size.
 constexpr size_t kWord = 2;
 
 /// The last write of a word of shared memory, and the reads after it.
@@ -45,8 +45,8 @@ struct Word {
   std::vector<Epoch> reads, atomics;
 };
 
-/// A barrier of threads. Threads may leave one round while other threads already arrive for the
-/// next.
+/// A barrier of threads. Some threads may leave one round while others already arrive for the next
+/// round.
 struct ThreadBarrier {
   std::array<Clocks, 2> arrived;
   std::array<uint32_t, 2> round = {};
@@ -63,7 +63,8 @@ struct Thread {
   Clocks knows;
   std::vector<uint32_t> fences;                   // the thread's clocks at its fences
   std::unordered_map<unsigned, uint32_t> rounds;  // number of rounds at each barrier of threads
-  size_t bulk = 0;                                // id of the thread's copy engine; 0: none yet
+  size_t bulk = 0;                                // id of the thread's copy engine, or 0 if it has
+                                                  // none yet
   // The latest groups that are complete.
   uint32_t bulk_number = 0, bulk_committed = 0, product_group = 0;
 };
@@ -134,7 +135,7 @@ void for_words(unsigned block, size_t offset, size_t bytes, const Visit& visit) 
   }
 }
 
-/// Adds an access. A short list is unordered; a long list is indexed by id.
+/// Adds an access. A short list is not sorted; a long list is indexed by id.
 void keep(std::vector<Epoch>& all, const Epoch& e) {
   constexpr size_t kFew = 8;
   if (all.size() <= kFew) {
@@ -197,7 +198,7 @@ uint32_t products_of_group() {
   return static_cast<uint32_t>(id);
 }
 
-/// Returns the phases of a barrier, after checking whether a phase has ended.
+/// Returns the phases of a barrier, after it has checked whether a phase has ended.
 Phases& phases(const uint64_t* barrier) {
   Phases& p = cluster().barriers[barrier];
   if (p.who == 0) p.who = cluster().ids++;
@@ -285,7 +286,8 @@ void depart(unsigned which) {
   Thread& me = running();
   me.knows.join(cluster().thread_barriers[which].arrived[me.rounds[which] % 2]);
 }
-// The number of a barrier has its kind in the upper bits, then the block, then its index.
+// The number of a barrier contains, from the upper bits to the lower bits, its kind, the block and
+// its index.
 unsigned of_block(unsigned number) { return 1u << 24 | block_in_cluster() << 8 | number; }
 unsigned of_warp() { return 2u << 24 | static_cast<unsigned>(thread_in_cluster() / 32); }
 unsigned of_cluster() { return 3u << 24; }

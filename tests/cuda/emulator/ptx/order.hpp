@@ -5,19 +5,19 @@
 
 // Checks the order of a cluster's accesses to shared memory, and of a launch's accesses to device
 // memory. Every access is compared with all earlier accesses. The comparison uses the
-// synchronization of the threads and not the turns that they have taken, so it finds a race in any
-// schedule. It uses vector clocks as in Flanagan and Freund 2009, FastTrack, section 3, and proxies
-// as in PTX ISA 9.0, section 8.7.
+// synchronization of the threads, and not the turns that they have taken, so it finds a race in any
+// schedule. It uses vector clocks as described in Flanagan and Freund 2009, FastTrack, section 3,
+// and proxies as described in PTX ISA 9.0, section 8.7.
 //
-// All functions act for the running thread's cluster. Call them before the operation. Each function
-// throws std::logic_error if an access is not ordered.
+// All functions act for the running thread's cluster. Call a function before the operation that it
+// records. Each function throws std::logic_error if an access is not ordered.
 
 namespace emulator::ptx::order {
 
 enum class Access { kRead, kWrite, kAtomic };
 
-/// An access: the id of its thread or engine, and the clock. `engine` is true if a copy or a
-/// product made it.
+/// An access, identified by the id of its thread or engine and by the clock. `engine` is true if a
+/// copy or a product made the access.
 struct Epoch {
   uint32_t who = 0, clock = 0;  // a clock of 0 means no access
   bool engine = false, atomic = false;
@@ -31,16 +31,16 @@ bool is_over(const Epoch& e);
 /// Records that the running thread accesses a block's shared memory.
 void access(unsigned block, size_t offset, size_t bytes, Access access);
 
-/// Records a write by a bulk copy of the running thread. Threads that have waited for the phase of
-/// the barrier may read the data.
+/// Records a write by a bulk copy of the running thread. Threads that have waited for the current
+/// phase of the barrier may read the data.
 void bulk_write(unsigned block, size_t offset, size_t bytes, const uint64_t* barrier);
-/// Records a read by a bulk copy of the running thread. It ends with tma_store_commit() and
+/// Records a read by a bulk copy of the running thread. The read ends with tma_store_commit() and
 /// tma_store_wait().
 void bulk_read(size_t offset, size_t bytes);
 void tma_store_commit();
 void tma_store_wait();
-/// Records a read by the tensor cores for the running thread's warpgroup. It ends when a thread of
-/// the warpgroup waits for its group.
+/// Records a read by the tensor cores for the running thread's warpgroup. The read ends when a
+/// thread of the warpgroup waits for its group.
 void product_read(size_t offset, size_t bytes);
 void products_commit();
 /// Records that all groups are complete, except the last `pending` groups.

@@ -45,7 +45,7 @@ void keep(std::vector<Mark>& all, const Mark& mine) {
   for (Mark& m : all)
     if (m.cluster == mine.cluster && (m.epoch.who == mine.epoch.who || is_over(m.epoch)))
       return void(m = mine);
-  // One access of another cluster is enough, because no access of another cluster is ordered.
+  // One access of another cluster is enough, because accesses of other clusters are never ordered.
   if (!all.empty() && all.front().cluster != mine.cluster) return;
   all.push_back(mine);
 }

@@ -11,8 +11,8 @@
 
 #include "ptx/text.hpp"
 
-// PTX in an executable form. Slots in a table of values replace the names, and positions replace
-// the labels.
+// PTX in an executable form. Slots in a table of values replace names, and positions replace
+// labels.
 
 namespace emulator::ptx {
 
@@ -20,7 +20,8 @@ struct Instruction;
 struct Thread;
 using Run = void (*)(Thread&, const Instruction&);
 
-/// An operand: the slot of its value and, for an address, the offset that is added to the value.
+/// An operand: the slot of its value. For an address, it also has the offset that is added to the
+/// value.
 struct Argument {
   int slot = 0;
   int64_t offset = 0;
@@ -38,7 +39,7 @@ struct Instruction {
   const Function* callee = nullptr;  // function that a call runs
 };
 
-/// Slots that every function has, before those of its registers and constants.
+/// Slots that every function has. They precede the slots of its registers and constants.
 enum Special {
   kNowhere,     // values that are discarded
   kParameters,  // address of the arguments
@@ -66,12 +67,12 @@ struct StackRange {
 
 struct Function {
   std::string name;
-  bool kernel = false;  // false: a function that kernels call
+  bool kernel = false;  // false for a function that kernels call
   unsigned most_threads = 0;
   size_t parameter_bytes = 0, local_bytes = 0;
   // Size of the static shared memory; the dynamic part follows it.
   size_t static_bytes = 0;
-  std::vector<StackRange> parameters, results;  // of a called function, one after the other
+  std::vector<StackRange> parameters, results;  // of a called function, one after another
   std::vector<uint64_t> values;                 // initial values of all slots
   std::vector<Instruction> code;
   std::vector<std::string> sources;  // texts of the instructions
@@ -121,7 +122,8 @@ struct Thread {
 using Table = std::unordered_map<std::string, Run>;
 void add_arithmetic(Table& table);
 void add_memory(Table& table);
-/// Add the instructions that threads execute together, and those of copy engines and tensor cores.
+/// Add the instructions that threads execute together, and the instructions of copy engines and
+/// tensor cores.
 void add_together(Table& table);
 void add_warp(Table& table);
 
@@ -129,7 +131,7 @@ void add_warp(Table& table);
 /// unsupported text.
 std::vector<std::unique_ptr<Function>> translate(const ModuleText& module);
 
-/// Runs a function from its first instruction. `locals` has local_bytes, and `slots` has all
+/// Runs a function from its first instruction. `locals` has local_bytes bytes, and `slots` has all
 /// values.
 void run(const Function& function, unsigned char* parameters, unsigned char* locals,
          uint64_t* slots);

@@ -5,7 +5,7 @@
 
 namespace emulator::ptx {
 
-/// The bits from this one on select the block to which an address in shared memory belongs. It is
+/// The bits from this bit on select the block to which an address in shared memory belongs. It is
 /// the thread's own block, or a block that `mapa` has selected.
 constexpr int kRankShift = 24;
 
@@ -15,8 +15,8 @@ struct SharedRange {
   unsigned char* memory = nullptr;
 };
 /// Returns `bytes` bytes at an address in the shared memory of the running thread's cluster. Throws
-/// std::logic_error if they are outside the block's shared memory, if the block has ended, or if
-/// the address is not aligned.
+/// std::logic_error if the bytes are outside the block's shared memory, if the block has ended, or
+/// if the address is not aligned.
 SharedRange shared_range(uint64_t address, size_t bytes);
 
 }  // namespace emulator::ptx

@@ -17,7 +17,7 @@ struct Variable {
 
 struct Operand {
   std::string text;
-  bool address = false;  // whether it is in brackets
+  bool address = false;  // whether the operand is in brackets
 };
 
 struct Statement {
@@ -28,7 +28,7 @@ struct Statement {
   std::string name;               // opcode, label, or prefix of the registers
   std::vector<Operand> operands;  // in order; elements of vectors and lists are separate
   std::string type;               // type of the registers
-  int count = 0;  // registers %r0 to %r<count - 1>; 0: a register with exactly this name
+  int count = 0;  // registers %r0 to %r<count - 1>; 0: one register with exactly this name
   Variable variable;
   std::string source;  // the original text
 };

@@ -40,7 +40,7 @@ void block_barrier_or(Thread& t, const Instruction& i) {
   t.set<bool>(i.at[0], __syncthreads_or(t.get<bool>(i.at[2])) != 0);
   order::depart(order::of_block(0));
 }
-/// Waits for a barrier of the 128 threads of one warpgroup. No other thread may use its number.
+/// Waits for a barrier of the 128 threads of one warpgroup. No other warpgroup may use its number.
 void group_barrier(Thread& t, const Instruction& i) {
   struct User {
     uint64_t cluster = 0;
@@ -77,7 +77,7 @@ void await_launches(Thread&, const Instruction&) { muonrt::cuda::griddepcontrol_
 
 // Returns a barrier in shared memory.
 uint64_t* barrier_in(const SharedRange& place) { return reinterpret_cast<uint64_t*>(place.memory); }
-/// Returns a barrier. It must have been initialized in the view of the running thread.
+/// Returns a barrier. The running thread must be ordered after its initialization.
 SharedRange barrier_at(Thread& t, const Argument& a) {
   const SharedRange place = shared_range(t.address(a), 8);
   order::require_made(place.block, place.offset);
@@ -112,7 +112,7 @@ void address_in_block(Thread& t, const Instruction& i) {
   t.set<uint32_t>(i.at[0], (rank + 1) << kRankShift | address);
 }
 
-// Returns a tensor map. Bulk copies use the boxes of the emulated tensor maps.
+// Returns a tensor map. Bulk copies use the box that the emulated tensor map contains.
 const TensorMap& map_at(Thread& t, const Argument& a) {
   require(t.address(a) % 64 == 0, "a tensor map that is not aligned");
   return *reinterpret_cast<const TensorMap*>(t.address(a));

@@ -69,7 +69,7 @@ struct Access {
   unsigned lane;
   uint64_t address;
 };
-/// The accesses of a warp's lanes by one instruction in one iteration.
+/// The accesses that the lanes of a warp make with one instruction in one iteration.
 struct Request {
   const Function* function = nullptr;
   Kind kind = Kind::kLoad;
@@ -93,8 +93,8 @@ uint64_t least_sectors(const Request& r) {
 }
 
 /// Returns the number of wavefronts. The lanes form groups that access at most 128 bytes: the whole
-/// warp, halves, or quarters. A group needs as many wavefronts as the largest number of different
-/// words in one bank.
+/// warp, halves, or quarters. A group needs as many wavefronts as the bank with the most different
+/// words has words.
 uint64_t wavefronts(const Request& r) {
   const size_t together = r.bytes <= 4 ? 32 : 128 / r.bytes;
   uint64_t all = 0;

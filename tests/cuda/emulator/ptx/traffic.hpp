@@ -6,9 +6,9 @@
 #include "ptx/program.hpp"
 
 // Counts the memory traffic of kernels warp by warp: sectors of 32 bytes of device memory, and
-// wavefronts of shared memory. It is active if MUONRT_EMULATED_TRAFFIC names a file. The sums of
-// all kernels are written to this file as JSON when the program ends. Source: CUDA Programming
-// Guide 13.0, sections on device memory accesses and shared memory banks.
+// wavefronts of shared memory. Traffic is counted if MUONRT_EMULATED_TRAFFIC names a file. The
+// program writes the sums of all kernels to this file as JSON when it ends. Source: CUDA
+// Programming Guide 13.0, sections on device memory accesses and shared memory banks.
 
 namespace emulator::ptx::traffic {
 
@@ -23,7 +23,7 @@ bool counts();
 void note(const Thread& t, Kind kind, uint64_t address, size_t bytes);
 
 void note_launch(const Function& f);
-/// Records that a thread has ended after this number of instructions.
+/// Records that a thread has ended after it has executed this number of instructions.
 void note_end(const Function& f, uint64_t instructions);
 
 }  // namespace emulator::ptx::traffic

@@ -68,8 +68,8 @@ class Translator {
     return names;
   }
 
-  /// Assigns addresses to parameters and shared memory. Static variables come first, followed by
-  /// the dynamic part.
+  /// Assigns addresses to parameters and shared memory. Static variables come first, and the
+  /// dynamic part follows.
   void lay_out(const FunctionText& text) {
     size_t at = 0;
     const auto place = [&](const std::vector<Variable>& all, std::vector<StackRange>& places) {
@@ -222,8 +222,8 @@ class Translator {
     f_->code.back().unless = s.unless;
   }
 
-  /// Returns the opcode. For moves between a value and its parts, the number of operands is
-  /// appended.
+  /// Returns the opcode. For a move between a value and its parts, the result also contains the
+  /// number of operands.
   static std::string shape_of(const Statement& s) {
     if (s.name.rfind("mov.", 0) != 0 || s.operands.size() == 2) return s.name;
     const bool whole_first = s.source.find('{') > s.source.find(',');

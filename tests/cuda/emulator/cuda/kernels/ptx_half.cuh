@@ -8,7 +8,7 @@
 namespace muonrt::cuda {
 
 /// Converts f16 to f32, which is exact. A NaN becomes the canonical NaN of GPUs, because no manual
-/// states that its bits are preserved.
+/// states that the bits of a NaN are preserved.
 inline float widened_f16(uint16_t bits) {
   const uint32_t sign = static_cast<uint32_t>(bits & 0x8000u) << 16;
   const uint32_t exponent = bits >> 10 & 31u, mantissa = bits & 0x3ffu;
@@ -25,7 +25,7 @@ inline uint16_t rounded_f16(float x) {
   const uint32_t bits = std::bit_cast<uint32_t>(x), magnitude = bits & 0x7fffffffu;
   const auto sign = static_cast<uint16_t>(bits >> 16 & 0x8000u);
   if (magnitude > 0x7f800000u) return 0x7fff;
-  // Values from 65520, the middle between 65504 and 2^16, round to infinity.
+  // Values from 65520 on, the midpoint between 65504 and 2^16, round to infinity.
   if (magnitude >= 0x477ff000u) return sign | 0x7c00u;
   if (magnitude < 0x38800000u) {  // the addition rounds subnormal results
     const float shifted = std::bit_cast<float>(magnitude) + 0.5f;

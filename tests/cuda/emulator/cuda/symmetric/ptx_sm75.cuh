@@ -13,13 +13,14 @@ namespace muonrt::cuda {
 inline unsigned char* dynamic_shared() {
   return emulator::shared_memory(emulator::block_in_cluster());
 }
-/// Returns the offset in the block's shared memory. The emulator uses it as the address.
+/// Returns the offset of `memory` in the block's shared memory, which the emulator uses as the
+/// address.
 inline uint32_t shared_address(const void* memory) {
   return static_cast<uint32_t>(static_cast<const unsigned char*>(memory) - dynamic_shared());
 }
 
 /// The 16-byte rows of a block's shared memory that its threads have accessed with the instructions
-/// below and have not yet fenced for bulk copies.
+/// below, without a fence for bulk copies after the access.
 class Unfenced {
  public:
   void touch(size_t thread, uint32_t row) {
@@ -33,7 +34,7 @@ class Unfenced {
   void clear() {
     for (size_t thread = 0; count_ > 0 && thread < rows_.size(); ++thread) fence(thread);
   }
-  /// Throws std::logic_error if a fence is missing for one of these bytes.
+  /// Throws std::logic_error if no fence followed an access to one of these bytes.
   void require_none(uint32_t from, uint32_t bytes) const {
     for (size_t t = 0; count_ > 0 && t < rows_.size(); ++t)
       for (const uint32_t row : rows_[t])

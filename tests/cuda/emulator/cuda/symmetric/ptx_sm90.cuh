@@ -43,7 +43,7 @@ inline EmulatedBarrier& emulated(uint64_t* barrier) {
   if (b.made != 1) throw std::logic_error("the barrier is not initialized");
   return b;
 }
-/// Returns the same address in another block's shared memory.
+/// Returns the address with the same offset in another block's shared memory.
 template <class T>
 T* in_block(T* here, uint32_t block) {
   return reinterpret_cast<T*>(emulator::shared_memory(block) + shared_address(here));
@@ -104,8 +104,8 @@ inline uint16_t* element_in(const TensorMap& map, int64_t col, int64_t row, int6
          row * static_cast<int64_t>(map.words[4]) + col;
 }
 /// Calls visit(element of the matrix, byte in shared memory, elements) for each chunk of a box.
-/// Only the first `elements` elements of the chunk are inside the matrix. If no element is inside,
-/// the pointer is null.
+/// Only the first `elements` elements of the chunk are inside the matrix. If there are none, the
+/// pointer to the element is null.
 template <class Visit>
 void for_box(const TensorMap& map, uint32_t at, int col, int row, int matrix, const Visit& visit) {
   for (int r = 0; r < static_cast<int>(map.words[6]); ++r)
@@ -156,7 +156,7 @@ inline void tma_load_multicast(void* to, const TensorMap& map, int col, int row,
 }
 
 /// Returns the number of bulk stores of a thread that are in flight. The emulator delays their
-/// reads of shared memory as long as possible, and writes whole chunks, like a GPU.
+/// reads of shared memory as long as possible. Like a GPU, it writes whole chunks.
 inline int& stores_in_flight() {
   static thread_local std::vector<int> of_thread(2048);
   return of_thread[emulator::thread_in_cluster()];
@@ -184,7 +184,7 @@ inline void tma_store_wait_read() {
 inline void tma_store_wait() { tma_store_wait_read(); }
 inline void fence_proxy_async() { unfenced(cluster_rank()).fence(threadIdx.x); }
 
-/// Stores words of a warp in rows whose addresses the lanes of the warp pass.
+/// Stores words of a warp in rows. Each lane of the warp passes the address of a row.
 inline void store_eights(void* row, const uint32_t (&words)[4], bool transposed) {
   struct Contribution {
     unsigned char* row;
@@ -193,7 +193,8 @@ inline void store_eights(void* row, const uint32_t (&words)[4], bool transposed)
   const auto* all = reinterpret_cast<const Contribution*>(
       emulator::allgather(threadIdx.x / 32 * 32, 32, &mine, sizeof mine));
   const unsigned lane = threadIdx.x % 32;
-  // In each matrix, this lane has row lane / 4, column 2 (lane % 4) and the next column.
+  // In each matrix, this lane has the elements in row lane / 4, in columns 2 (lane % 4) and the
+  // next column.
   for (unsigned i = 0; i < 4; ++i)
     for (unsigned e = 0; e < 2; ++e) {
       const unsigned r = lane / 4, c = 2 * (lane % 4) + e;

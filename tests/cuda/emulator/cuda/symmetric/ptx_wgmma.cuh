@@ -77,7 +77,7 @@ void multiply_warpgroup(const PendingProduct* const (&of)[kWarpgroup]) {
   for (int row = 0; row < kWgmmaRows; ++row) {
     float a[kWgmmaDepth], sums[kWgmmaCols];
     read_row<kElement>(a, 1, p.memory, p.a, row);
-    // Four threads share a row. Each of them has two adjacent columns of every eight.
+    // Four threads share a row. Each of them has two adjacent columns of every eight columns.
     const int first = row / 16 * 32 + row % 8 * 4, half = row / 8 % 2;
     const auto for_values = [&](const auto& visit) {
       for (int thread = first; thread < first + 4; ++thread)
@@ -128,7 +128,7 @@ inline void wgmma_commit() {
   mine.groups.push_back(std::move(mine.open));
   mine.open.clear();
 }
-/// Waits for products. The instruction requires that all threads of the warpgroup wait together.
+/// Waits for products. The instruction requires all threads of the warpgroup to wait together.
 template <int kPending>
 void wgmma_wait() {
   PendingProducts* mine = &pending_products();
