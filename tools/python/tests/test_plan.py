@@ -38,7 +38,7 @@ def test_a_dict_of_shapes_is_planned_without_ranks():
                                       and k not in ("sent_bytes", "received_bytes", "total_bytes"))
     assert "16 ranks; 10 matrices" in str(plan) and "... 4 more" in plan.describe(max_rows=1)
     gpu = muonrt.plan(SHAPES, {"fsdp": 4}, device="cuda", muon={"coefficients": "keller_jordan"})
-    host = muonrt.plan(SHAPES, {"fsdp": 4}, iteration_dtype="float32")  # not every processor's default
+    host = muonrt.plan(SHAPES, {"fsdp": 4}, iteration_dtype="float32")  # not every CPU's default
     assert gpu.rank(0)["scratch_bytes"] != host.rank(0)["scratch_bytes"]
 
 
