@@ -102,7 +102,7 @@ Measured measure(Comm& comm, Comm& between, const Arguments& a, const ExchangeSi
     const double ours = workload->run();
     if (first || last) wrong += workload->wrong();
     comm.barrier();
-    // NaN if there is no MPI reference.
+    // NaN if MPI is the reference, but cannot count the bytes.
     const double other = mpi ? mpi() : reference_is_mpi(a) ? NAN : workload->copy();
     const auto slowest = [&](double of_rank) {
       std::vector<double> all(sizes.size());
