@@ -24,9 +24,8 @@ struct Timeline {
   std::string note;  // printed after the shares, below the title; may be empty
   std::vector<Span> spans;
 
-  /// Returns a text such as "step 12.3 ms: products 78%, local passes 7%, waiting 15%": the
-  /// duration of the step from the first to the last span, and the shares of its parts, averaged
-  /// over all ranks.
+  /// Returns a text such as "step 12.3 ms: products 78%, local passes 7%, waiting 15%". The
+  /// duration is that from the first to the last span, and the shares are averaged over all ranks.
   std::string shares() const;
   /// Draws a picture with a lane for each stream of a rank, a color for each chunk, and the time in
   /// milliseconds. If there are more than 8 ranks, shows 8 evenly spread ranks. If there are no

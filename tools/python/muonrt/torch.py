@@ -76,8 +76,8 @@ class Muon(Folders, Steps):
         The function `role` can return a different "qk_clip" for a parameter, or "qk_clip": None to
         disable clipping.
     :param muon: further settings of muonrt.Group for Muon, such as {"coefficients":
-        "keller_jordan"}. They cannot change after the creation.
-    :param adamw: further settings of muonrt.Group for AdamW. They cannot change after the creation.
+        "keller_jordan"}. They cannot be changed later.
+    :param adamw: further settings of muonrt.Group for AdamW. They cannot be changed later.
     :param process_group: the process group of the ranks that hold the parameters. None: all ranks.
         With pipeline parallelism, create one optimizer per stage.
     :param interface: the name or address of the network interface on which the group's first rank
