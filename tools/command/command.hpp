@@ -8,10 +8,12 @@ class App;
 
 namespace muonrt::tool {
 
-/// The function that runs a subcommand after its arguments have been parsed.
+/// A function that runs a subcommand after its arguments have been parsed, and returns the exit
+/// code.
 using Work = std::function<int()>;
 
-// Each function adds its subcommand to `app`. Parsing the subcommand sets `work`.
+// Each of these functions adds a subcommand to `app`. When CLI11 parses this subcommand, it sets
+// `work`.
 void add_bench(CLI::App& app, Work& work);
 void add_bench_elementwise(CLI::App& bench, Work& work);
 void add_bench_calibrate(CLI::App& bench, Work& work);

@@ -11,7 +11,8 @@ constexpr int kSkipped = 77;
 /// returns 0.
 int skip_without_gpu(const std::string& device, bool json);
 
-/// Describes the copies of cuBLAS and NCCL that muonrt loads, or says why it cannot load them.
+/// Describes the copies of cuBLAS and NCCL that muonrt loads, or the reason why it cannot load
+/// them.
 std::string cublas_text();
 std::string nccl_text();
 

@@ -44,14 +44,14 @@ int number_in(const char* name) {
   return error == std::errc() && *end == 0 && out >= 0 ? out : -1;
 }
 
-/// The variables in which a launcher without MPI gives a process its rank and the number of ranks.
+/// The variables in which a launcher without MPI passes a process its rank and the number of ranks.
 struct Launcher {
   const char *rank_name, *size_name;
   int rank() const { return number_in(rank_name); }
   int size() const { return number_in(size_name); }
 };
 
-/// Returns the launcher, if it is not MPI's, that started this process as one of several.
+/// Returns the launcher without MPI that started this process as one of several, if there is one.
 std::optional<Launcher> other_launcher() {
   for (const Launcher& l :
        {Launcher{"RANK", "WORLD_SIZE"}, Launcher{"SLURM_PROCID", "SLURM_STEP_NUM_TASKS"},
@@ -69,8 +69,8 @@ bool is_slurm(const Launcher& launcher) {
   return launcher.rank_name == std::string_view("SLURM_PROCID");
 }
 
-/// Returns whether the variables of MPI's launchers are not meant for this process's MPI: they come
-/// from an srun that started torchrun, or from an srun with a PMI that this MPI does not support.
+/// Returns whether this process must ignore the variables of MPI launchers. They may be those of an
+/// srun that started torchrun, or of an srun with a PMI that this MPI does not support.
 bool is_not_for_mpi() {
   if (variable({"OMPI_COMM_WORLD_SIZE"}) || !variable({"SLURM_STEP_ID"})) return false;
   const auto other = other_launcher();
@@ -79,7 +79,7 @@ bool is_not_for_mpi() {
 #if !MUONRT_TOOL_MPI
   if (number_in("PMIX_RANK") == rank) return true;
 #elif defined(OPEN_MPI)
-  // Open MPI supports PMIx. It supports Slurm's PMI2 only in version 4 and only if built with it.
+  // Open MPI supports PMIx. Only version 4 can be built with support for Slurm's PMI2.
   if (variable({"PMIX_RANK"})) return false;
 #else
   return false;
@@ -87,7 +87,7 @@ bool is_not_for_mpi() {
   return number_in("PMI_RANK") == rank && number_in("PMI_SIZE") == size;
 }
 
-/// Returns the first host of a SLURM host list: node3 for "node[3,7-9],other".
+/// Returns the first host of a Slurm host list; for example, node3 for "node[3,7-9],other".
 std::string first_host(std::string_view list) {
   std::string out;
   bool inside = false, skip = false;
@@ -101,7 +101,7 @@ std::string first_host(std::string_view list) {
   return out;
 }
 
-/// This bit is set in the exit code of a rank that threw.
+/// This bit is set in the exit code of a rank that has thrown an exception.
 constexpr int kFailed = 1 << 8;
 
 LaunchError ranks_differ(int ranks, int size) {
@@ -109,7 +109,7 @@ LaunchError ranks_differ(int ranks, int size) {
                      std::to_string(size) + "; leave --ranks out");
 }
 
-/// Runs one rank. If it throws, prints the exception and aborts the communicator for its peers.
+/// Runs one rank. If it throws, prints the message and aborts the communicator for its peers.
 /// @param join  creates the communicator of the rank.
 int run_rank(int rank, double timeout, const std::function<Comm()>& join,
              const std::function<int(Comm&)>& work) {
@@ -124,7 +124,7 @@ int run_rank(int rank, double timeout, const std::function<Comm()>& join,
     std::fprintf(stderr, "muonrt: rank %d: %s\n", rank, e.what());
   } catch (const std::exception& e) {
     what = e.what();
-    // An invalid option fails on every rank in the same way, so only rank 0 prints the error.
+    // Every rank has the same invalid option, so only rank 0 prints the error.
     if (rank == 0) std::fprintf(stderr, "muonrt: %s\n", e.what());
   }
   if (comm) muonrt_comm_abort(comm->get(), MUONRT_ERROR_ABORTED, what.c_str());
@@ -136,7 +136,7 @@ int run_threads(int ranks, double timeout, const ThreadLink& link,
   const ThreadGroupHandle group = make_thread_group(ranks, link);
   std::vector<int> codes(static_cast<size_t>(ranks), 1);
   std::vector<std::thread> threads;
-  // All ranks start together, so that no rank waits for one whose thread could not be created.
+  // The ranks start when all threads exist, so that none waits for a thread that was not created.
   std::promise<bool> all;
   const std::shared_future<bool> begins = all.get_future().share();
   std::string missing;
@@ -164,7 +164,7 @@ int run_threads(int ranks, double timeout, const ThreadLink& link,
 }
 
 #if MUONRT_TOOL_MPI
-/// In seconds. Exceeds the time that the ranks need to leave a failed exchange in turn (6 s).
+/// Seconds that the other ranks get to exit after a failure: leaving an exchange in turn takes 6 s.
 constexpr double kGrace = 8;
 
 /// Returns the number of ranks in the launcher's environment, or 0 if it is `size`.
@@ -175,15 +175,15 @@ int ranks_elsewhere(int size) {
     if (ranks) out = std::atoi(ranks);
     if (ranks && out == size) return 0;
   }
-  // With PMIx only the variables of the job manager contain the number of ranks.
+  // With PMIx, only the job manager's variables contain the number of ranks.
   const auto other = other_launcher();
   if (out == 0 && other && other->size() != size) out = other->size();
   return out;
 }
 
-/// Exchanges the exit codes of all ranks and returns the largest. It does not use a collective,
-/// because a collective would wait without a limit for a rank that never calls it. Stops all ranks
-/// if a rank sends no code before the timeout, or within kGrace after a different rank has failed.
+/// Exchanges the exit codes of all ranks and returns the largest. Does not use an MPI collective,
+/// because a collective would wait forever for a rank that never calls it. If a rank sends no code
+/// before the timeout, or within kGrace after another rank has failed, stops all ranks.
 int end_together(int rank, int mine, double timeout) {
   int size = 0;
   MPI_Comm_size(MPI_COMM_WORLD, &size);
@@ -241,7 +241,7 @@ int run_mpi(int ranks, double timeout, const std::function<int(Comm&)>& work) {
     check(muonrt_comm_create_mpi(&handle, MPI_COMM_WORLD, milliseconds(timeout)));
     return Comm(handle);
   };
-  // If a rank exited with an error while others wait, the launcher would kill all ranks.
+  // If this rank exited with an error now, the launcher would kill the ranks that still wait.
   const int worst = end_together(rank, run_rank(rank, timeout, join, work), timeout);
   const MpiAlarm alarm(timeout + kGrace);
   MPI_Finalize();
@@ -249,15 +249,15 @@ int run_mpi(int ranks, double timeout, const std::function<int(Comm&)>& work) {
 }
 #endif
 
-/// Returns whether this process is the only one, although its environment states the number of a
-/// job's tasks. This is the case in a job's script and in a shell inside its allocation. Without
-/// --ranks the process counts as a task.
+/// Returns whether this process is the only one, although its environment has the number of tasks
+/// of a Slurm job. This is the case in a job script and in a shell in the job's allocation. If
+/// --ranks is not set, the process counts as one of the tasks.
 bool is_single(const Launcher& launcher, int ranks) {
   const bool task = launcher.rank() >= 0 && (launcher.rank() > 0 || variable({"SLURM_STEP_ID"}));
   return ranks != 0 && !task && is_slurm(launcher);
 }
 
-/// Returns the beginning of messages about the environment. The next function returns their end.
+/// Returns the beginning of errors about the environment. The next function returns their end.
 std::string cause(const Launcher& launcher) {
   const std::string size = std::to_string(launcher.size());
   return std::string(launcher.size_name) + " is " + size + ", so " + size +
@@ -275,8 +275,8 @@ struct Address {
   std::string text() const {
     return (host.find(':') == std::string::npos ? host : '[' + host + ']') + ':' + port;
   }
-  /// Returns the address at which rank 0 listens: all its interfaces, because its own name may
-  /// resolve to a loopback address.
+  /// Returns the address on which rank 0 listens. It stands for all interfaces, because rank 0's
+  /// own host name may resolve to a loopback address.
   Address listening() const {
     if (host == "localhost" || host == "::1" || host.rfind("127.", 0) == 0) return *this;
     return {host.find(':') == std::string::npos ? "0.0.0.0" : "::", port};
@@ -293,7 +293,7 @@ Address address_of_rank_0(const Launcher& launcher) {
   if (!master && slurm && nodes) out.host = first_host(nodes);
   int port = number_in("MASTER_PORT");
   const int job = number_in("SLURM_JOB_ID");
-  // The agent of torchrun itself listens at MASTER_PORT.
+  // Use the next port, because the agent of torchrun itself listens on MASTER_PORT.
   const char* const agent = variable({"TORCHELASTIC_USE_AGENT_STORE"});
   if (port > 0 && agent && agent == std::string_view("True")) ++port;
   if (port < 0 && slurm && job >= 0)
@@ -308,12 +308,12 @@ Address address_of_rank_0(const Launcher& launcher) {
   return out;
 }
 
-/// In seconds. A launcher starts all processes at nearly the same time.
+/// Timeout of connecting in seconds. A launcher starts all processes at nearly the same time.
 constexpr double kConnect = 60;
 
 /// Runs this process as one of the ranks that a launcher without MPI has started. The ranks connect
-/// over TCP. They share no secret. A text that identifies the run is used as the secret instead, so
-/// that two runs do not connect to each other by mistake.
+/// over TCP. They have no common secret, so they use a text that identifies the run. This only
+/// prevents that two runs connect to each other by mistake.
 int run_processes(const Launcher& launcher, int ranks, double timeout,
                   const std::function<int(Comm&)>& work) {
   const int rank = launcher.rank(), size = launcher.size();
@@ -346,14 +346,14 @@ int run_processes(const Launcher& launcher, int ranks, double timeout,
                                remedy(launcher));
     }
   };
-  // All ranks return the largest exit code. Rank 0 ends last, because it forwards errors.
+  // All ranks return the largest exit code. Rank 0 exits last, because it forwards errors.
   const auto together = [&](Comm& comm) {
     std::vector<int> codes(static_cast<size_t>(size), work(comm));
     const int mine = codes[0];
     comm.allgather(codes.data(), &mine, sizeof mine);
     try {
       comm.allgather(std::vector<int>(codes.size()).data(), &mine, sizeof mine);
-    } catch (const Error&) {  // rank 0 ended after all ranks had received the codes
+    } catch (const Error&) {  // rank 0 exited, but all ranks had received the codes
     }
     return *std::max_element(codes.begin(), codes.end());
   };

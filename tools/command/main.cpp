@@ -23,8 +23,8 @@ int printed(int code) {
   return 1;
 }
 
-/// Returns whether the subcommand would print the same text on every process of a launcher, because
-/// it uses no ranks and measures nothing.
+/// Returns whether every process of a launcher would print the same text, because the subcommand
+/// uses no ranks and measures nothing.
 bool runs_on_rank_0_only(const CLI::App& app) {
   const CLI::App* at = &app;
   while (!at->get_subcommands().empty()) at = at->get_subcommands().front();
@@ -66,7 +66,7 @@ int main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
-    // CLI11 accepts --version only before a subcommand.
+    // Handled here, because CLI11 accepts --version only before a subcommand.
     const bool version = std::find(argv, argv + argc, std::string("--version")) != argv + argc;
     const bool wrong = e.get_exit_code() != 0 && !version;
     // Every rank has the same arguments, so only rank 0 prints the error.
@@ -75,7 +75,7 @@ int main(int argc, char** argv) {
       muonrt::tool::print_fitted(muonrt::tool::version_text() + "\n");
       return printed(0);
     }
-    // CLI11 lists unknown words in reverse order, or reports only a missing argument.
+    // CLI11's own message lists unknown words in reverse order, or reports only a missing argument.
     const auto code = static_cast<CLI::ExitCodes>(e.get_exit_code());
     const bool misses =
         code == CLI::ExitCodes::ExtrasError || code == CLI::ExitCodes::RequiredError;
@@ -89,7 +89,7 @@ int main(int argc, char** argv) {
     return printed(0);
   }
   if (muonrt::tool::launcher_rank() != 0 && runs_on_rank_0_only(app)) {
-    // The message is printed with one write, because the ranks share the terminal.
+    // Print the message with a single write, because the ranks share the terminal.
     std::cerr << "muonrt: rank " + std::to_string(muonrt::tool::launcher_rank()) +
                      " of a launcher's processes leaves this to rank 0\n";
     return 0;

@@ -7,7 +7,8 @@
 
 namespace muonrt::tool {
 
-/// Ends the process if this object still exists after `seconds`, because MPI calls have no timeout.
+/// Exits the process if this object still exists after `seconds`. MPI calls have no timeout, so
+/// they could otherwise wait forever.
 class MpiAlarm {
  public:
   explicit MpiAlarm(double seconds) {

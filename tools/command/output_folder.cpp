@@ -25,7 +25,7 @@ using Json = nlohmann::json;
 
 namespace {
 
-// The file that marks a folder as replaceable and lists the folder's files.
+// This file marks a folder as replaceable, and lists the folder's files.
 constexpr const char* kMarker = "muonrt-output.json";
 constexpr const char* kFormat = "muonrt output 2";
 constexpr mode_t kFolderMode = 0777, kFileMode = 0666;
@@ -56,15 +56,15 @@ std::string text_of(const Json& files) {
   return files.empty() ? "" : files.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
-/// Returns a text that changes if a file in the folder changes, or "" if the folder is empty or
-/// missing.
+/// Returns a text that differs whenever a file in the folder has changed. If the folder is empty or
+/// missing, returns "".
 std::string state_of(const fs::path& folder) {
   std::error_code none;
   if (!fs::exists(folder, none)) return "";
   return fs::is_directory(folder, none) ? text_of(files_of(folder)) : "no folder";
 }
 
-/// Returns the marker of a folder, or null if it is missing or invalid.
+/// Returns the content of the file that marks a folder, or null if it is missing or invalid.
 Json marker_of(const fs::path& folder) {
   try {
     const Json out = Json::parse(read_text(folder / kMarker), nullptr, false);
@@ -79,14 +79,14 @@ void write_marker(const fs::path& folder) {
   write_text_file(folder / kMarker, marker.dump(1) + "\n");
 }
 
-/// Returns the run that has locked a file.
+/// Returns the text that identifies the run that has locked a file.
 std::string run_of(const std::string& lock) {
   std::string out;
   std::getline(std::ifstream(lock), out);
   return out.empty() ? "unknown" : out;
 }
 
-/// Returns the process, the host and a random number, which together identify this run.
+/// Returns the process number, the host name and a random number, which together identify this run.
 std::string this_run() {
   std::array<char, 256> host = {};
   gethostname(host.data(), host.size() - 1);
@@ -170,7 +170,7 @@ void OutputFolder::fail(const std::string& problem) const {
 
 /// Locks the folder. Throws if another run has the lock, or if the file system cannot lock files.
 /// NFS can lock files, but not folders.
-/// @return  whether a run that was killed has left the lock file, and perhaps the work folder.
+/// @return whether a killed run has left the lock file, and possibly the work folder.
 bool OutputFolder::lock() {
   constexpr int kFlags = O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC;
   const auto open_with = [&](int flags) { return open(lock_path_.c_str(), flags, kFileMode); };
@@ -187,7 +187,7 @@ bool OutputFolder::lock() {
     fail(lock_path_ + " is of another run (" + run_of(lock_path_) +
          "), and the file system cannot lock it, so that run may still write; remove it if that "
          "run has ended");
-  // An empty lock file was left by a run that ended before it created a work folder.
+  // If the lock file is empty, the run that created it ended before it created a work folder.
   const bool was_left = was_there && fs::file_size(lock_path_) > 0;
   const bool written = pwrite(file, run_.data(), run_.size(), 0) == std::ssize(run_) &&
                        ftruncate(file, std::ssize(run_)) == 0;
@@ -199,7 +199,7 @@ bool OutputFolder::lock() {
   return was_left;
 }
 
-/// Throws if the target is not a folder, or is a folder that can never be exchanged.
+/// Throws if the target is not a folder, or is a folder that cannot be exchanged.
 void OutputFolder::require_replaceable() const {
   const std::string name = target_.string();
   std::error_code error;
@@ -252,7 +252,8 @@ bool OutputFolder::contains(const std::string& file) const {
   return !inside.empty() && *inside.begin() != "..";
 }
 
-/// Throws early if the target could not be replaced at the end.
+/// Checks whether the target can be replaced, so that a run that would fail at the end fails at the
+/// start. Throws if it cannot.
 void OutputFolder::try_exchange() const {
   const fs::path a = fs::path(work_) / "a", b = fs::path(work_) / "b";
   if (access(target_.c_str(), W_OK | X_OK) != 0 || mkdir(a.c_str(), kFolderMode) != 0 ||
@@ -262,7 +263,7 @@ void OutputFolder::try_exchange() const {
   fs::remove(b);
 }
 
-/// Throws, but keeps the work folder, because its files are complete.
+/// Throws an error, and keeps the work folder, because its files are complete.
 void OutputFolder::keep(const std::string& problem) {
   owns_work_ = false;
   fail(problem + "; the files are complete in " + work_ +
@@ -296,12 +297,12 @@ void OutputFolder::commit() {
   if (!before_.empty()) {
     exchange();
   } else if (std::rename(work_.c_str(), target_.c_str()) != 0) {
-    // This happens, for example, if another program has created a file or a non-empty folder there
-    // in the meantime.
+    // For example, another program may have created a file or a non-empty folder at this path
+    // during the run.
     keep(target_.string() + " cannot be written: " + reason());
   }
   sync_folder(target_.parent_path());
-  owns_work_ = !before_.empty();  // The work folder is now the old folder.
+  owns_work_ = !before_.empty();  // the work folder is now the old folder
   discard();
 }
 

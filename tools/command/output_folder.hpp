@@ -5,34 +5,34 @@
 
 namespace muonrt::tool {
 
-/// A folder that is written as NAME.muonrt-tmp and renamed when it is complete, so that after a
-/// crash NAME is either the old folder or the new one. If NAME is a symbolic link, the linked
-/// folder is replaced. Before a run creates the work folder, the run locks the file
-/// NAME.muonrt-tmp.lock, which identifies the run. The run removes this file after it has removed
-/// the work folder. A work folder without a lock file therefore belongs to another program.
+/// An output folder that is written as NAME.muonrt-tmp and renamed to NAME when it is complete.
+/// After a crash, NAME is therefore either the old folder or the new one. If NAME is a symbolic
+/// link, the linked folder is replaced. A run locks the file NAME.muonrt-tmp.lock, which identifies
+/// the run, before it creates the work folder, and removes this file after the work folder. A work
+/// folder without a lock file therefore belongs to another program.
 class OutputFolder {
  public:
-  /// Removes the files of a killed run. Throws std::runtime_error if the path is neither free nor a
-  /// replaceable folder, if the folder cannot be created or replaced, or if another run is writing
-  /// it; the message then identifies that run.
+  /// Removes the files of a killed run, and creates the work folder. Throws std::runtime_error if
+  /// the path exists but is not a replaceable folder, or if the folder cannot be created or
+  /// replaced. If another run is writing it, also throws, and the message identifies that run.
   /// @param option    the command-line option that names the folder, for messages.
-  /// @param replaces  whether to replace a folder that an earlier OutputFolder wrote, if it holds
-  ///     no other files and no file has changed. An empty folder is always replaced.
+  /// @param replaces  whether to replace a folder that an earlier OutputFolder has written, if it
+  ///     has no other files and no file has changed. An empty folder is always replaced.
   OutputFolder(std::string option, const std::string& path, bool replaces);
-  /// Removes the work folder if it was not committed.
+  /// Removes the work folder if commit() has not renamed it.
   ~OutputFolder();
   OutputFolder(const OutputFolder&) = delete;
   OutputFolder& operator=(const OutputFolder&) = delete;
 
-  /// Returns the folder into which files are written. It depends only on `path`, so every process
-  /// can compute it.
+  /// Returns the work folder, to which the caller writes files. It depends only on `path`, so every
+  /// process can compute it.
   static std::string work_path(const std::string& path);
   const std::string& work_path() const { return work_; }
   /// Returns whether the path of a file is inside the folder.
   bool contains(const std::string& file) const;
-  /// Renames the work folder. All files must be on disk. Throws std::runtime_error if the target
-  /// has changed since the construction, or if the rename fails; the work folder then stays, and
-  /// the error names it.
+  /// Renames the work folder. Call it when all files are on disk. Throws std::runtime_error if the
+  /// target has changed since the construction, or if the rename fails. The work folder then
+  /// remains, and the error names it.
   void commit();
 
  private:
@@ -51,7 +51,7 @@ class OutputFolder {
   bool replaces_;
   std::string run_;     // identifies this run in the lock file
   std::string before_;  // state of `target_`; "" if it is missing or empty
-  /// The open file `lock_path_`, which is locked.
+  /// Descriptor of the file `lock_path_`, which is open and locked.
   struct Lock {
     int file = -1;
     ~Lock() { release(); }

@@ -12,11 +12,11 @@
 
 namespace muonrt::tool {
 
-/// Shows the progress of long work on stderr; in a log file, at most one line every five seconds.
-/// Threads: one.
+/// Shows the progress of long work on stderr. If stderr is a log file, prints at most one line
+/// every five seconds. Threads: one.
 class Progress {
  public:
-  /// @param on  false: print nothing. Pass false on all ranks except one.
+  /// @param on  whether to print anything. Pass true on one rank only.
   explicit Progress(bool on = true) : on_(on), line_(stderr, detect_screen(stderr)) {}
   ~Progress() { clear(); }
   void show(const std::string& text) {
@@ -25,7 +25,7 @@ class Progress {
     line_.show(text);
     last_ = now;
   }
-  /// Removes the line. Call it before printing anything else.
+  /// Removes the line. Call this function before you print anything else.
   void clear() { line_.clear(); }
 
   Progress(const Progress&) = delete;
@@ -38,12 +38,12 @@ class Progress {
   Clock::time_point last_ = Clock::now();
 };
 
-/// Shows on a terminal (stderr) what the command is doing and for how many seconds it has done so.
-/// The text appears after one second. A separate thread does so while the caller's thread is busy.
+/// If stderr is a terminal, shows what the command is doing and for how many seconds. The text
+/// appears after one second. A separate thread prints it while the caller's thread is busy.
 /// Threads: one.
 class LongWork {
  public:
-  /// @param on  false: show nothing. Pass false on all ranks except one.
+  /// @param on  whether to show anything. Pass true on one rank only.
   explicit LongWork(bool on = true)
       : LongWork(on, stderr, detect_screen(stderr), std::chrono::seconds(1)) {}
   LongWork(bool on, std::FILE* out, Screen screen, std::chrono::milliseconds after)
@@ -59,12 +59,12 @@ class LongWork {
     if (thread_.joinable()) thread_.join();
     line_.clear();
   }
-  /// Shows `text` for the next part of the work.
+  /// Shows `text` while the next part of the work runs.
   void show(std::string text) {
     const std::lock_guard lock(mutex_);
     text_ = std::move(text);
   }
-  /// Removes the line until the next show(). Call it before printing anything else.
+  /// Removes the line until the next show(). Call this function before you print anything else.
   void clear() {
     const std::lock_guard lock(mutex_);
     text_.clear();

@@ -12,12 +12,13 @@ class App;
 
 namespace muonrt::tool {
 
-/// The device that runs whole steps, how GPUs communicate, and the timeout of the ranks.
+/// Options for whole steps: the device, the way in which GPUs communicate, and the timeout of the
+/// ranks.
 struct RunDevice {
   std::string device = "host", gpu_comm = "staged";
   double timeout = 600;  // seconds
   bool portable_gemm = false;
-  // These apply only to a GPU; see muonrt_tuning_options_t.
+  // The following options apply only to GPUs; see muonrt_tuning_options_t.
   bool graphs = false;
   std::string symmetric = "default";
   bool cuda() const { return device == "cuda"; }
@@ -27,8 +28,8 @@ void add_gpu_comm_options(CLI::App& command, RunDevice& where);
 /// Adds --device, --gpu-comm, --timeout, --portable-gemm, --graphs and --symmetric.
 void add_run_device_options(CLI::App& command, RunDevice& where);
 
-/// Sets the device, the GPU of the rank, the matrix products and the timeout in the options of an
-/// optimizer.
+/// Sets these fields in the options of an optimizer: the device, the GPU of the rank, the
+/// implementation of products, and the timeout.
 void set_device(OptimizerOptions& options, const RunDevice& where, int rank);
 
 /// Calls `work` with the communicator that optimizers on this device need, and returns the result

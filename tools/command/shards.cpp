@@ -86,7 +86,7 @@ void ShardWriter::add(const void* data, int64_t bytes) {
 
 void ShardWriter::finish() {
   finish_last();
-  while (written_.size() < shards_.size()) {  // The remaining files have no tensors.
+  while (written_.size() < shards_.size()) {  // the remaining files have no tensors
     next();
     finish_last();
   }

@@ -12,17 +12,16 @@
 
 namespace muonrt::tool {
 
-/// A safetensors file that will be written.
+/// A safetensors file that a ShardWriter will write.
 struct Shard {
-  std::string name;  // file name in its folder
-  std::vector<TensorEntry>
-      entries;  // in the order of their data; the offsets are set when the file is written
+  std::string name;                  // file name in its folder
+  std::vector<TensorEntry> entries;  // in the order of their data; the writer sets the offsets
   std::map<std::string, std::string> metadata;
 };
 
-/// Distributes tensors, in the given order, over files NAME-00001-of-00002.safetensors, ... Each
-/// file has at most `most` bytes of tensors, or a single larger tensor. Creates one file if there
-/// are no tensors.
+/// Distributes tensors in the given order over files named NAME-00001-of-00002.safetensors and so
+/// on. Each file has at most `most` bytes of tensors, or a single tensor that is larger. If there
+/// are no tensors, creates one file.
 std::vector<Shard> cut_into_shards(const std::string& name, const std::vector<TensorEntry>& entries,
                                    const std::map<std::string, std::string>& metadata,
                                    int64_t most);
@@ -30,11 +29,11 @@ std::vector<Shard> cut_into_shards(const std::string& name, const std::vector<Te
 /// Returns the SHA-256 of a text in hexadecimal digits.
 std::string sha256_of(const std::string& text);
 
-/// Writes files and their index, NAME.safetensors.index.json, into a folder, one tensor after the
-/// other. Does not keep any tensor in memory.
+/// Writes files and their index, NAME.safetensors.index.json, to a folder. Writes each tensor
+/// immediately, and keeps none in memory.
 class ShardWriter {
  public:
-  /// @param sums  whether to compute the SHA-256 of each file for `written`.
+  /// @param sums  whether to compute the SHA-256 of each file, which written() returns.
   ShardWriter(std::string folder, std::string name, std::vector<Shard> shards, bool sums);
 
   /// Writes the data of the next tensor. Errors: IO, with the name of the file.
@@ -47,7 +46,7 @@ class ShardWriter {
     int64_t tensors = 0, bytes = 0;
     std::string sha256 = {};  // set only for files with tensors
   };
-  /// Returns the files, with the index last. Call it after `finish`.
+  /// Returns the files, with the index last. Call this function after `finish`.
   const std::vector<Written>& written() const { return written_; }
 
  private:
@@ -61,11 +60,11 @@ class ShardWriter {
   std::string folder_, name_;
   std::vector<Shard> shards_;
   bool sums_;
-  size_t left_ = 0;  // tensors that the open file still lacks
+  size_t left_ = 0;  // number of tensors that are missing in the open file
   Files files_;
   std::unique_ptr<OutFile> file_;
-  Sha256 sum_;         // of the open file
-  int64_t bytes_ = 0;  // of the open file
+  Sha256 sum_;         // hash of the open file
+  int64_t bytes_ = 0;  // size of the open file
   std::vector<Written> written_;
 };
 

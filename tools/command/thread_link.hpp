@@ -7,10 +7,10 @@
 
 namespace muonrt::tool {
 
-/// A model of a network between ranks that are threads: it delays each message as a network with
-/// this bandwidth and latency would. A rank receives one message after the other.
+/// A simulated network between ranks that are threads. It delays each message as a network with
+/// this bandwidth and latency would, and each rank receives one message at a time.
 struct ThreadLink {
-  double bytes_per_second = 0, message_seconds = 0;  // 0: no delay
+  double bytes_per_second = 0, message_seconds = 0;  // 0 adds no delay
   bool given() const { return bytes_per_second > 0 || message_seconds > 0; }
 };
 
@@ -22,7 +22,7 @@ using ThreadGroupHandle = std::unique_ptr<muonrt_thread_group_t, DestroyThreadGr
 /// Adds --link-bytes and --link-message-seconds.
 void add_link_options(CLI::App& command, ThreadLink& link);
 
-/// Creates a group of threads whose messages are delayed by `link`.
+/// Creates a group of threads, between which `link` delays messages.
 ThreadGroupHandle make_thread_group(int ranks, const ThreadLink& link);
 
 }  // namespace muonrt::tool

@@ -16,7 +16,7 @@ namespace muonrt::tool {
 
 namespace {
 
-/// The GPU memory that one rank provides for the optimizer.
+/// Memory on a GPU, in which one rank places the optimizer's parameters and gradients.
 class GpuMemory : public train::DeviceMemory {
  public:
   explicit GpuMemory(int rank) : memory_(/*cuda=*/true, rank) {}
@@ -52,7 +52,7 @@ int run_on(Comm& comm, const RunDevice& where, const train::Options& options,
 
 int run(const train::Options& options, int ranks, const RunDevice& where, const ThreadLink& link) {
   train::check_options(options);
-  // A signal stops the run after the current step, so that the results are still written.
+  // A signal stops the run after the current step, so that the command still writes its results.
   const StopSignals signals(train::request_stop);
   const train::Corpus corpus(train::load_text(options.data), train::preset(options.preset).context);
   return launch(

@@ -10,8 +10,8 @@ namespace muonrt::tool {
 
 namespace {
 
-/// Counts the edits that turn `a` into `b`. An edit is an insertion, a deletion, a replacement, or
-/// an exchange of two neighbors (optimal string alignment).
+/// Returns the number of edits that change `a` to `b`. An edit inserts, deletes or replaces a
+/// character, or exchanges two neighbors (optimal string alignment distance).
 size_t distance(const std::string& a, const std::string& b) {
   std::vector<std::vector<size_t>> edits(a.size() + 1, std::vector<size_t>(b.size() + 1));
   for (size_t i = 0; i <= a.size(); ++i) {
@@ -27,7 +27,8 @@ size_t distance(const std::string& a, const std::string& b) {
   return edits[a.size()][b.size()];
 }
 
-/// Returns the most similar name, or an empty text if more than a third of the word would change.
+/// Returns the most similar name. If more than a third of the word would change, returns an empty
+/// text.
 std::string nearest(const std::string& word, const std::vector<std::string>& names) {
   std::string found;
   size_t least = (word.size() + 1) / 3 + 1;
@@ -71,7 +72,7 @@ std::string unknown_word(const CLI::App& app) {
     const std::string option = word.substr(begin, word.find('=') - begin);
     std::string remedy = nearest(option, options_of(*at));
     remedy = remedy.empty() ? help : "use --" + remedy;
-    // The word may be an option of the subcommand that precedes it.
+    // The word may be an option of the subcommand before it.
     for (const CLI::App* below : at->get_subcommands()) {
       const auto names = options_of(*below);
       if (std::find(names.begin(), names.end(), option) != names.end())

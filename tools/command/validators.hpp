@@ -14,20 +14,20 @@
 
 namespace muonrt::tool {
 
-// The names of mesh dimensions that muonrt/strategies.h defines, except tp and ep.
+// The names of mesh dimensions in muonrt/strategies.h, except tp and ep.
 inline const std::string kShards = "fsdp, dp_shard, zero, hsdp_shard, shard, dp_shard_cp and efsdp";
 inline const std::string kReplicates =
     "dp, ddp, dp_replicate, hsdp_replicate, replicate, cp and sp";
 
 /// Returns the help text of --mesh.
-/// @param tp, ep  what a dimension of this name does to a tensor.
+/// @param tp, ep how a dimension with this name shards a tensor.
 inline std::string mesh_help(const std::string& tp, const std::string& ep) {
   return "name=size,...: " + kShards + " shard dimension 0; tp " + tp + "; ep " + ep + "; " +
          kReplicates + " replicate";
 }
 
-/// Accepts finite numbers above zero, or from zero on if `zero_too`. The validators of CLI11 would
-/// print an upper bound of 300 digits.
+/// Accepts finite numbers above zero and, if `zero_too` is set, zero. CLI11's validators are not
+/// used, because they would print an upper bound of 300 digits.
 inline CLI::Validator number_from_zero(bool zero_too) {
   return {[zero_too](const std::string& text) {
             double value = 0;
@@ -38,7 +38,8 @@ inline CLI::Validator number_from_zero(bool zero_too) {
           },
           zero_too ? "NUMBER >= 0" : "NUMBER > 0"};
 }
-/// Accepts numbers from `low` to `high`. CLI11 would print these bounds with 31 digits.
+/// Accepts numbers from `low` to `high`. CLI11's own validator would print these bounds with 31
+/// digits.
 inline CLI::Validator number_between(double low, double high) {
   std::ostringstream range;
   range << "from " << low << " to " << high;
@@ -53,7 +54,7 @@ inline CLI::Validator number_between(double low, double high) {
 inline CLI::Validator positive() { return number_from_zero(false); }
 inline CLI::Validator nonnegative() { return number_from_zero(true); }
 
-/// Accepts whole numbers from 0 on. CLI11 would accept -1 as 2^64 - 1.
+/// Accepts whole numbers >= 0. CLI11 by itself would accept -1 as 2^64 - 1.
 inline CLI::Validator whole_from_zero() {
   return {[](const std::string& text) {
             uint64_t value = 0;
@@ -66,7 +67,7 @@ inline CLI::Validator whole_from_zero() {
           "UINT"};
 }
 
-/// Rejects whole numbers that do not fit into 64 bits. CLI11 would truncate them.
+/// Rejects whole numbers that do not fit into 64 bits, which CLI11 would truncate.
 inline CLI::Validator in_64_bits() {
   return {[](const std::string& text) {
             errno = 0;
@@ -83,7 +84,7 @@ inline CLI::Validator size_with_unit() {
             if (const auto bytes = parse_bytes(text)) {
               text = std::to_string(*bytes);
             } else if (!CLI::detail::lexical_cast(text, rate) || !(rate >= 0 && rate < 1e300)) {
-              // Other numbers, such as a rate of 0.5, are checked by the type of the option.
+              // The type of the option checks other numbers, such as a learning rate of 0.5.
               return text + " is not a size in bytes, such as 268435456, 256MiB or 5GB";
             }
             return std::string();
@@ -91,7 +92,7 @@ inline CLI::Validator size_with_unit() {
           ""};
 }
 
-/// Rejects an empty file name, which a script passes if a variable is not set.
+/// Rejects an empty file name, which a script may pass by mistake if a variable is not set.
 inline CLI::Validator file_name() {
   return {[](const std::string& text) {
             return std::string(text.empty() ? "is empty; give the name of a file" : "");
@@ -100,7 +101,7 @@ inline CLI::Validator file_name() {
 }
 
 /// Adds an option whose help shows its default.
-/// @param checks  validators of CLI11.
+/// @param checks  CLI11 validators.
 template <class T, class... Checks>
 void with_default(CLI::App& command, const std::string& name, T& value, const std::string& help,
                   Checks... checks) {

@@ -11,7 +11,7 @@
 
 namespace muonrt::tool {
 
-/// A field that a config.json may leave out, and the value that the field then has.
+/// An optional field of a config.json, and its default.
 struct FieldDefault {
   const char* field;
   int64_t value;
@@ -31,14 +31,14 @@ class ConfigBuilder {
   }
   Value at(const char* field) const { return {config_.json.at(field), file_ + ": " + field}; }
   /// Returns a positive number.
-  /// @param absent  the value to return if the field is missing; 0 if the field is required.
+  /// @param absent  the default, or 0 if the field is required.
   int64_t width(const char* field, int64_t absent = 0) const {
     return number(field, 1, kMaxWidth, absent);
   }
   int64_t count(const char* field, int64_t absent = 0) const {
     return number(field, 1, kMaxCount, absent);
   }
-  /// Returns a number of 0 or more, or 0 if the field is missing.
+  /// Returns a number >= 0. If the field is missing, returns 0.
   int64_t count_or_zero(const char* field) const {
     return has(field) ? at(field).integer(0, kMaxCount) : 0;
   }
@@ -79,7 +79,7 @@ class ConfigBuilder {
   std::string file_;
 };
 
-/// Adds an MLP with a gate. It has three matrices, or two if gate and up are one matrix.
+/// Adds an MLP with a gate. It has three matrices, or two if gate and up form one matrix.
 inline void add_mlp(ConfigBuilder& b, const std::string& at, int64_t d, int64_t ffn,
                     bool fused = false) {
   const bool bias = b.flag("mlp_bias", false);

@@ -12,7 +12,7 @@ enum class Bias { kNone, kAlways, kByField };
 enum class Experts { kDense, kMixtral, kQwen, kDeepSeek, kGptOss };
 enum class Attention { kHeads, kLatent };
 
-/// The properties in which a family of models differs from Llama.
+/// The differences between a family of models and Llama.
 struct Family {
   const char* type;  // model_type
   Attention attention = Attention::kHeads;
@@ -20,10 +20,10 @@ struct Family {
   const char* bias_field = "attention_bias";
   int64_t bias_default = 0;
   bool qk_norm = false;
-  std::vector<const char*> more_norms = {};  // more norms of d elements in each layer
+  std::vector<const char*> more_norms = {};  // additional norms of d elements in each layer
   bool fused_gate_up = false;
   Experts experts = Experts::kDense;
-  bool router_bias = false;  // each expert has a bias that balances their load
+  bool router_bias = false;  // whether each expert has a bias, which balances the load
   int64_t tied = 0;          // default value of tie_word_embeddings
   std::vector<FieldDefault> defaults = {};
 };

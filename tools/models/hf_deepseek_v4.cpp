@@ -6,8 +6,8 @@ namespace muonrt::tool {
 
 namespace {
 
-/// The tensors of DeepSeek-V4. It has one key-value head, compressed attention and
-/// hyper-connections, and every layer has experts.
+/// Collects the tensors of DeepSeek-V4. The model has one key-value head, compressed attention and
+/// hyper-connections, and experts in every layer.
 class DeepSeekV4 {
  public:
   explicit DeepSeekV4(ConfigBuilder& b) : b_(b) {}

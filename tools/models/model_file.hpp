@@ -7,7 +7,7 @@
 
 namespace muonrt::tool {
 
-/// A published model, as a config.json that is built into the command.
+/// A published model: its config.json, which is built into the command.
 struct NamedModel {
   const char* name;
   const char* json;
@@ -16,8 +16,8 @@ struct NamedModel {
 /// Returns all files of tools/models with their names. CMake generates this list.
 const std::vector<NamedModel>& named_models();
 
-/// Returns whether `text` names a file or folder, as opposed to a published model or a list of
-/// shapes.
+/// Returns whether `text` is the name of a file or folder, and not of a published model or a list
+/// of shapes.
 bool is_model_file(const std::string& text);
 
 /// Returns the tensors of a published model, or of a file:

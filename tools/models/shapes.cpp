@@ -8,8 +8,8 @@ namespace muonrt::tool {
 
 namespace {
 
-/// The parts of a name: "a.experts.17.w1" becomes "a.experts.", 17 and "w1". The number is -1 if
-/// the name contains no expert number.
+/// The parts of a name; for example, "a.experts.", 17 and "w1" for "a.experts.17.w1". If the name
+/// has no expert number, the number is -1.
 struct ExpertName {
   std::string before, after;
   int64_t index = -1;

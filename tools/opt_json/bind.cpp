@@ -83,16 +83,15 @@ void BoundRule::take_qk_clip(const ParamConfig& c) {
 }
 
 void BoundRule::take_rates(const ParamConfig& c) {
-  // The step runs with a learning rate of 1, so the group's lr_factor must be the learning rate of
-  // the rule.
+  // The learning rate of the step is 1, so lr_factor of the group is the learning rate of the rule.
   group_.lr_factor = (c.has_rates() ? 1.0 : c.lr.value()) * c.lr_factor.value_or(1.0);
   lr_schedule_ = c.lr_schedule;
   if (c.role != "adamw") schedule_ = c.momentum_schedule;
 }
 
 void BoundRule::take_list(const ParamConfig& c) {
-  // AOL row scaling has its own coefficients. For every other list except the default one, the list
-  // determines the number of steps.
+  // AOL row scaling has its own coefficients. If the list is not the default, it determines the
+  // number of steps.
   if (group_.row_scaling == MUONRT_ROW_SCALING_AOL) group_.coefficients = MUONRT_COEFFICIENTS_AOL;
   take(group_.coefficients, c.coefficients);
   if (group_.coefficients != MUONRT_COEFFICIENTS_POLAR_EXPRESS) group_.steps = 0;
@@ -107,7 +106,7 @@ void BoundRule::take_list(const ParamConfig& c) {
   }
   if (c.gram_restarts) {
     gram_restarts_.assign(c.gram_restarts->begin(), c.gram_restarts->end());
-    // An empty list means no restart, while a missing list means the default.
+    // An empty list means that there is no restart, and a missing list means the default.
     has_gram_restarts_ = true;
   }
   if (c.blocks) {
@@ -175,7 +174,7 @@ int64_t saved_steps(const std::string& folder) {
 
 OptimizerOptions bound_options(const StepConfig& config, const std::vector<size_t>& used) {
   OptimizerOptions out;
-  // transport_dtype is a setting of the whole optimizer, but opt.json has it in the rules.
+  // transport_dtype is a setting of the whole optimizer, although opt.json has it in the rules.
   const ParamConfig* first = nullptr;
   for (const size_t index : used) {
     const ParamConfig& c = config.rules[index].config;
@@ -207,7 +206,7 @@ OptimizerOptions bound_options(const StepConfig& config, const std::vector<size_
 std::string large_update_text(const muonrt_step_report_t& r, const std::string& name,
                               const char* setting, double rate) {
   if (r.large_update_param < 0) return "";
-  // The warning is for changes above 5%, so the suggested learning rate is rounded down.
+  // Round the suggested learning rate down, so that the change is at most 5%.
   constexpr double kMost = 0.05;
   const double most = rate * kMost / r.large_update_ratio;
   const double unit = std::pow(10.0, std::floor(std::log10(most)) - 1);

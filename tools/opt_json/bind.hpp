@@ -11,21 +11,23 @@
 
 namespace muonrt::tool {
 
-/// The settings of one rule as structs of the C ABI.
+/// The settings of one rule as C structs.
 class BoundRule {
  public:
-  /// Throws a std::runtime_error with key and value if settings cannot be combined.
+  /// If settings cannot be combined, throws a std::runtime_error with key and value.
   /// @param file  the path of opt.json, for messages.
   BoundRule(const std::string& file, const ParamConfig& config);
 
   /// Returns the settings at `step`, counted from 0. The pointers in the result are valid as long
   /// as this object.
   muonrt_group_t group(int64_t step) const;
-  /// Returns null if the rule has no qk_clip. The pointer stays valid if this object is moved.
+  /// Returns the QK-clip, or null if the rule has none. The pointer stays valid if this object is
+  /// moved.
   const muonrt_qk_clip_t* qk_clip() const { return qk_clip_.get(); }
-  /// Sets the owners and the priority of a parameter. The owners are valid as long as this object.
+  /// Sets the owners and the priority of a parameter. The pointer to the owners is valid as long as
+  /// this object.
   void set_exchange(muonrt_param_t& param) const;
-  /// Returns whether `group` returns the same settings for every step.
+  /// Returns whether `group` has the same result for every step.
   bool constant() const { return !schedule_ && !lr_schedule_; }
 
  private:
@@ -45,29 +47,29 @@ class BoundRule {
   std::optional<LrSchedule> lr_schedule_;
 };
 
-/// Returns the momentum at `step`. It rises linearly from `from` to `momentum` in the warm-up and
-/// falls back to `from` in the cooldown.
+/// Returns the momentum at `step`. The momentum rises linearly from `from` to `momentum` in the
+/// warm-up, and falls back to `from` in the cool-down.
 double scheduled_momentum(const MomentumSchedule& schedule, double momentum, int64_t step);
 
-/// Returns the factor of `lr` at `step`, or the learning rate itself if the schedule is a list of
-/// learning rates. The factor rises linearly in the warm-up. After it, `linear` and `cosine` fall
-/// until `total_steps`, and `wsd` falls linearly over the last `cooldown_steps`.
+/// Returns the factor of `lr` at `step`. If the schedule is a list of learning rates, returns the
+/// learning rate itself. The factor rises linearly in the warm-up. Afterwards, `linear` and
+/// `cosine` fall until `total_steps`, and `wsd` falls linearly over the last `cooldown_steps`.
 double scheduled_lr(const LrSchedule& schedule, int64_t step);
 
-/// Returns the number of committed steps of a checkpoint, or 0 if it cannot be read; loading it
-/// then reports the error.
+/// Returns the number of committed steps in a checkpoint. If the checkpoint cannot be read, returns
+/// 0, because loading it will report the error.
 int64_t saved_steps(const std::string& folder);
 
-/// Returns the options of the whole optimizer. Throws std::runtime_error if rules for Muon differ
-/// in transport_dtype.
+/// Returns the options of the whole optimizer. Throws std::runtime_error if Muon rules have
+/// different values of transport_dtype.
 /// @param used  indices of the rules whose parameters the optimizer updates.
 OptimizerOptions bound_options(const StepConfig& config, const std::vector<size_t>& used);
 
-/// Returns the warning for a first step that has moved a matrix far, or "" if there is no such
-/// matrix.
+/// Returns a warning if the first step has changed a matrix by more than 5% of its RMS, otherwise
+/// "".
 /// @param name  the name of the report's large_update_param.
-/// @param setting  the name of the learning rate to change, and its value. The update is
-///     proportional to this value.
+/// @param setting  the name and the value of the learning rate to change, to which the update is
+///     proportional.
 std::string large_update_text(const muonrt_step_report_t& report, const std::string& name,
                               const char* setting, double rate);
 

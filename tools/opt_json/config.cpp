@@ -12,7 +12,7 @@ namespace muonrt::tool {
 
 namespace {
 
-/// If a rule has its own layout, drops the layout of the defaults.
+/// If a rule has its own layout, removes the layout that it inherits from the defaults.
 void drop_replaced_layout(ParamConfig& config, const Value& rule) {
   LayoutConfig& layout = config.layout;
   bool cuts = false;
@@ -32,15 +32,15 @@ void drop_replaced_layout(ParamConfig& config, const Value& rule) {
   }
 }
 
-/// Removes settings that a rule inherits from the defaults but that do not apply to it. They are:
-/// lr_schedule if it is a list of learning rates and the rule has its own lr; settings of Muon in a
-/// rule for AdamW; batch_dims if the view is not a stack; and gram_restarts if the form is
-/// standard. Settings that the rule itself has are kept and rejected later.
+/// Removes settings that a rule inherits from the defaults, but that do not apply to it:
+/// lr_schedule, if it is a list of learning rates and the rule has its own lr; settings of Muon, if
+/// the rule is for AdamW; batch_dims, if the view is not a stack; and gram_restarts, if the form is
+/// standard. Such settings of the rule itself are kept, and are rejected later.
 void drop_inherited(ParamConfig& config, const Value& rule) {
   const auto own = [&](const char* key) { return rule.json.contains(key); };
   if (config.has_rates() && !own("lr_schedule") && own("lr")) config.lr_schedule.reset();
   if (config.role == "adamw") {
-    // In a rule without a role, parts apply to the rule's Muon parameters.
+    // In a rule without a role, parts apply only to the Muon parameters.
     if (config.by_name || !own("parts")) config.parts = {};
     if (config.by_name || !own("qk_clip")) config.qk_clip.reset();
     if (config.by_name || !own("owners")) config.owner.reset(), config.owners.clear();
@@ -53,8 +53,8 @@ void drop_inherited(ParamConfig& config, const Value& rule) {
   config.momentum_dtype = group.momentum_dtype;
 }
 
-/// Returns the name of the scale rule if it does not use AdamW's learning rates. Returns "" if it
-/// uses them, or if the role is not Muon.
+/// If AdamW's learning rates do not fit the scale rule of a Muon rule, returns the name of this
+/// scale rule, otherwise "".
 std::string other_scale(const ParamConfig& c) {
   muonrt_group_t group{};
   for (const Setting& setting : c.fields) setting.set(group);
@@ -62,8 +62,8 @@ std::string other_scale(const ParamConfig& c) {
   return std::string(kScaleRules[group.scale_rule].text);
 }
 
-/// Rejects the rule `adamw`, which inherits its learning rate from the defaults, if a Muon rule
-/// with a different scale also has this learning rate.
+/// Rejects the AdamW rule `adamw`, which inherits its learning rate from the defaults, if a Muon
+/// rule whose scale differs from AdamW's also inherits it.
 void check_inherited_rate(const StepConfig& config, const Rule& adamw) {
   for (const Rule& rule : config.rules) {
     const ParamConfig& c = rule.config;
@@ -96,8 +96,8 @@ void check_rates(const Value& at) {
     at.refuse("lr and a list of rates as lr_schedule are not allowed together; remove one of them");
 }
 
-/// Completes the schedule of a rule and checks it.
-/// @param steps  the value of total_steps if the schedule has none; 0 if the schedule must have it.
+/// Sets missing values in the schedule of a rule, and checks the schedule.
+/// @param steps  the default of total_steps; 0 if the schedule must have total_steps.
 void finish_schedule(ParamConfig& c, const Value& rule, int64_t steps) {
   if (!c.lr_schedule || c.has_rates()) return;
   const Value at{rule.json, rule.path + ".lr_schedule"};
@@ -113,7 +113,7 @@ void finish_schedule(ParamConfig& c, const Value& rule, int64_t steps) {
             " need a number from " + std::to_string(least));
 }
 
-/// Completes a rule with this role and checks it.
+/// Sets missing values in a rule with this role, and checks the rule.
 void add_rule(StepConfig& out, Rule made, const Value& rule, int64_t steps) {
   ParamConfig& c = made.config;
   drop_inherited(c, rule);

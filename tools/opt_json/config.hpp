@@ -15,17 +15,17 @@ namespace muonrt::tool {
 /// A block of rows or columns that is orthogonalized separately.
 struct PartItem {
   std::string name;
-  // number of rows or columns after the previous part; -1: `runs` applies
+  // number of rows or columns after the previous part; -1: use `runs`
   int64_t size = -1;
   std::vector<std::pair<int64_t, int64_t>> runs;  // ranges [begin, end), ascending
   std::optional<double> lr_factor;
   std::optional<std::string> normuon_axis;
 };
 
-/// The value of the key `parts`, which states how a matrix is split into parts.
+/// The value of the key `parts`: how a matrix is divided into parts.
 struct PartsConfig {
   std::string kind;             // "rows", "cols", "heads" or "qkv"; "" if there are no parts
-  std::vector<PartItem> items;  // for rows and cols; for heads if their settings differ
+  std::vector<PartItem> items;  // for rows and cols, and for heads with different settings
   int64_t heads = 0;
   int64_t groups = 0, q_per_group = 0, head_dim = 0;
   PartItem each;  // lr_factor and normuon_axis for heads, and defaults for q, k and v
@@ -37,12 +37,13 @@ struct MomentumSchedule {
   int64_t warmup_steps = 0, cooldown_steps = 0, total_steps = 0;
 };
 
-/// The learning rate of each step, either as factors of `lr` or as a list of learning rates.
+/// A schedule of the learning rate: either a function that returns factors of `lr`, or a list of
+/// learning rates.
 struct LrSchedule {
   std::string kind;  // "linear", "cosine" or "wsd"; empty if `rates` is used
   int64_t warmup_steps = 0, cooldown_steps = 0, total_steps = 0;
   double min_factor = 0.0;
-  std::vector<double> rates;  // the last rate holds for all later steps
+  std::vector<double> rates;  // the last one applies to all later steps
 };
 
 struct BlocksConfig {
@@ -64,7 +65,7 @@ struct QkClipConfig {
   double threshold = 100.0, exponent = 0.5;
 };
 
-/// The texts that describe a layout in the form that `muonrt layout` reads.
+/// Texts that describe a layout, as for the options of `muonrt layout`.
 struct LayoutConfig {
   std::string placements, grad_placements, reading, cuts, row_bounds, owner, flat;
 };
@@ -73,22 +74,22 @@ struct Triple {
   double a, b, c;
 };
 
-/// A function that sets a field of the C struct, for rules of one role or of both.
+/// A function that sets a field of the C struct, and the roles to which it applies.
 struct Setting {
   enum Use { kBoth, kMuon, kAdamW } use;
   std::function<void(muonrt_group_t&)> set;
 };
 
-/// The settings that opt.json gives a parameter. Settings that are absent have muonrt's defaults.
+/// The settings of a parameter in opt.json. Missing settings have muonrt's defaults.
 struct ParamConfig {
-  std::string rule;                 // "rules[2]", for messages
+  std::string rule;                 // such as "rules[2]", for messages
   std::optional<std::string> role;  // "muon", "adamw" or "frozen"
-  bool by_name = false;             // the name of a parameter decides whether it has this role
-  bool view_by_name = false;        // the name of a parameter decides whether it has this view
+  bool by_name = false;             // applies only to parameters whose names imply this role
+  bool view_by_name = false;        // applies only to parameters whose names imply this view
   std::optional<std::string> view;  // "none", "stack" or "flatten"; absent means "none"
   LayoutConfig layout;
   PartsConfig parts;
-  std::vector<Setting> fields;  // applied in this order, so the last setting of a field counts
+  std::vector<Setting> fields;  // applied in this order, so later settings override earlier ones
   std::optional<bool> transposed;
   std::optional<int64_t> batch_dims, row_dims;
   std::optional<double> lr, lr_factor;
@@ -113,7 +114,7 @@ struct ParamConfig {
   bool is_stack() const { return is_muon() && view == "stack"; }
 };
 
-/// A rule of opt.json. A rule without a role becomes several consecutive rules: one for each role
+/// A rule of opt.json. A rule without a role becomes several consecutive rules, one for each role
 /// and view that the name of a parameter can imply.
 struct Rule {
   std::string pattern;
@@ -133,26 +134,26 @@ struct StepConfig {
   int64_t health_every = 0;
   bool allow_no_muon = false;
 
-  /// Returns the index of the first rule that matches the parameter. If the role of a rule follows
-  /// from names, the rule matches only parameters whose names imply this role. Throws a
-  /// std::runtime_error that names the parameter if no rule matches.
+  /// Returns the index of the first rule that matches the parameter. If the rule had no role in
+  /// opt.json, it matches only parameters whose names imply its role. If no rule matches, throws a
+  /// std::runtime_error that names the parameter.
   size_t rule_of(const std::string& param, const std::vector<int64_t>& shape) const;
 
-  /// Throws std::runtime_error if there are rules for Muon, but none of them matches a parameter,
-  /// because the patterns are then probably wrong.
+  /// Throws std::runtime_error if there are Muon rules, but none of them matches a parameter,
+  /// because their patterns are then probably wrong.
   /// @param used  indices of the rules whose parameters the optimizer updates.
   void require_muon(const std::vector<size_t>& used) const;
 };
 
-/// Parses and checks the text of an opt.json. Throws std::runtime_error with the path of the key:
-/// "opt.json: rules[2].parts.rows: ...".
+/// Parses and checks the text of an opt.json. Throws std::runtime_error with the path of the key,
+/// such as "opt.json: rules[2].parts.rows: ...".
 /// @param file   the name for messages.
-/// @param steps  the value of total_steps for an lr_schedule that has none; 0 if the schedule must
-///     have it.
+/// @param steps  the default of total_steps of an lr_schedule; 0 if a schedule must have
+///     total_steps.
 StepConfig parse_config(std::string_view text, const std::string& file, int64_t steps = 0);
 
-/// Reads and parses a file. Throws a std::runtime_error if the file cannot be read, or in the same
-/// cases as parse_config.
+/// Reads a file and parses it with parse_config(). Throws std::runtime_error if the file cannot be
+/// read, and the errors of parse_config().
 StepConfig read_config(const std::string& path);
 
 }  // namespace muonrt::tool

@@ -4,13 +4,13 @@ namespace muonrt::tool {
 
 namespace {
 
-/// The result of matching one element of a pattern with one character.
+/// The result of a comparison of one element of a pattern with one character.
 struct Element {
   bool matches;
   size_t length;  // length of the element in characters of the pattern
 };
 
-/// Matches the set that begins at pattern[at] == '['.
+/// Compares the set that begins at pattern[at] == '[' with a character.
 Element match_set(std::string_view pattern, size_t at, unsigned char c) {
   size_t i = at + 1;
   const bool negated = i < pattern.size() && (pattern[i] == '!' || pattern[i] == '^');

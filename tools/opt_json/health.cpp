@@ -69,7 +69,7 @@ std::vector<std::string> HealthLog::json() const {
   std::vector<std::string> out;
   for (const Step& step : steps_) {
     for (const muonrt_matrix_health_t& m : step.found.matrices) {
-      // JSON has no NaN, so a NaN is written as null.
+      // Write NaN as null, because JSON has no NaN.
       const nlohmann::ordered_json row = {{"step", step.number},
                                           {"name", name_of(m)},
                                           {"matrix", m.index},

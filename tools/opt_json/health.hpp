@@ -8,13 +8,14 @@
 
 namespace muonrt::tool {
 
-/// The statistics of the steps that collected statistics. They are equal on every rank.
+/// The health statistics of all steps that collected them. They are equal on every rank.
 class HealthLog {
  public:
   /// @param names  the names of the optimizer's parameters, in the optimizer's order.
   explicit HealthLog(std::vector<std::string> names) : names_(std::move(names)) {}
 
-  /// Throws a std::runtime_error that names the parameter and the ranks if replicas differ.
+  /// Adds the statistics of a step. If replicas differ, throws a std::runtime_error that names the
+  /// parameter and the ranks.
   /// @param number  the number of the step in this run, counted from 1.
   void add(Health found, int64_t number);
 

@@ -4,7 +4,7 @@
 
 namespace muonrt::tool {
 
-/// The options of muonrt_optimizer_create() together with the structs that they point to.
+/// The options of muonrt_optimizer_create(), and the structs to which they point.
 struct OptimizerOptions {
   muonrt_optimizer_options_t general = options();
   muonrt_tuning_options_t tuning = tuning_options();
@@ -12,7 +12,8 @@ struct OptimizerOptions {
   muonrt_distributed_config_t overlap = distributed_config();
   bool has_overlap = false;  // `overlap` replaces the window in `tuning`
 
-  /// Returns `general` with pointers to the other structs, valid as long as this object.
+  /// Returns `general` with pointers to the other structs. The pointers are valid as long as this
+  /// object.
   muonrt_optimizer_options_t linked() {
     muonrt_optimizer_options_t out = general;
     if (has_overlap) tuning.distributed = &overlap;

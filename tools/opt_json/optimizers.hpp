@@ -15,8 +15,8 @@ struct NamedOptimizer {
 /// Returns all published optimizers, sorted by name.
 const std::vector<NamedOptimizer>& named_optimizers();
 
-/// Returns the opt.json of the optimizer `name`. Throws std::runtime_error with the known names if
-/// there is no such optimizer.
+/// Returns the opt.json of the optimizer `name`. If there is no such optimizer, throws
+/// std::runtime_error with the known names.
 std::string_view optimizer_json(const std::string& name);
 
 }  // namespace muonrt::tool

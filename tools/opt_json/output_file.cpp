@@ -32,7 +32,7 @@ fs::path output_target(const std::string& path) {
     if (links == kMaxLinks) refuse(path, "cannot be written: it is a link to itself");
     at = at.parent_path() / fs::read_symlink(at, error);
   }
-  // If the path cannot be read, the error is reported when the file is opened.
+  // If the path cannot be read, ignore the error here; opening the file will report it.
   const fs::path whole = fs::weakly_canonical(at, error);
   return error ? at : whole;
 }
@@ -56,12 +56,13 @@ bool same_file(const std::string& a, const std::string& b) {
   return output_target(a) == output_target(b) || fs::equivalent(a, b, error);
 }
 
-/// A new file with a random name in the folder of the target. Creating it never replaces an
-/// existing file and follows no link. The destructor removes the file unless it was published.
+/// A new file with a random name in the folder of the target. The constructor neither replaces an
+/// existing file nor follows a link. The destructor removes the file unless it was published.
 class Temporary {
  public:
   explicit Temporary(std::string path) : path_(std::move(path)), target_(regular_target(path_)) {
-    // The new file gets the owner and permissions of the old one. Only root can set another owner.
+    // Give the new file the owner and the permissions of the old file. Only root can change the
+    // owner.
     struct stat before;
     const bool replaces = stat(target_.c_str(), &before) == 0;
     std::random_device random;
@@ -125,7 +126,7 @@ void require_writable(const std::vector<NamedFile>& outputs, const std::vector<N
     const NamedFile& out = outputs[i];
     if (out.path.empty()) refuse(out.option, "is empty; give the name of a file");
     try {
-      const Temporary file(out.path);  // tests whether the folder is writable
+      const Temporary file(out.path);  // throws if the folder is not writable
     } catch (const std::exception& e) {
       refuse(out.option, e.what());
     }

@@ -11,7 +11,7 @@ namespace {
 
 constexpr const char* kViews[] = {"none", "stack", "flatten"};
 
-/// Returns whether the rule itself states how dimensions form matrices.
+/// Returns whether the rule states how dimensions form matrices.
 bool has_dims(const ParamConfig& c) { return c.view || c.batch_dims || c.row_dims; }
 
 }  // namespace
@@ -47,7 +47,7 @@ RoleByName role_by_name(const ParamConfig& config, const std::string& param,
   if (shape.size() > 1 &&
       std::count_if(shape.begin(), shape.end(), [](int64_t n) { return n > 1; }) <= 1)
     return {false, "", "at most one dimension is greater than 1"};
-  // If the rule states how the dimensions form matrices, they are the dimensions of matrices.
+  // If the rule states how the dimensions form matrices, only the name determines the role.
   const bool dims = !config.view_by_name;
   const auto ndim = static_cast<int32_t>(dims ? std::min<size_t>(shape.size(), 2) : shape.size());
   enum muonrt_role role;

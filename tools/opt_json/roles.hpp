@@ -8,7 +8,7 @@
 
 namespace muonrt::tool {
 
-/// The role and view of a parameter whose rule has no role.
+/// The role and the view of a parameter whose rule has no role.
 struct RoleByName {
   bool muon = false;
   std::string view;  // view for Muon; if empty, the view of the rule
@@ -18,15 +18,16 @@ struct RoleByName {
   bool fits(const ParamConfig& config) const;
 };
 
-/// Returns the rule itself if it has a role. Otherwise returns one rule for each role and view that
-/// a name can imply. If the rule states a view, or dimensions of the stack or of the rows, they
-/// apply to all names.
+/// If the rule has a role, returns only this rule. Otherwise returns one rule for each role and
+/// view that a name can imply. If the rule has a view, batch_dims or row_dims, these apply to all
+/// names.
 std::vector<ParamConfig> roles_of(const ParamConfig& config);
 
-/// Chooses the role by name and shape, as muonrt_routing_resolve does.
+/// Determines the role from name and shape, as muonrt_routing_resolve does.
 /// @param config  one of the rules that roles_of returned.
 /// @param file    the name of opt.json, for messages.
-/// Throws a std::runtime_error that names the parameter and the key to set if no role follows.
+/// If name and shape do not determine a role, throws a std::runtime_error that names the parameter
+/// and the key to set.
 RoleByName role_by_name(const ParamConfig& config, const std::string& param,
                         const std::vector<int64_t>& shape, const std::string& file);
 

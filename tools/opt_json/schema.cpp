@@ -19,7 +19,7 @@ constexpr Word kDtypes[] = {
     {"f32", MUONRT_DTYPE_F32}, {"bf16", MUONRT_DTYPE_BF16}, {"f16", MUONRT_DTYPE_F16}};
 constexpr std::span<const Word> kStorageDtypes(kDtypes, 2);
 
-// Reads a value and checks it against the limits of its row.
+// Reads a value, and checks that it is within the limits of its row.
 
 double value_of(const Number& rule, const Value& v) {
   return rule.open ? v.below_one(rule.low, /*in_f32=*/false)
@@ -72,8 +72,8 @@ Key<T> integer(const char* name, M T::*field, int64_t low, int64_t high) {
   return {name, [=](T& out, const Value& v) { out.*field = v.integer(low, high); }};
 }
 
-/// Returns a key whose value is one of several names. It is stored as a text, or as the value that
-/// belongs to the name.
+/// Returns a key whose value is one of several names. The field is set to this name, or to the C
+/// value that belongs to it.
 template <class T, class M>
 Key<T> choice(const char* name, M T::*field, std::span<const Word> words) {
   return {name, [=](T& out, const Value& v) { out.*field = v.choice(words); }};
@@ -89,7 +89,7 @@ Key<P> layout_words(const char* name, std::string LayoutConfig::*field) {
   return {name, [=](P& out, const Value& v) { out.layout.*field = v.words(); }};
 }
 
-/// Returns a key whose value is an object; null removes an inherited object.
+/// Returns a key whose value is an object, or null, which removes an inherited object.
 template <class M>
 Key<P> object(const char* name, std::optional<M> P::*field, M (*read)(const Value&)) {
   return {name, [=](P& out, const Value& v) {
@@ -179,8 +179,8 @@ MomentumSchedule read_schedule(const Value& v) {
   return out;
 }
 
-/// Reads an object or a list of learning rates. `total_steps` is checked later, with the rule that
-/// has the schedule.
+/// Reads an object or a list of learning rates. `total_steps` is checked later, together with the
+/// rule.
 LrSchedule read_lr_schedule(const Value& v) {
   using L = LrSchedule;
   L out;

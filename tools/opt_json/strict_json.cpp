@@ -46,7 +46,8 @@ Json parse_strict(std::string_view text, const std::string& what) {
 std::string read_text(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
   std::ostringstream text;
-  // Inserting the text of an empty file would set the fail bit, although the file is readable.
+  // Do not insert the text of an empty file, because this would set the fail bit although the file
+  // is readable.
   if (in && in.peek() != std::ifstream::traits_type::eof()) text << in.rdbuf();
   if (!in.is_open() || in.bad() || !text) throw std::runtime_error(path + ": cannot be read");
   return text.str();

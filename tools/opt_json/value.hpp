@@ -11,8 +11,8 @@
 
 namespace muonrt::tool {
 
-/// A value of opt.json and its path. The functions that read it throw std::runtime_error with the
-/// path, the value and the allowed values.
+/// A value of opt.json and its path. If the value is not allowed, its functions throw
+/// std::runtime_error with the path, the value and the allowed values.
 struct Value {
   const nlohmann::json& json;
   std::string path;
@@ -39,13 +39,13 @@ struct Value {
   bool boolean() const;
   std::string text() const;
   std::string choice(const std::vector<const char*>& known) const;
-  /// Returns the value that belongs to the name.
+  /// Returns the C value that belongs to the name.
   int32_t choice(std::span<const Word> known) const;
   void require_object() const;
   /// Throws unless the value is a list with at least `least` items.
   void require_list(size_t least = 0) const;
   std::vector<int64_t> integers(int64_t low, int64_t high) const;
-  /// Returns a text. A list of texts is joined with commas.
+  /// Returns a text. If the value is a list of texts, joins them with commas.
   std::string words() const;
 };
 

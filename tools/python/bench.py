@@ -2,14 +2,15 @@
 
   python tools/python/bench.py [--layers 12] [--width 768] [--steps 5] [--dtype bfloat16]
 
-In one process, the comparison is torch.optim.Muon for matrices and AdamW for the other parameters. On two
-gloo ranks that hold rows, each rank gathers the momentum of every matrix, orthogonalizes the whole matrix
-and applies its rows, as muon_reference.py of microsoft/dion does. All have the same gradients, and iterate in
-the dtype of --dtype. torch.optim.Muon as shipped iterates in bfloat16. With --dtype default, muonrt iterates
-and exchanges in its default dtypes, and the others iterate in bfloat16. The table has the medians of steps
-that are run in turn.
-difference: RMS of the difference of the updates, divided by the RMS of the update, for the worst parameter
-after two steps. The exit code is 1 if the difference exceeds rounding errors.
+In one process, the benchmark compares muonrt with torch.optim.Muon for matrices and AdamW for the
+other parameters. On two gloo ranks that hold rows of the matrices, it compares muonrt with an
+all-gather: each rank gathers the momentum of every matrix, orthogonalizes the whole matrix and
+applies its rows, as muon_reference.py of microsoft/dion does. All optimizers have the same
+gradients, and iterate in the dtype of --dtype; the unmodified torch.optim.Muon iterates in
+bfloat16. With --dtype default, muonrt iterates and exchanges in its default dtypes, and the other
+optimizers iterate in bfloat16. The optimizers run their steps in turn, and the table shows medians.
+`difference` is the RMS of the difference of the updates, divided by the RMS of the update, for the
+worst parameter after two steps. If it is too large to be rounding, the exit code is 1.
 """
 
 import argparse
@@ -26,14 +27,13 @@ import torch.distributed as dist
 from torch.distributed.tensor import DTensor, Shard
 from torch.optim import _muon
 
-# The folder of this file contains the package's sources, but the benchmark needs the installed
-# package.
+# The benchmark needs the installed package, and not the sources in the folder of this file.
 sys.path[:] = [at for at in sys.path if Path(at).resolve() != Path(__file__).resolve().parent]
 import muonrt.torch  # noqa: E402
 
 SETTINGS = dict(lr=0.02, momentum=0.95, weight_decay=0.1)
 ADAMW = dict(lr=3e-4, betas=(0.9, 0.95), weight_decay=0.01)
-# Relative to the RMS. Results are rounded differently, and the order of float32 sums differs.
+# Tolerance of `difference`, because the optimizers round and order float32 sums differently.
 TOLERANCE = {"float32": 1e-4, "bfloat16": 6e-2, "default": 6e-2}
 
 
@@ -58,7 +58,7 @@ def split(named) -> list[list]:
 
 
 def newton_schulz(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Orthogonalizes as torch.optim.Muon does, in this dtype."""
+    """Orthogonalizes as torch.optim.Muon does, but iterates in `dtype`."""
     tall = x.shape[0] > x.shape[1]
     x = (x.T if tall else x).to(dtype)
     x = x / x.norm().clamp(min=1e-7)
@@ -70,7 +70,8 @@ def newton_schulz(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 class Torch:
-    """torch.optim.Muon and AdamW. In float32, the function above replaces torch's."""
+    """Runs torch.optim.Muon and AdamW. In float32, newton_schulz() above replaces torch's
+    function."""
 
     def __init__(self, named, dtype):
         if dtype is torch.float32:
@@ -98,7 +99,7 @@ class AllGather:
         rank, size, beta = dist.get_rank(), dist.get_world_size(), SETTINGS["momentum"]
         for p, m in zip(self.matrices, self.momenta):
             m.lerp_(p.grad, 1 - beta)
-            rows, cols = p.shape  # of this rank
+            rows, cols = p.shape  # of this rank's shard
             whole = p.new_empty(rows * size, cols)
             dist.all_gather_into_tensor(whole, p.grad.lerp(m, beta))
             update = newton_schulz(whole, self.dtype)[rank * rows:(rank + 1) * rows]
@@ -108,8 +109,8 @@ class AllGather:
 
 
 def parameters(args, ranks: int, tiny: bool = False):
-    """Returns [(name, parameter)] with gradients that are equal in all calls: whole tensors, or
-    this rank's rows."""
+    """Returns [(name, parameter)]: whole tensors on one rank, otherwise this rank's rows. Every
+    call returns the same values and gradients."""
     rank = dist.get_rank() if ranks > 1 else 0
     out = []
     for i, (name, shape) in enumerate(shapes(args, tiny).items()):
@@ -168,7 +169,7 @@ def measure(args, ranks: int) -> tuple[float, float, float]:
         if step == 1:  # after one step the momentum is still a multiple of the gradient
             difference = torch.tensor(worst(before, mine, theirs))
         for _, p in mine + theirs:
-            p.grad.copy_(p.grad.flip(-1))  # gives the next step another gradient
+            p.grad.copy_(p.grad.flip(-1))  # changes the gradient for the next step
     if ranks > 1:
         dist.all_reduce(difference, op=dist.ReduceOp.MAX)
     optimizers[0].close()
@@ -212,7 +213,7 @@ def process(rank: int, args, ranks: int, store: str, queue) -> None:
 def on_ranks(args, ranks: int):
     queue = multiprocessing.get_context("fork").SimpleQueue()
     with tempfile.TemporaryDirectory() as folder:
-        # This process does not use torch itself, so it may fork.
+        # This process may fork, because it has not used torch.
         torch.multiprocessing.start_processes(process, (args, ranks, f"{folder}/store", queue),
                                               nprocs=ranks, start_method="fork")
     return queue.get()

@@ -2,12 +2,13 @@
 
   python tools/python/bench_ns.py [--rounds 5] [--threads 1,2] [--cells 768x768 64x128x128 ...]
 
-A ratio is the time of torch divided by that of muonrt, so above 1 muonrt is faster. Both have the same
-input, coefficients, number of steps, dtype of the iteration and threads. They run in turn. In
-each turn the second of two runs is timed, because the threads of the other may still be spinning in the
-first. The times are medians. A batch is compared with torch's batched products. The second ratio of a matrix with an aspect
-ratio of at least 2 is that of the Gram form. The exit code is 1 if a result differs from torch's by more
-than rounding.
+A ratio is the time of torch divided by the time of muonrt; above 1, muonrt is faster. torch and
+muonrt use the same input, coefficients, number of steps, iteration dtype and number of threads.
+They run in turn, and the times are medians. Each turn consists of two runs, of which only the
+second is timed, because during the first the other library's threads may still be spinning. For a
+batch, torch uses batched products. A matrix with an aspect ratio of at least 2 has a second ratio,
+for muonrt's Gram form. If a result differs from torch's by more than rounding errors, the exit code
+is 1.
 """
 
 import argparse
@@ -18,15 +19,14 @@ from pathlib import Path
 
 import torch
 
-# The folder of this file contains the package's sources, but the benchmark needs the installed
-# package.
+# The benchmark needs the installed package, and not the sources in the folder of this file.
 sys.path[:] = [at for at in sys.path if Path(at).resolve() != Path(__file__).resolve().parent]
 import muonrt  # noqa: E402
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 CELLS = ["768x768", "1024x4096", "2048x2048", "8x512x512", "64x128x128"]
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
-# RMS of the difference of two results that are rounded differently, relative to that of the result
+# Largest RMS of the difference of two results, divided by the RMS of the result
 TOLERANCE = {"bfloat16": 6e-2, "float32": 1e-4}
 
 

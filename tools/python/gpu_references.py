@@ -1,16 +1,17 @@
-"""Times what PyTorch and other libraries take on a GPU for the work of `muonrt bench gemm`, `ns` and `step`.
+"""Measures on a GPU how long PyTorch and other libraries need for the work of `muonrt bench gemm`,
+`ns` and `step`.
 
   python tools/python/gpu_references.py [--products SHAPES] [--ns SHAPES] [--steps LIST[;LIST...]] [--json]
 
-Shapes are rows x columns [x how many], short side first; one list of --steps may also have vectors for AdamW,
-or is gpt2-124m. Operands are bf16 and parameters are f32; all have normally distributed values. The references are:
-  products       torch.bmm, a symmetric kernel in Triton, and the symmetric product of QuACK
-  Newton-Schulz  the standard form of PyTorch, and gram-newton-schulz
-  steps          torch.optim.Muon with AdamW, and the same formulas with batched products and foreach passes,
-                 both without and with a CUDA graph
-References that are not installed are left out. The others run in turns. A product or the update of a step is wrong
-if it differs from PyTorch's by more than rounding errors. A result of Newton-Schulz is wrong if it is not finite.
---device cpu runs the references that need no GPU on small shapes, as a test of this script.
+SHAPES are rows x columns [x count], with the short side first. A LIST is such a list of shapes,
+which may also contain vectors for AdamW, or the name gpt2-124m. Operands are bf16 and parameters
+are f32; all values are normally distributed. The references are: products torch.bmm, a symmetric
+kernel in Triton, and the symmetric product of QuACK Newton-Schulz the standard form of PyTorch, and
+gram-newton-schulz steps torch.optim.Muon with AdamW, and the same formulas with batched products
+and foreach passes, both without and with a CUDA graph References that are not installed are left
+out, and the others run in turn. A product or the update of a step counts as wrong if its difference
+from PyTorch's is too large to be rounding. A result of Newton-Schulz counts as wrong if it is not
+finite. --device cpu runs the references that need no GPU on small shapes, as a test of this script.
 """
 
 import argparse
@@ -33,16 +34,17 @@ except ImportError:
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 MUON = dict(lr=0.02, momentum=0.95, weight_decay=0.1)
-COLD_BYTES = 128 << 20  # operands alternate over this many bytes, so that no cache holds them
+COLD_BYTES = 128 << 20  # total size of the copies of operands, so that no cache holds them
 LEAD_MS, REGION_MS = 20, 0.33  # as in `muonrt bench gemm --steady`
 
 if triton:
 
     @triton.jit
     def symmetric_kernel(x, out, m, n, x_matrix, out_matrix, ROWS: tl.constexpr, DEPTH: tl.constexpr):
-        """Computes one square of X X^T on or above the diagonal of one matrix, and its mirror."""
+        """Computes a square tile of X X^T on or above the diagonal, and writes it and its
+        transpose."""
         index, matrix = tl.program_id(0), tl.program_id(1).to(tl.int64)
-        # Solves index = col (col + 1) / 2 + row, with row <= col.
+        # Finds row <= col with index = col (col + 1) / 2 + row.
         col = ((tl.sqrt(8.0 * index + 1.0) - 1.0) / 2.0).to(tl.int32)
         col = tl.where(col * (col + 1) // 2 > index, col - 1, col)
         col = tl.where((col + 1) * (col + 2) // 2 <= index, col + 1, col)
@@ -84,7 +86,8 @@ def synchronize(device):
 
 
 def in_turns(works, iters, device):
-    """{name: median milliseconds}. @param works  {name: work(number)}, which enqueues one run."""
+    """Returns {name: median milliseconds}. @param works {name: work(number)}, which enqueues one
+    run."""
     milliseconds = {name: [] for name in works}
     runs = {}
     for turn in range(-2, iters):
@@ -111,8 +114,8 @@ def in_turns(works, iters, device):
 
 
 def wall_clock_in_turns(works, iters, device):
-    """Returns {name: median milliseconds} between two waits for the GPU, as `muonrt bench step`
-    measures them."""
+    """Returns {name: median milliseconds}, measured on the host with a wait for the GPU before and
+    after each run, as `muonrt bench step` does."""
     milliseconds = {name: [] for name in works}
     for turn in range(-2, iters):
         for name, work in works.items():
@@ -126,7 +129,7 @@ def wall_clock_in_turns(works, iters, device):
 
 
 def beyond_rounding(got, want, share=0.02):
-    """Returns 1 if the RMS of the difference exceeds this share of the RMS of `want`, otherwise
+    """Returns 1 if the RMS of the difference exceeds `share` times the RMS of `want`, otherwise
     0."""
     difference = (got.float() - want.float()).square().mean().sqrt()
     return int(not difference <= share * want.float().square().mean().sqrt())
@@ -136,8 +139,8 @@ def beyond_rounding(got, want, share=0.02):
 
 
 def standard_form(x):
-    """Applies Newton-Schulz in bf16 to matrices that are not tall. It iterates as torch.optim.Muon
-    does, but for a batch."""
+    """Applies Newton-Schulz in bf16 to a batch of matrices with rows <= columns. The iteration is
+    that of torch.optim.Muon."""
     a, b, c = COEFFICIENTS
     x = x.bfloat16()
     x = x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=1e-7)
@@ -166,7 +169,7 @@ def products(shape, device, left_out):
     try:
         from quack.gemm_interface import gemm_symmetric
         found["QuACK, symmetric"] = lambda x, out: gemm_symmetric(x, x.mT)
-    except Exception as error:  # this also fails on GPUs that QuACK does not support
+    except Exception as error:  # this call also fails on GPUs that QuACK does not support
         left_out["QuACK"] = f"{type(error).__name__}: {error}"[:200]
     return found
 
@@ -204,7 +207,7 @@ def measure_batch(what, functions, shape, flops, same, args, rows):
 
 
 def gpt2_124m():
-    """Returns (matrices, other shapes): the parameters for Muon and for AdamW."""
+    """Returns (matrices, other shapes): the shapes of the parameters for Muon and for AdamW."""
     d, matrices, others = 768, [], [(50257, 768), (1024, 768), (768,), (768,)]
     for _ in range(12):
         matrices += [(3 * d, d), (d, d), (4 * d, d), (d, 4 * d)]
@@ -229,13 +232,13 @@ def parameters(shapes, device):
 
 
 class BatchedMuon:
-    """The update of torch.optim.Muon with one product for all matrices of a shape, and with foreach
-    passes."""
+    """Computes the update of torch.optim.Muon with batched products for all matrices of a shape,
+    and with foreach passes."""
 
     def __init__(self, params, lr, momentum, weight_decay):
         self.params, self.lr, self.momentum, self.weight_decay = params, lr, momentum, weight_decay
         self.moments = [torch.zeros_like(p) for p in params]
-        self.batches = {}  # by the shape that is iterated on: (index, whether it is transposed)
+        self.batches = {}  # for each shape in the iteration: (index, whether it is transposed)
         for i, p in enumerate(params):
             tall = p.shape[0] > p.shape[1]
             self.batches.setdefault(tuple(sorted(p.shape)), []).append((i, tall))
@@ -294,7 +297,7 @@ def measure_steps(text, args, rows, left_out):
     else:
         left_out["torch.optim.Muon"] = "this PyTorch has none; install 2.9 or later"
     works["batched, foreach"] = eager(variant("batched, foreach", BatchedMuon))
-    # When they are compared, all of them have made one step from the same state.
+    # At the comparison, each optimizer has run one step from the same state.
     for work in works.values():
         work()
     reference, begin = next(iter(kept.values())), parameters(matrices + others, args.device)

@@ -89,7 +89,7 @@ SpectralError spectral_error(const Matrix& x, const Svd& f, const List& list, do
       const double s = f.s[static_cast<size_t>(i)] / norm;
       const double d = std::fabs(middle(i, j) - (i == j ? compose(list, s) : 0.0));
       double& worst = i == j ? out.diagonal : out.off_diagonal;
-      if (!(d <= worst)) worst = d;  // NaN is kept
+      if (!(d <= worst)) worst = d;  // also true for NaN
     }
   }
   return out;

@@ -6,9 +6,9 @@
 
 #include "base/dtype.hpp"
 
-// The reference implementation of every formula of the library. It uses float64 and portable loops,
-// and was written from the papers, not from the code in src. From src it uses only the storage type
-// of bf16.
+// The reference implementation of every formula of the library, in float64 and portable loops. It
+// is based on the papers and not on the code in src, from which it uses only the storage type of
+// bf16.
 namespace reference {
 
 // ---- matrices -------------------------------------------------------------------------------
@@ -32,14 +32,14 @@ Matrix scale(double alpha, const Matrix& a);
 double frobenius(const Matrix& a);
 double max_difference(const Matrix& a, const Matrix& b);
 bool all_finite(const Matrix& a);
-/// Implement IEEE binary16 by its definition. The first function returns the value of a bit
-/// pattern, and the second returns the nearest bit pattern (ties to even).
+/// Convert between IEEE binary16 and double, as the standard defines it. The first function returns
+/// the value of a bit pattern, and the second returns the nearest bit pattern (ties to even).
 double half_value(uint16_t bits);
 uint16_t half_bits(double x);
 /// Rounds every entry to bf16, f16 or f32.
 Matrix rounded(const Matrix& a, muonrt::DType dtype);
 
-/// Returns a value in [-1, 1) that is exact in f32 and depends only on the arguments, so that every
+/// Returns a value in [-1, 1) that is exact in f32. It depends only on the arguments, so that every
 /// rank of a test can compute every value.
 double value_at(uint64_t tensor, int64_t row, int64_t col, int64_t step);
 /// Returns a matrix with the values of value_at.
@@ -55,7 +55,7 @@ struct Svd {
 /// Computes the SVD by the one-sided Jacobi method. Source: Golub and Van Loan, Matrix
 /// Computations, section 8.6.3 (4th edition).
 Svd svd(const Matrix& a);
-/// Returns U V^T of a, from the singular values above `cutoff` times the largest one.
+/// Returns U V^T of the SVD of a, without singular values up to `cutoff` times the largest one.
 Matrix polar_factor(const Matrix& a, double cutoff = 1e-12);
 /// Returns U diag(spectrum) V^T with random orthonormal U and V. `spectrum` has min(rows, cols)
 /// entries.
@@ -74,15 +74,16 @@ double compose(const List& list, double x);
 /// Returns the largest factor by which the polynomials can amplify a rounding error: the maximum of
 /// |dp/dx| over the singular values that a matrix can have after division by safety x norm.
 double gain(const List& list, double safety);
-/// Applies the standard form to x divided by safety times the norm of x. A zero matrix gives zero.
+/// Divides x by safety times its norm, and applies the standard form. For a zero matrix, returns
+/// zero.
 Matrix newton_schulz(const List& list, double safety, const Matrix& x);
-/// Applies the steps of the standard form to x without normalizing it. Transposes so that the short
-/// side comes first.
+/// Applies the steps of the standard form to x, without normalizing x. If x has more rows than
+/// columns, works on its transpose.
 Matrix newton_schulz_steps(const List& list, Matrix x);
 /// Divides x by its norm, with the short side first, and then divides each row i by safety x
 /// sqrt(max(sum_j |(X X^T)_ij|, 1e-7)). Source: Turbo-Muon, arXiv 2512.04632 (AOL).
 Matrix aol_scaled(double safety, const Matrix& x);
-/// Applies the Gram form. X is computed again before each of the steps in `restarts`.
+/// Applies the Gram form. Computes X again before each of the steps in `restarts`.
 Matrix newton_schulz_gram(const List& list, const std::vector<int>& restarts, double safety,
                           const Matrix& x);
 /// The errors of a Newton-Schulz result x for a matrix with a known SVD: the maximum over i of
@@ -94,12 +95,12 @@ SpectralError spectral_error(const Matrix& x, const Svd& f, const List& list, do
 
 // ---- coefficient lists ----------------------------------------------------------------------
 
-/// Computes the Polar Express list by the published algorithm (arXiv 2505.16932) in double
+/// Computes the Polar Express list with the published algorithm (arXiv 2505.16932), in double
 /// precision. `safety` applies to all steps except the last.
 List polar_express(double lower_bound, int steps, double cushion, double safety);
 
-/// Coefficient lists as their authors printed them. Lists whose comment says "60 digits" were
-/// generated with 60 digits instead. l is the lower bound of the singular values.
+/// Coefficient lists, as their authors have published them, except that lists with the comment "60
+/// digits" were computed with 60 digits. l is the lower bound of the singular values.
 namespace lists {
 extern const List kKellerJordan;    // the same triple in all 5 steps
 extern const List kYouJiacheng;     //
@@ -123,13 +124,13 @@ constexpr double kRawCushion = 0.02407327424182761;
 enum class Scale { kOriginal, kMatchRms, kRatio, kMaxDim, kNone };
 double scale_factor(Scale rule, int64_t rows, int64_t cols);
 
-/// How a weight w decays before its update u is subtracted. `rate` is the learning rate times its
-/// factors.
+/// Returns the weight w after weight decay, before the update u is subtracted. `rate` is the
+/// learning rate times its factors.
 enum class Decay { kDecoupled, kIndependent, kLrSquared, kCautious };
 double decayed(Decay kind, double rate, double weight_decay, double w, double u);
 
-/// The divisor of a matrix before Newton-Schulz. It is safety x norm, safety x norm + eps, or the
-/// larger of safety x norm and eps.
+/// The kinds of divisors of a matrix before Newton-Schulz: safety x norm, safety x norm + eps, or
+/// the larger of safety x norm and eps.
 enum class Normalize { kPrescaled, kAddEps, kMaxEps };
 
 struct Muon {
@@ -142,19 +143,19 @@ struct Muon {
   double safety = 1.0;
   Normalize normalize = Normalize::kPrescaled;
   double eps = 0.0;
-  bool aol = false;          // aol_scaled scales the rows instead of dividing by the norm
-  bool equilibrate = false;  // rows are scaled to the same norm first
-  bool renormalize = false;  // the result is scaled to the norm sqrt(min(rows, cols))
+  bool aol = false;          // scale rows with aol_scaled instead of dividing by the norm
+  bool equilibrate = false;  // first scale all rows to the same norm
+  bool renormalize = false;  // scale the result to the norm sqrt(min(rows, cols))
   bool normuon = false, normuon_columns = false;
   double normuon_beta2 = 0.95;
   // dtype to which messages in both directions are rounded
   muonrt::DType transport = muonrt::DType::kF32;
-  /// If this is above 0, it is the number t of the step, and the momentum is corrected for its
-  /// start at zero, as in Optax.
+  /// If this is above 0, it is the number of the step, and the bias of the momentum, which starts
+  /// at zero, is corrected as in Optax.
   int64_t corrected_at = 0;
 };
-/// Returns the orthogonalized direction O: divides u as `how` says and applies Newton-Schulz. A
-/// zero matrix gives zero.
+/// Returns the orthogonalized direction O: divides u as `how` specifies, and applies Newton-Schulz.
+/// For a zero matrix, returns zero.
 Matrix orthogonalized(const Muon& how, const Matrix& u);
 
 /// A block of a matrix that is orthogonalized and scaled separately.
@@ -164,7 +165,7 @@ struct Part {
   bool normuon_columns = false;
 };
 Part whole_matrix(int64_t rows, int64_t cols);
-/// Cuts each part into r x c blocks of ceil(size / number) rows and columns. Omits empty blocks.
+/// Divides each part into r x c blocks of ceil(size / number) rows and columns. Omits empty blocks.
 std::vector<Part> cut_into(const std::vector<Part>& parts, int64_t r, int64_t c);
 /// Runs one step of a matrix that consists of parts. Updates w and m in place. If NorMuon is on,
 /// also updates the second moments of each part.
@@ -181,7 +182,7 @@ Matrix normuon(const Matrix& o, double beta2, std::vector<double>& v);
 struct AdamW {
   double lr = 1e-3, beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0.01;
   Decay decay = Decay::kDecoupled;
-  bool folded = false;    // eps is added to the root before bias correction
+  bool folded = false;    // add eps to the root before the bias correction
   bool nesterov = false;  // as in Optax's NAdamW
 };
 /// Runs step number t = 1, 2, ... and updates w, m and v in place.
@@ -191,10 +192,10 @@ void adamw_step(const AdamW& how, int64_t t, std::vector<double>& w, std::vector
 /// Returns the 16 random bits of a weight. They come from Philox4x32-10 (Salmon et al. 2011), which
 /// computes 128 bits at a time, enough for eight elements.
 uint32_t random_bits(uint64_t seed, uint64_t step, uint32_t param, uint64_t element);
-/// Rounds a weight to bf16, up or down at random. It is rounded up if adding `bits` to the lower
-/// half overflows.
+/// Rounds a weight to bf16, up or down at random: up if the sum of its lower 16 bits and `bits`
+/// overflows.
 double rounded_at_random(double weight, uint32_t bits);
-/// The seed for bf16 momentum is the seed for bf16 weights combined with this value.
+/// Combine the seed for bf16 weights with this value to get the seed for bf16 momentum.
 constexpr uint64_t kMomentumSeed = 0x6d6f6d656e74756d;
 
 }  // namespace reference

@@ -8,7 +8,7 @@ namespace reference {
 
 namespace {
 
-/// Computes the output function of SplitMix64.
+/// Returns the result of the output function of SplitMix64.
 uint64_t mix(uint64_t x) {
   x += 0x9e3779b97f4a7c15ull;
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
@@ -23,7 +23,7 @@ uint64_t address(uint64_t tensor, int64_t row, int64_t col, int64_t step) {
   return mix(h ^ static_cast<uint64_t>(step));
 }
 
-/// Returns a matrix with orthonormal columns, made by applying Gram-Schmidt twice.
+/// Returns a matrix with orthonormal columns. Applies Gram-Schmidt twice.
 Matrix orthonormal(int64_t rows, int64_t cols, uint64_t seed) {
   Matrix q = gaussian(rows, cols, seed);
   for (int64_t j = 0; j < cols; ++j) {
@@ -85,7 +85,7 @@ double max_difference(const Matrix& a, const Matrix& b) {
   double out = a.rows == b.rows && a.cols == b.cols ? 0.0 : INFINITY;
   for (size_t i = 0; i < a.v.size() && i < b.v.size(); ++i) {
     const double d = std::fabs(a.v[i] - b.v[i]);
-    if (!(d <= out)) out = d;  // NaN is kept
+    if (!(d <= out)) out = d;  // also true for NaN
   }
   return out;
 }
@@ -109,7 +109,7 @@ uint16_t half_bits(double x) {
   int exponent = -14;  // exponent of the leading digit; also -14 for subnormal values
   if (a >= std::ldexp(1.0, -14) && std::isfinite(a)) exponent = std::ilogb(a);
   if (!std::isfinite(a) || exponent > 15) return sign | 0x7c00;
-  // Bit patterns are consecutive: rounding up past a power of two gives the next exponent, or
+  // Bit patterns are consecutive, so rounding up to a power of two gives the next exponent, or
   // infinity.
   const double digits = std::nearbyint(std::ldexp(a, 10 - exponent));
   return sign | static_cast<uint16_t>((exponent + 14) * 1024 + static_cast<int>(digits));
@@ -156,7 +156,7 @@ Svd svd(const Matrix& a) {
     std::swap(f.u, f.v);
     return f;
   }
-  // The rows of w are the columns of a. Pairs of rows are rotated until all rows are orthogonal.
+  // The rows of w are the columns of a. Rotate pairs of rows until all rows are orthogonal.
   Matrix w = transpose(a), v = identity(a.cols);
   const int64_t n = a.cols, m = a.rows;
   for (int sweep = 0; sweep < 60; ++sweep) {

@@ -53,7 +53,7 @@ Matrix normuon(const Matrix& o, double beta2, std::vector<double>& v) {
 
 namespace {
 
-/// Scales all rows to the root mean square of their norms. A zero row stays unchanged.
+/// Scales all rows to the root mean square of their norms. Does not change zero rows.
 Matrix equilibrated(Matrix u) {
   const double wanted = frobenius(u) / std::sqrt(static_cast<double>(u.rows));
   for (int64_t i = 0; i < u.rows; ++i) {
@@ -138,7 +138,7 @@ void muon_step(const Muon& how, const std::vector<Part>& parts, Matrix& w, Matri
       for (int64_t j = 0; j < o.cols; ++j)
         o(i, j) = u(part.rows[static_cast<size_t>(i)], part.cols[static_cast<size_t>(j)]);
     o = orthogonalized(how, o);
-    if (how.normuon && std::min(o.rows, o.cols) > 1)  // a single row or column is not normalized
+    if (how.normuon && std::min(o.rows, o.cols) > 1)  // do not normalize a single row or column
       o = part.normuon_columns ? transpose(normuon(transpose(o), how.normuon_beta2, moments[p]))
                                : normuon(o, how.normuon_beta2, moments[p]);
     o = rounded(o, how.transport);

@@ -12,11 +12,12 @@ namespace {
 
 constexpr double kMargin = 24, kTop = 80, kBottom = 58, kBetween = 34, kRow = 20;
 constexpr double kName = 32;  // distance in the legend from its left edge to the names
-// an upper bound of a character's width, because no font can be queried
+// upper bound of the width of a character, because the viewer's font is unknown
 constexpr double kCharacter = 7.3;
 constexpr double kTitleCharacter = 10, kLabelCharacter = 6.2;
 constexpr int kTicks = 6;
-// Replaces colours on a dark background. Viewers without styles use the colours of the attributes.
+// Replaces colors on a dark background. Viewers that ignore styles use the colors in the
+// attributes.
 constexpr const char* kDarkColours =
     "<style>@media (prefers-color-scheme: dark) {svg {fill: #d6dde6} [fill=\"white\"] {fill: "
     "#0d1117} "
@@ -50,7 +51,7 @@ std::string drawn(const Style& s) {
                      : fmt::format("fill=\"{}\" fill-opacity=\"{}\"", s.colour, s.opacity);
 }
 
-/// Returns 1, 2, 2.5 or 5 times a power of ten that is at least span / kTicks.
+/// Returns a distance of ticks: 1, 2, 2.5 or 5 times a power of ten, at least span / kTicks.
 double round_step(double span) {
   const double raw = span / kTicks, power = std::pow(10.0, std::floor(std::log10(raw)));
   for (const double factor : {1.0, 2.0, 2.5, 5.0}) {
@@ -134,7 +135,8 @@ class Plot {
     for (const Chart::Line& line : chart_.lines) {
       std::string points;
       for (const auto& [at, value] : line.points) {
-        // Viewers reject very large coordinates. Points far outside of the plot are clipped anyway.
+        // Limit the coordinates, because viewers reject very large ones. Points outside of the plot
+        // are clipped anyway.
         const double high = std::clamp(y(value), kTop - 1e4, bottom() + 1e4);
         points += fmt::format("{:.2f},{:.1f} ", x(at), high);
       }
@@ -178,7 +180,7 @@ class Plot {
 }  // namespace
 
 std::string line_colour(size_t index) {
-  // These are the colours of Okabe and Ito.
+  // These are the colors of Okabe and Ito.
   static constexpr std::array<const char*, 7> kColours = {
       "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000"};
   return kColours[index % kColours.size()];

@@ -6,25 +6,25 @@
 
 namespace muonrt::tool {
 
-/// How something is drawn: as a line of this width, or as a filled area if the width is 0.
+/// The style of a shape: a line of this width or, if the width is 0, a filled area.
 struct Style {
   std::string colour;
   double width = 0;
   double opacity = 1;
 };
 
-/// Returns colour `index` of a fixed list. Readers with any kind of colour blindness can
-/// distinguish the first seven.
+/// Returns color `index` of a fixed list. Readers with any kind of color blindness can distinguish
+/// the first seven colors.
 std::string line_colour(size_t index);
-/// Returns a colour for areas under dark lines. Every index has a different colour.
+/// Returns a color for areas under dark lines, which is different for every index.
 std::string area_colour(size_t index);
 
-/// An axis from left to right or from bottom to top. It is reversed if low > high.
+/// An axis from left to right or from bottom to top. If low > high, the axis is reversed.
 struct Axis {
   std::string name;
   double low = 0, high = 1;
-  std::vector<double> ticks = {};        // positions of the ticks; round numbers if empty
-  std::vector<std::string> labels = {};  // labels of the ticks; their numbers if empty
+  std::vector<double> ticks = {};        // positions of the ticks; if empty, round numbers
+  std::vector<std::string> labels = {};  // labels of the ticks; if empty, their numbers
 };
 
 /// Returns an axis that contains [low, high] and ends at round numbers. Both must be finite, and
@@ -52,10 +52,10 @@ struct Chart {
   std::vector<Box> boxes = {};
   // if there are lines, a grid is drawn below them
   std::vector<Line> lines = {};
-  // a style without colour shows only the text
+  // a style without a color shows only the text
   std::vector<std::pair<Style, std::string>> legend = {};
 
-  /// Returns an SVG document with a white background, or a dark one if the reader prefers that.
+  /// Returns an SVG document. Its background is white, or dark if the viewer prefers dark colors.
   std::string svg() const;
 };
 

@@ -13,7 +13,7 @@ namespace muonrt::tool {
 namespace {
 
 constexpr size_t kGap = 2;
-/// The smallest width to which a column of names is reduced.
+/// The minimum width of a column of names.
 constexpr size_t kNarrowest = 12;
 
 using Texts = std::vector<std::string>;
@@ -30,8 +30,8 @@ Texts characters_of(const std::string& text) {
   return out;
 }
 
-/// Cuts text into lines of at most `width` columns, if possible after one of `separators`.
-/// @param hard  whether to cut longer words.
+/// Divides text into lines of at most `width` columns, if possible after one of `separators`.
+/// @param hard  whether to divide words that are longer than a line.
 Texts wrapped(const std::string& text, size_t width, const char* separators, bool hard) {
   Texts lines(1);
   for (const std::string& character : characters_of(text)) {
@@ -55,7 +55,7 @@ Texts wrapped(const std::string& text, size_t width, const char* separators, boo
   return lines;
 }
 
-/// Wraps a sentence. All lines except the first begin with `hang` blanks.
+/// Wraps a sentence. Indents all lines except the first by `hang` blanks.
 std::string sentence(const std::string& text, size_t width, size_t hang) {
   const size_t indent = std::min(text.find_first_not_of(' '), text.size());
   const std::string blanks(std::min(hang, width / 2), ' ');
@@ -85,7 +85,7 @@ std::vector<Width> widths_of(const Grid& grid) {
     width.natural = grid.width.empty() ? cells : std::max(cells, grid.width[c]);
     width.least = std::min(cells, kNarrowest);
     if (!grid.right[c]) continue;
-    // Numbers stay on one line.
+    // Do not wrap numbers.
     width.least = widest(wrapped(grid.rows[0][c], 1, " ", false));
     for (size_t r = 1; r < grid.rows.size(); ++r)
       width.least = std::max(width.least, columns_of(grid.rows[r][c]));
@@ -93,13 +93,13 @@ std::vector<Width> widths_of(const Grid& grid) {
   return out;
 }
 
-/// Returns the widths of these columns of the table. Their sum is `width` if that is possible.
+/// Returns the widths of these columns of the table. If possible, their sum is `width`.
 std::vector<size_t> fit_columns(const Grid& grid, const std::vector<Width>& widths,
                                 const std::vector<size_t>& shown, size_t width) {
   std::vector<size_t> out;
   for (const size_t c : shown) out.push_back(widths[c].natural);
   size_t total = std::accumulate(out.begin(), out.end(), kGap * (out.size() - 1));
-  // Columns of numbers are reduced first.
+  // First reduce columns of numbers.
   for (const bool right : {true, false}) {
     for (; width > 0 && total > width; --total) {
       size_t most = shown.size();
@@ -140,9 +140,9 @@ std::string columns_text(const Grid& grid, const std::vector<size_t>& shown,
   return out;
 }
 
-/// Returns the table that some lines form, or an empty one if they have no common columns.
+/// Returns the table that some lines form. If they have no common columns, the table is empty.
 Grid grid_of(const Texts& lines) {
-  std::vector<Texts> cells;  // by column of the terminal; the second one of a wide character: ""
+  std::vector<Texts> cells;  // by terminal column; the second column of a wide character is ""
   size_t width = 0;
   for (const std::string& line : lines) {
     Texts& row = cells.emplace_back();
@@ -230,7 +230,7 @@ std::string grid_text(const Grid& grid, size_t width) {
     const size_t repeated = shown.size();
     for (; next < widths.size(); ++next) {
       total += widths[next].least + (shown.empty() ? 0 : kGap);
-      // The first column is never shown without another one.
+      // Show at least one more column next to the first one.
       if (width > 0 && total > width && shown.size() > std::max<size_t>(repeated, 1)) break;
       shown.push_back(next);
     }

@@ -6,8 +6,8 @@
 
 namespace muonrt::tool {
 
-/// Returns the number of columns to which text on stdout is fitted: COLUMNS, or else the width of
-/// the terminal. 0 means unlimited.
+/// Returns the number of columns to which text on stdout is fitted: COLUMNS if it is set, otherwise
+/// the width of the terminal. 0 means unlimited.
 size_t output_width();
 
 /// A table as text.
@@ -17,13 +17,13 @@ struct Grid {
   std::vector<std::vector<std::string>> rows;  // the first row has the headings
 };
 
-/// Returns the lines of a table with at most `width` columns; 0 means unlimited. Headings and the
-/// cells of left-aligned columns continue on the next line. Columns that still do not fit follow
-/// below, after the first column is repeated.
+/// Returns the lines of a table with at most `width` columns; 0 means unlimited. Long headings and
+/// long cells of left-aligned columns continue on the next line. Columns that still do not fit are
+/// printed below, next to a copy of the first column.
 std::string grid_text(const Grid& grid, size_t width);
 
-/// Fits text to `width` columns; 0 means unlimited. Sentences continue on the next line. A block of
-/// lines between two empty lines is a table if it has columns.
+/// Fits text to `width` columns; 0 means unlimited. Long sentences continue on the next line. If a
+/// block of lines between two empty lines has columns, it is fitted as a table.
 std::string fitted(const std::string& text, size_t width);
 
 /// Fits the help text of CLI11, in which descriptions begin at column 30.

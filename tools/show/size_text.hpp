@@ -9,8 +9,8 @@
 
 namespace muonrt::tool {
 
-/// Returns the bytes of a size such as 4096, 1e9, 64KiB, 1.5GiB or 5GB. K, M, ... mean KiB, MiB,
-/// ... Returns nothing for other texts and for sizes from 2^63 bytes on.
+/// Returns the number of bytes in a text such as 4096, 1e9, 64KiB, 1.5GiB or 5GB. K means KiB, M
+/// means MiB, and so on. For any other text, and for 2^63 bytes or more, returns nothing.
 inline std::optional<int64_t> parse_bytes(const std::string& text) {
   char* end = nullptr;
   const long double number = std::strtold(text.c_str(), &end);

@@ -33,7 +33,7 @@ void StatusLine::write(const std::string& text) {
 
 void StatusLine::show(const std::string& text) {
   if (!screen_.terminal) return write(text + "\n");
-  // Some terminals wrap a line that fills their whole width.
+  // Leave one column free, because some terminals wrap a line that fills their whole width.
   const std::string line = first_columns(text, static_cast<size_t>(std::max(screen_.width - 1, 1)));
   const size_t columns = columns_of(line);
   write("\r" + line + std::string(shown_ > columns ? shown_ - columns : 0, ' '));

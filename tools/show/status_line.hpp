@@ -7,15 +7,15 @@ namespace muonrt::tool {
 
 /// The stream to which status lines are written.
 struct Screen {
-  bool terminal = false;  // true: rewrites one line; false: prints whole lines
+  bool terminal = false;  // whether one line is rewritten, or whole lines are printed
   int width = 80;         // columns of the terminal
 };
 
-/// Detects whether `out` is a terminal (unless TERM is "dumb") and how wide it is. COLUMNS
-/// overrides the width.
+/// Detects whether `out` is a terminal, and its width, which COLUMNS overrides. If TERM is "dumb",
+/// `out` does not count as a terminal.
 Screen detect_screen(std::FILE* out);
 
-/// Shows the status of long work. On a terminal it overwrites one line; in a log file it prints a
+/// Shows the status of long work. On a terminal, overwrites a single line; in a log file, prints a
 /// line for each call. Threads: one.
 class StatusLine {
  public:
@@ -23,9 +23,9 @@ class StatusLine {
   const Screen& screen() const { return screen_; }
   /// @param text  truncated to the width of a terminal.
   void show(const std::string& text);
-  /// Removes the line. Call it before printing anything else.
+  /// Removes the line. Call this function before you print anything else.
   void clear();
-  /// Keeps the line, so that the next output follows it.
+  /// Keeps the line, so that the next output appears below it.
   void keep();
 
  private:

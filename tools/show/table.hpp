@@ -7,7 +7,7 @@
 
 namespace muonrt::tool {
 
-/// One value as text for people and as JSON text.
+/// One value, as readable text and as JSON text.
 struct Cell {
   std::string text, json;
 };
@@ -18,11 +18,11 @@ Cell count(int64_t value);
 /// Returns a cell with this many decimals in the text and all digits in JSON. NaN becomes "-" and
 /// null.
 Cell number(double value, int decimals);
-/// 1.2e-07
+/// Returns a cell that shows a number such as 1.2e-07 in the text.
 Cell scientific(double value);
-/// Returns a cell that shows 12,345,678 in the text.
+/// Returns a cell that shows a number such as 12,345,678 in the text.
 Cell grouped(int64_t value);
-/// Returns a cell that shows 1.50 MiB in the text.
+/// Returns a cell that shows a size such as 1.50 MiB in the text.
 Cell bytes(int64_t value);
 /// Returns a cell with a list of numbers, separated by blanks in the text.
 Cell list(const std::vector<int64_t>& values);
@@ -35,7 +35,7 @@ class Table {
  public:
   enum class Align { kLeft, kRight };
   struct Column {
-    std::string key;   // name in JSON, with the unit: "step_ms", "sent_bytes"
+    std::string key;   // name in JSON, with the unit, such as "step_ms" or "sent_bytes"
     std::string head;  // heading in the text
     Align align = Align::kRight;
     size_t width = 0;  // minimum width, for rows that are printed immediately
@@ -56,7 +56,7 @@ class Table {
   std::string text() const;
   /// Returns the same text for a terminal of `width` columns. 0 means an unlimited width.
   std::string text(size_t width) const;
-  /// Returns [{"key": value, ...}, ...].
+  /// Returns the JSON list [{"key": value, ...}, ...].
   std::string json() const;
   /// Returns the JSON object of row `index` on one line.
   std::string json(size_t index) const;
@@ -66,10 +66,10 @@ class Table {
   std::vector<std::vector<Cell>> rows_;
 };
 
-/// Returns the beginning of UTF-8 text that fills at most this many columns.
+/// Returns the longest beginning of a UTF-8 text that fits into `columns` columns.
 std::string first_columns(const std::string& text, size_t most);
 
-/// Returns {"name":json,...} for pairs of a name and a JSON text.
+/// Returns the JSON object {"name":json,...} for pairs of a name and a JSON text.
 std::string json_object(const std::vector<std::pair<std::string, std::string>>& fields);
 
 /// Returns `text` as a JSON string, including the quotes.

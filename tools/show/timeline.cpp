@@ -52,8 +52,8 @@ std::string colour_of(int32_t chunk) {
   return chunk < 0 ? kNoChunk : area_colour(static_cast<size_t>(chunk));
 }
 
-/// Returns the longest label for a span that fits, such as "return 3" or "R3", "newton-schulz 3" or
-/// "3".
+/// Returns the longest label that fits into the box of a span; for example, "return 3" or "R3", and
+/// "newton-schulz 3" or "3".
 std::string label_of(const Span& span, double width) {
   const std::string word = span.name.substr(0, span.name.find(" exchange"));
   if (span.chunk < 0) return word;
@@ -76,9 +76,10 @@ std::string hint_of(const Span& span, double from) {
 /// @param top    the top of the lane, in pixels.
 void add_lane(Chart& chart, const std::vector<const Span*>& spans, double top, const Range& range) {
   const double least = kLeastWidth * 1e3 * range.length() / kWidth;  // milliseconds
-  double drawn_to[] = {-1, -1};  // end of the drawn passes, and of the other drawn work
+  double drawn_to[] = {-1, -1};  // end of the passes drawn so far, and of other work drawn so far
   for (const Span* const s : spans) {
-    // Local passes are drawn lower than products, so that both can have the colour of their chunk.
+    // The boxes of local passes are less high than those of products, so that both can have the
+    // color of their chunk.
     const double height = s->work == Work::kLocal ? kLane / 2 : kLane;
     Chart::Box box{{colour_of(s->chunk)},
                    1e3 * (s->start - range.start),
@@ -86,7 +87,7 @@ void add_lane(Chart& chart, const std::vector<const Span*>& spans, double top, c
                    1e3 * (s->end - s->start),
                    height};
     double& drawn = drawn_to[height == kLane];
-    if (box.x + box.width < drawn) continue;  // too narrow to see next to a drawn box
+    if (box.x + box.width < drawn) continue;  // too narrow to be visible next to the previous box
     box.width = std::max(box.width, least);
     drawn = box.x + box.width;
     if (height == kLane) box.label = label_of(*s, kLeastWidth * box.width / least);

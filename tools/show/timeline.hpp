@@ -8,15 +8,15 @@ namespace muonrt::tool {
 
 /// The work of the ranks in a step, measured or modelled, on one clock for all ranks.
 struct Timeline {
-  /// The kind of work determines the lane: products and local passes run on the compute stream,
-  /// exchanges and votes on the exchange stream.
+  /// The kind of work, which determines the lane: products and local passes run on the compute
+  /// stream, and exchanges and votes run on the exchange stream.
   enum class Work : int32_t { kProducts, kLocal, kExchange };
   struct Span {
     int32_t rank = 0;
     Work work = Work::kLocal;
     double start = 0, end = 0;  // seconds
-    std::string name;           // "gather exchange"
-    int32_t chunk = -1;         // -1: the work of the whole step
+    std::string name;           // such as "gather exchange"
+    int32_t chunk = -1;         // -1: work for the whole step
     int64_t bytes = 0;          // for an exchange: bytes sent to other ranks
   };
 
@@ -24,17 +24,17 @@ struct Timeline {
   std::string note;  // printed after the shares, below the title; may be empty
   std::vector<Span> spans;
 
-  /// Returns the duration of the step from the first to the last span, and the mean shares of its
-  /// parts over all ranks: "step 12.3 ms: products 78%, local passes 7%, waiting 15%".
+  /// Returns a text such as "step 12.3 ms: products 78%, local passes 7%, waiting 15%". The
+  /// duration is that from the first to the last span, and the shares are averaged over all ranks.
   std::string shares() const;
-  /// Draws a picture with a lane for each stream of a rank, a colour for each chunk, and time in
-  /// milliseconds. If there are more than 8 ranks, it shows 8 evenly spread ranks. Throws
-  /// std::runtime_error if there are no spans.
+  /// Draws a picture with a lane for each stream of a rank, a color for each chunk, and the time in
+  /// milliseconds. If there are more than 8 ranks, shows 8 evenly spread ranks. If there are no
+  /// spans, throws std::runtime_error.
   std::string svg() const;
 };
 
-/// Returns the spans of the last step in a Chrome trace that muonrt_optimizer_get_trace() wrote.
-/// The traces of several ranks and steps may be joined.
+/// Returns the spans of the last step in a Chrome trace in the format of
+/// muonrt_optimizer_get_trace(). The trace may contain several ranks and steps.
 std::vector<Timeline::Span> last_step(const std::string& chrome_trace);
 
 }  // namespace muonrt::tool

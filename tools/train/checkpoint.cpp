@@ -22,13 +22,13 @@ using nlohmann::json;
 namespace {
 
 constexpr const char* kFormat = "muonrt train 1";
-/// The keys of an opt.json that do not affect the result of a run.
+/// The keys of an opt.json that do not affect the results of a run.
 constexpr const char* kIgnoredKeys[] = {"about",        "chunk_bytes",   "window",      "commit",
                                         "replica_mode", "replica_check", "health_every"};
 
 std::string run_file(const std::string& folder) { return folder + "/train.json"; }
 
-/// Returns whether the folder holds a checkpoint. Every checkpoint has a manifest.
+/// Returns whether the folder holds a checkpoint, which always has a manifest.
 bool holds_checkpoint(const std::string& folder) {
   std::error_code error;
   return fs::exists(folder + "/manifest.json", error);
@@ -38,7 +38,7 @@ std::string text_of(const json& value, int indent = -1) {
   return value.dump(indent, ' ', false, json::error_handler_t::replace);
 }
 
-/// Returns a value that represents a file by the hash of its content. The file's name does not
+/// Returns the JSON value that stands for a file: a hash of its content, so that its name does not
 /// matter.
 json content(const std::string& name, uint64_t hash) {
   char digits[17];
@@ -53,7 +53,7 @@ json optimizer_facts(const std::string& name) {
   return content(name, fingerprint({name, {text.begin(), text.end()}}));
 }
 
-/// Returns the settings that results depend on, by the names of their options.
+/// Returns the settings on which results depend, by the names of their options.
 json facts_of(const SavedRun& run) {
   const Options& o = run.options;
   return {{"preset", o.preset},    {"optimizer", optimizer_facts(run.plan.optimizer)},
@@ -63,8 +63,8 @@ json facts_of(const SavedRun& run) {
           {"warmup", o.warmup},    {"final-lr", o.final_lr}};
 }
 
-/// Returns whether a run in which `option` is `here` can continue a run in which it was `there`.
-/// The new run may have more steps.
+/// Returns whether a run in which `option` has the value `here` can continue a run in which it had
+/// the value `there`. Values must be equal, except that the new run may have more steps.
 bool same(const std::string& option, const json& here, const json& there) {
   if (option == "steps") return there.is_number_integer() && there <= here;
   if (!here.is_object()) return here == there;
@@ -108,10 +108,11 @@ FolderLock SavedRun::begin_saving() const {
     throw std::runtime_error("--save: " + folder + " holds a checkpoint; continue it with " +
                              "--resume " + folder + ", name another folder, or pass --overwrite");
   }
-  // A folder without a manifest holds no checkpoint, so train.json cannot be combined with the
-  // checkpoint of another run.
+  // Without a manifest, the folder holds no checkpoint, so train.json cannot become part of another
+  // run's checkpoint.
   fs::remove(folder + "/manifest.json", error);
-  // The optimizer's save flushes the folder to disk before it publishes the checkpoint.
+  // The file need not be flushed here, because the optimizer's save flushes the folder before it
+  // publishes the checkpoint.
   const json all = {{"format", kFormat}, {"options", facts_of(*this)}, {"products", products}};
   tool::write_text_file(run_file(folder), text_of(all, 1) + "\n");
   return lock;

@@ -6,8 +6,8 @@
 
 namespace muonrt::train {
 
-/// The sizes of the model, all above zero. `d_model` is a multiple of `heads`. Tokens are bytes, so
-/// `vocab` is at most 256.
+/// The sizes of the model. All are above zero, and `d_model` is a multiple of `heads`. Tokens are
+/// bytes, so `vocab` is at most 256.
 struct Config {
   int64_t layers = 0;
   int64_t d_model = 0;
@@ -36,8 +36,8 @@ struct ParamSpec {
   int64_t elements() const;
 };
 
-/// Returns all parameters, in the order that every function of the model uses: wte, wpe; for each
-/// layer h<i>: norm1, wq, wk, wv, wo, norm2, w_up, w_down; norm, head.
+/// Returns all parameters, in the order that all functions of the model use: wte and wpe; norm1,
+/// wq, wk, wv, wo, norm2, w_up and w_down of each layer h<i>; norm and head.
 std::vector<ParamSpec> param_specs(const Config& config);
 
 /// The indices of the parameters in that order.

@@ -22,8 +22,8 @@ Points losses(const Curve& curve, double CurvePoint::*which) {
   return out;
 }
 
-/// Sets the axis of the losses. It ends at the largest loss after the first tenth of the steps,
-/// because the first losses are so large that later differences would not be visible.
+/// Sets the axis of the losses. The axis ends at the largest loss after the first tenth of the
+/// steps, because earlier losses are so large that later differences would not be visible.
 void choose_axes(tool::Chart& chart) {
   double last = 1, low = HUGE_VAL, high = -HUGE_VAL;
   for (const auto& line : chart.lines) {

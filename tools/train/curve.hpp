@@ -8,7 +8,7 @@
 
 namespace muonrt::train {
 
-/// Returns the time of a steady clock in seconds.
+/// Returns the time in seconds of a clock that is never set back.
 inline double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
@@ -19,7 +19,7 @@ struct CurvePoint {
   // mean over the batch, in nats per byte
   double train_loss = std::numeric_limits<double>::quiet_NaN();
   double val_loss = std::numeric_limits<double>::quiet_NaN();
-  int64_t tokens = 0;    // number processed so far
+  int64_t tokens = 0;    // number of tokens processed so far
   double seconds = 0.0;  // time since the start of the run
 };
 
@@ -29,8 +29,8 @@ struct Curve {
   std::vector<CurvePoint> points;
 };
 
-/// Returns a table in CSV: the header `step,optimizer,train_loss,val_loss,tokens,seconds`, then a
-/// line for each point. A field is empty if nothing was measured.
+/// Returns a CSV table: the header `step,optimizer,train_loss,val_loss,tokens,seconds`, and a line
+/// for each point. If a value was not measured, its field is empty.
 std::string curves_csv(const std::vector<Curve>& curves);
 
 /// Draws the validation losses as strong lines and the training losses as faint lines, with one

@@ -21,7 +21,7 @@ namespace {
 constexpr double kPictureSeconds = 5.0;  // minimum time between two pictures
 constexpr double kPictureShare = 0.05;   // maximum share of the time for pictures
 
-/// Reads a field of the table. An empty field is NaN.
+/// Returns the number in a field of the table, or NaN if the field is empty.
 template <class T>
 bool read(const std::string& field, T& to) {
   if (field.empty() && std::is_floating_point_v<T>) {
@@ -33,7 +33,7 @@ bool read(const std::string& field, T& to) {
   return done.ec == std::errc() && done.ptr == end;
 }
 
-/// Reads a line of the table. Returns nothing if the line is invalid.
+/// Parses a line of the table. If the line is invalid, returns nothing.
 std::optional<CurvePoint> point_of(const std::string& line, std::string& optimizer) {
   std::vector<std::string> fields;
   std::istringstream words(line);
@@ -69,7 +69,7 @@ void CurveLog::restore(int64_t first_step) {
   std::error_code none;
   if (!std::filesystem::exists(csv_path(), none)) return;
   std::string text = tool::read_text(csv_path());
-  text.resize(text.rfind('\n') + 1);  // a run that was killed may leave an incomplete line
+  text.resize(text.rfind('\n') + 1);  // a killed run may leave an incomplete line
   std::istringstream lines(text);
   std::string line;
   const std::string head = curves_csv({});
@@ -125,7 +125,7 @@ void CurveLog::add(CurvePoint point) {
   next_ = now() + std::max(kPictureSeconds, took / kPictureShare);
 }
 
-/// Writes the line of the last point, which replaces an earlier line of the same step.
+/// Writes the line of the last point. It replaces an earlier line for the same step.
 void CurveLog::write_line() {
   const std::string line = line_of(curves_.back(), curves_.back().points.back());
   std::FILE* const file = table_.get();

@@ -9,23 +9,23 @@
 
 namespace muonrt::train {
 
-/// Writes the curves of all runs while they train. It writes a line of loss.csv after each step,
-/// and draws loss.svg from time to time, so that the pictures take at most 5% of the time.
+/// Writes the curves of all runs during the training. Writes a line of loss.csv after each step.
+/// Draws loss.svg at intervals, so that drawing takes at most 5% of the time.
 class CurveLog {
  public:
   /// @param folder  an existing folder.
   /// @param title, subtitle  texts for the picture.
   CurveLog(std::string folder, std::string title, std::string subtitle);
 
-  /// Begins the curve of a run. If `first_step` > 0, continues the curve in loss.csv and drops its
-  /// later steps. Throws std::runtime_error if loss.csv must be continued but contains another
-  /// optimizer or cannot be read.
+  /// Begins the curve of a run. If `first_step` > 0, continues the curve in loss.csv and removes
+  /// its later steps. In this case, throws std::runtime_error if loss.csv cannot be read or has the
+  /// curve of another optimizer.
   void begin(const std::string& optimizer, int64_t first_step);
-  /// Adds the values after a step. If the last point has the same step, adds only the values that
-  /// were not known yet.
+  /// Adds the values after a step. If the last point has the same step, only adds values that this
+  /// point lacks.
   void add(CurvePoint point);
-  /// Writes both files. Throws std::runtime_error if a file cannot be written now, or could not be
-  /// written earlier.
+  /// Writes both files. Throws std::runtime_error if a file cannot be written, or if an earlier
+  /// write failed.
   void finish();
 
   std::string csv_path() const { return folder_ + "/loss.csv"; }

@@ -45,7 +45,7 @@ TrainMesh::TrainMesh(const std::string& text, int ranks)
   mesh_.ndim = static_cast<int32_t>(shape_.size());
   mesh_.shape = shape_.data();
   mesh_.names = name_pointers_.data();
-  placements(0);  // throws if a name is unknown
+  placements(0);  // throws if the name of a dimension is unknown
 }
 
 std::vector<muonrt_placement_t> TrainMesh::placements(int dims) const {

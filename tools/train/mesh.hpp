@@ -8,15 +8,15 @@
 
 namespace muonrt::train {
 
-/// The mesh of a run. The names of its dimensions are defined in muonrt/strategies.h and determine
-/// the placements of the parameters. tp shards dimension 1 of matrices and replicates vectors. On
-/// every mesh, each rank computes a different share of the batch.
+/// The mesh of a run. Its dimensions have names from muonrt/strategies.h, which determine the
+/// placements of the parameters. tp shards dimension 1 of matrices and replicates vectors. On every
+/// mesh, even along tp, each rank computes a different share of the batch.
 class TrainMesh {
  public:
-  /// @param text  for example "dp=2,fsdp=2". If empty, the mesh is fsdp over all ranks, with dp=2
-  ///     before it if at least two ranks are left for fsdp (4 ranks: dp=2,fsdp=2).
-  /// Throws std::runtime_error if the text cannot be parsed, if a name is unknown, or if the size
-  /// is not `ranks`.
+  /// @param text  for example "dp=2,fsdp=2". If it is empty, an even number of at least 4 ranks
+  ///     forms dp=2,fsdp=ranks/2, and any other number forms one dimension. Throws
+  ///     std::runtime_error if the text cannot be parsed, if a name is unknown, or if the size is
+  ///     not `ranks`.
   TrainMesh(const std::string& text, int ranks);
 
   const std::string& text() const { return text_; }

@@ -11,26 +11,26 @@
 
 namespace muonrt::train {
 
-/// Memory of the optimizer's device. The host, which computes the model, copies data to and from
-/// it.
+/// Memory on the optimizer's device. The model runs on the host, which copies data to and from this
+/// memory.
 class DeviceMemory {
  public:
   virtual ~DeviceMemory() = default;
-  /// Allocates `elements` floats without initializing them. They exist as long as this object.
+  /// Allocates `elements` floats, without initializing them. They are freed with this object.
   /// Returns null for 0 elements.
   virtual float* make(int64_t elements) = 0;
   virtual void put(float* to, const std::vector<float>& from) = 0;
   virtual void get(std::vector<float>& to, const float* from) = 0;
 };
 
-/// The device on which the optimizer of a rank runs. By default it runs on the host and uses the
-/// communicator and the shards of the model.
+/// The device on which the optimizer of a rank runs. By default the optimizer runs on the host, and
+/// uses the communicator and the shards of the model.
 struct Place {
-  Comm* comm = nullptr;  // for the optimizer; if null, it uses the model's communicator
+  Comm* comm = nullptr;  // for the optimizer; null: the model's communicator
   /// Creates the device memory of one run. If empty, the optimizer uses host memory.
   std::function<std::unique_ptr<DeviceMemory>()> make_memory;
   std::function<void(tool::OptimizerOptions&)> set_device;
-  /// A text that names everything on which the rounding of the optimizer's products depends.
+  /// A text that identifies all settings on which the rounding of the optimizer's products depends.
   std::string products = "host";
 };
 

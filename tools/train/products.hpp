@@ -6,15 +6,15 @@
 
 namespace muonrt::train {
 
-/// A factor of a product: a row-major matrix, or its transpose if `transposed` is set.
+/// A factor of a product: a row-major matrix or, if `transposed` is set, its transpose.
 struct Factor {
   const float* data;
   int64_t rows, cols, ld;
   bool transposed = false;
 };
 
-/// Matrix products on the calling thread, computed by the library's host code. Threads: one object
-/// for each thread.
+/// Computes matrix products on the calling thread, with the library's host code. Threads: each
+/// thread needs its own object.
 class Products {
  public:
   Products();
@@ -25,8 +25,8 @@ class Products {
   /// @param d   D; null means zero.
   void multiply(const Factor& a, const Factor& b, float* c, int64_t ld, const float* d = nullptr);
 
-  // Computes a linear layer y = x w^T (+ d) on contiguous rows. x is rows x in, w is out x in, and
-  // y is rows x out.
+  // Computes a linear layer, y = x w^T (+ d), for contiguous rows. x is rows x in, w is out x in,
+  // and y is rows x out.
 
   void linear(int64_t rows, int64_t in, int64_t out, const float* x, const float* w, float* y,
               const float* d = nullptr) {

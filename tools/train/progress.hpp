@@ -9,16 +9,16 @@
 
 namespace muonrt::train {
 
-/// Shows the progress of one run on one rank. On a terminal it rewrites one line; in a log file it
-/// prints a line every few seconds. The last step is always shown. Threads: one.
+/// Shows the progress of one run on one rank. On a terminal, rewrites a single line; in a log file,
+/// prints a line every few seconds. Always shows the last step. Threads: one.
 class Progress {
  public:
   struct Run {
     std::string label;            // for example "muon"
     int64_t first_step = 0;       // number of steps before the run was resumed
     int64_t steps = 0;            // number of the last step
-    int64_t later_steps = 0;      // steps of the following runs, for the remaining time
-    int64_t tokens_per_step = 0;  // tokens of all ranks together
+    int64_t later_steps = 0;      // number of steps of the following runs, for the remaining time
+    int64_t tokens_per_step = 0;  // number of tokens on all ranks together
   };
   Progress(std::FILE* out, tool::Screen screen, Run run);
   /// Shows the last step. The line is not overwritten.
@@ -26,7 +26,7 @@ class Progress {
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
-  /// Shows a step. Call this after each step.
+  /// Shows a step. Call this function after each step.
   void update(const CurvePoint& point);
 
  private:

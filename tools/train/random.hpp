@@ -6,10 +6,10 @@
 
 namespace muonrt::train {
 
-/// The purpose of random numbers. Each purpose has its own random stream for a seed.
+/// The purposes of random numbers. For each seed, every purpose has a separate stream of numbers.
 enum class Stream : uint64_t { kInit = 1, kBatch = 2 };
 
-/// Returns four random words. They depend only on seed, stream, `high` and `low`, so any rank can
+/// Returns four random words. They depend only on seed, stream, `high` and `low`, so every rank can
 /// compute any of them directly.
 inline RandomBlock draw(uint64_t seed, Stream stream, uint32_t high, uint64_t low) {
   return random_block(seed, static_cast<uint64_t>(stream) << 16, high, low);

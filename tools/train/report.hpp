@@ -9,7 +9,7 @@
 
 namespace muonrt::train {
 
-/// The runs and their results.
+/// The content of the report: the runs and their results.
 struct Outcome {
   int ranks = 1;
   std::string mesh;

@@ -22,11 +22,10 @@ namespace muonrt::train {
 
 namespace {
 
-std::atomic<int> stop{0};  // number of the signal
+std::atomic<int> stop{0};  // number of the signal that stops all runs
 
-/// The number of sequences in a block of the batch. The blocks are the same for any number of
-/// ranks, and their gradients are added exactly, so training is bitwise identical on any number of
-/// ranks.
+/// The number of sequences in a block of the batch. For any number of ranks, the blocks are the
+/// same and their gradients are added exactly, so the results are bitwise identical.
 constexpr int64_t kBlock = 2;
 
 /// The full tensors of a model in one allocation.
@@ -119,7 +118,7 @@ class Trainer {
   Tensors<float> full_, grads_;
   Tensors<int64_t> sums_;
   std::vector<float> local_, local_grad_, logits_;
-  std::unique_ptr<DeviceMemory> memory_;  // copies for the optimizer; null if it uses host memory
+  std::unique_ptr<DeviceMemory> memory_;  // for the optimizer's tensors; null: host memory
   float *far_ = nullptr, *far_grad_ = nullptr, *far_logits_ = nullptr;
   std::unique_ptr<Optimizer> optimizer_;
   int64_t first_step_ = 0;
@@ -185,8 +184,8 @@ double Trainer::rate(int64_t step) const {
   return peak * (options_.final_lr + (1.0 - options_.final_lr) * left);
 }
 
-// Adds the gradient of one block of the global batch to the sums. Returns the part of the mean loss
-// that belongs to the block.
+// Adds the gradient of one block of the global batch to the sums. Returns the block's part of the
+// mean loss.
 int64_t Trainer::add_gradients(int64_t step, int64_t block) {
   const int64_t first = block * kBlock, count = std::min(kBlock, options_.batch - first);
   const auto tokens = static_cast<double>(options_.batch * config_.context);
@@ -205,7 +204,7 @@ int64_t Trainer::add_gradients(int64_t step, int64_t block) {
   return Sum::of(loss / tokens);
 }
 
-/// Sets the groups of this step if they change from step to step, for example with a momentum
+/// Sets the groups for this step if they differ between steps, for example because of a momentum
 /// schedule.
 void Trainer::set_groups(int64_t step) {
   if (settings_.constant()) return;
@@ -239,10 +238,11 @@ muonrt_step_report_t Trainer::step_optimizer(int64_t step) {
   return report;
 }
 
-/// Loads the optimizer. No other state was saved, because batches follow from seed and step.
+/// Loads the optimizer. A checkpoint has no other state, because batches depend only on seed and
+/// step.
 void Trainer::load() {
-  // The groups of the saved step are set first, so that a note on a setting appears only if the
-  // file has changed.
+  // First set the groups as in the saved step, so that notes mention a setting only if the file has
+  // changed.
   set_groups(std::max<int64_t>(tool::saved_steps(options_.resume) - 1, 0));
   optimizer_->load(options_.resume);
   if (memory_) memory_->get(local_, far_);
@@ -298,7 +298,8 @@ std::unique_ptr<Progress> Trainer::progress(std::FILE* out) const {
                     options_.batch * config_.context});
 }
 
-/// Runs one step. Saves a checkpoint and validates if they are due. Adds to `times`.
+/// Runs one step. Saves a checkpoint and validates the model if this is due. Adds the times to
+/// `times`.
 CurvePoint Trainer::advance(int64_t step, RunResult& result, Times& times,
                             tool::HealthLog& health) {
   muonrt_step_report_t report;
@@ -323,8 +324,8 @@ CurvePoint Trainer::advance(int64_t step, RunResult& result, Times& times,
     trace_.add(comm_, *optimizer_);
   CurvePoint point{result.steps, result.train_loss, std::nan(""),
                    result.steps * options_.batch * config_.context, now() - times.start};
-  // The point is logged before the checkpoint is saved. A run that continues from the checkpoint
-  // then has this step in its curve.
+  // Log the point before the checkpoint is saved, so that a run that continues from the checkpoint
+  // has this step in its curve.
   if (log_) log_->add(point);
   if (!options_.save.empty() && (last || result.steps % options_.save_every == 0)) {
     save(result.steps);

@@ -9,19 +9,19 @@
 
 namespace muonrt::train {
 
-/// A sum of numbers in fixed point. It is exact, so it depends neither on the order of the terms
-/// nor on the number of ranks. The resolution is 6e-14.
+/// A sum of numbers in fixed point with a resolution of 6e-14. Additions are exact, so the sum
+/// depends neither on the order of the terms nor on the number of ranks.
 struct Sum {
   static constexpr double kOne = 0x1p44;
-  /// Returns whether x may be a term: |x| < 1024, and not NaN. A sum can hold 2^9 terms of this
-  /// size.
+  /// Returns whether x may be a term of the sum: |x| < 1024, and not NaN. A sum can have 2^9 terms
+  /// of this size.
   static bool fits(double x) { return x < 0x1p10 && x > -0x1p10; }
   static int64_t of(double x) { return static_cast<int64_t>(x * kOne); }
   static double value(int64_t sum) { return static_cast<double>(sum) / kOne; }
 };
 
-/// The shards of a model's parameters. Between steps a rank holds only its shards, one after the
-/// other in one buffer. Full tensors exist only during the computation.
+/// The shards of a model's parameters. Between steps, each rank holds only its shards, one after
+/// the other in one buffer. Full tensors exist only during the computation of gradients.
 class Shards {
  public:
   Shards(const TrainMesh& mesh, const std::vector<ParamSpec>& specs, int rank);
@@ -32,7 +32,7 @@ class Shards {
   int64_t local_offset(int64_t index) const;
   std::vector<int64_t> local_shape(int64_t index) const;
 
-  /// Copies the elements of this rank from full tensors (`full[i]` is parameter i) to `local`.
+  /// Copies this rank's elements from full tensors to `local`. `full[i]` is parameter i.
   void extract(const float* const* full, float* local) const;
   /// Gathers the shards of all ranks into full tensors. Collective.
   void gather(Comm& comm, const float* local, float* const* full);
@@ -58,8 +58,8 @@ class Shards {
 
   int rank_, ranks_;
   std::vector<RankShards> by_rank_;  // one entry for each rank
-  int64_t longest_ = 0;              // the largest number of elements that a rank holds
-  // The messages by rank. They are members, so that each call reuses the memory.
+  int64_t longest_ = 0;              // maximum number of elements on a rank
+  // The messages to and from each rank. They are members, so that calls reuse their memory.
   std::vector<float> gathered_;
   std::vector<std::vector<int64_t>> partial_grads_out_, partial_grads_in_;
 };

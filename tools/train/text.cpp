@@ -16,12 +16,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Debian's Bible reader prints all verses, one on each line. `-f` turns off line wrapping and
-// paging.
+// Debian's Bible reader prints all verses, one on each line. The option `-f` disables line wrapping
+// and paging.
 constexpr const char* kBibleCommand = "bible -f 'gen1:1-rev22:21' 2>/dev/null </dev/null";
 constexpr size_t kBibleLeast = 4'000'000;  // version 4.38 prints 4,404,412 bytes
 constexpr size_t kBibleMost = 5'000'000;
-// exists on every Debian system
+// this file exists on every Debian system
 constexpr const char* kLicence = "/usr/share/common-licenses/GPL-3";
 
 struct ClosePipe {

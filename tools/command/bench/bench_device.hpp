@@ -18,12 +18,13 @@ struct Provider {
   std::string name;
   std::function<std::unique_ptr<Device>()> make;
   bool portable = false;  // slow, so it skips large products
-  bool best = false;  // fastest of the vendor: computes symmetric products in full, may split sums
+  bool best = false;  // the vendor's fastest: computes symmetric products in full, may split sums
 };
-/// Returns the providers that --providers names, or all. A new kernel for products needs a line in
-/// this function. Throws CLI::ValidationError for an unknown name, and if --tune is given without
+/// Returns the providers in --providers, or all. If you add a kernel for products, add a line to
+/// this function. Throws CLI::ValidationError if a name is unknown, or if --tune is set without
 /// sm90.
-/// @param best  also return providers that only serve for comparison.
+/// @param best  whether to also return providers that muonrt does not use and that serve only for
+/// comparison.
 std::vector<Provider> providers(const DeviceArguments& arguments, bool best = false);
 
 /// The report of a benchmark of one device.
@@ -32,15 +33,16 @@ struct DeviceReport : BenchReport {
       : BenchReport({a.json, a.stream, false}, std::move(columns)), arguments(a) {}
   const DeviceArguments& arguments;
 
-  /// Runs `work`, which adds rows, and finishes the report even if `work` throws. Returns the exit
+  /// Runs `work`, which adds rows. Finishes the report even if `work` throws. Returns the exit
   /// status.
   int run(const std::function<void()>& work);
-  /// Finishes the report and ends the process immediately. Freeing memory that a hanging device
-  /// still uses would wait without a limit.
+  /// Finishes the report and exits the process immediately. A normal exit would wait forever,
+  /// because it frees memory that a hanging device still uses.
   [[noreturn]] void give_up(const std::string& why);
 };
 
-/// Returns the providers that work on this device, at least one. The report lists the others.
+/// Returns the providers that work on this device, at least one. Adds the other providers to the
+/// report.
 std::vector<Provider> present_providers(DeviceReport& report, bool best = false);
 
 /// Runs `work`, and prepends the provider's name to the message of an error.
@@ -57,7 +59,8 @@ auto on_behalf_of(const std::string& provider, const Work& work) {
 class Workbench {
  public:
   explicit Workbench(std::unique_ptr<Device> made);
-  /// If the provider's device does not respond in time, the report gives up.
+  /// If the provider's device does not respond before the timeout, finishes the report and exits
+  /// the process.
   Workbench(const Provider& provider, DeviceReport& report);
   Device& device() { return *device_; }
   Ops& ops() { return device_->ops(); }
@@ -74,13 +77,13 @@ class Workbench {
     put(at, static_cast<const void*>(values.data()), bytes);
     return static_cast<T*>(at);
   }
-  /// Writes `count` values. Up to 16 threads compute them.
+  /// Computes `count` values on up to 16 threads, and writes them.
   void put_values(void* to, DType dtype, int64_t count,
                   const std::function<float(int64_t index)>& value);
-  /// Counts the elements of the matrices that are infinite or NaN. If the memory held NaN before,
-  /// this also finds tiles that were never stored.
+  /// Returns the number of elements of the matrices that are infinite or NaN. If the memory was
+  /// filled with NaN before, this includes tiles that were never stored.
   int64_t not_finite(const MatrixBatch& m);
-  /// Returns the milliseconds of one run on the device's clock.
+  /// Returns the milliseconds of one run, measured with the device's clock.
   double time_once(const std::function<void()>& enqueue);
 
  private:

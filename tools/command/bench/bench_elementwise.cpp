@@ -23,12 +23,12 @@ constexpr int64_t kCols = 4096, kFingerprint = 7;
 constexpr int64_t kWideRows = 4096, kWideCols = 11008;
 
 enum class Data {
-  kMuon,        // a bf16 parameter with master weights and momentum, a bf16 gradient, a message
-  kPlainMuon,   // an f32 parameter with momentum, its f32 gradient, a message
-  kPlainAdamW,  // like kPlainMuon, and a variance
-  kRemainder,   // like kMuon, with a 16-bit remainder instead of the master weights
-  kStochastic,  // like kMuon, without master weights, rounded stochastically
-  kAdamW,       // like kMuon, and a variance
+  kMuon,        // bf16 parameter and gradient, master weights, momentum, and a message
+  kPlainMuon,   // f32 parameter and gradient, momentum, and a message
+  kPlainAdamW,  // as kPlainMuon, with a variance
+  kRemainder,   // as kMuon, with a 16-bit remainder instead of the master weights
+  kStochastic,  // as kMuon, with stochastic rounding instead of the master weights
+  kAdamW,       // as kMuon, with a variance
   kTall,        // a matrix that is stored transposed, and a message
   kMatrix,      // a matrix of 4096 x 11008, or smaller if there are fewer elements
   kPlainTall,   // like kTall, in f32
@@ -59,7 +59,7 @@ struct ElementwiseWorkload {
     const bool wide = data == Data::kMatrix || data == Data::kPlainMatrix;
     const bool tall = data == Data::kTall || data == Data::kPlainTall;
     cols = std::min(wide ? kWideCols : kCols, most);
-    if (tall)  // a power of two, so that there are 2 to 8 times as many rows
+    if (tall)  // a power of two, for which rows are 2 to 8 times the columns
       for (cols = 1; 8 * cols * cols <= most;) cols *= 2;
     rows = most / cols;
     if (wide) rows = std::min(rows, kWideRows);
@@ -128,7 +128,7 @@ struct ElementwiseWorkload {
   MatrixBatch make_matrix(DType dtype) {
     const int64_t m = owned[0].short_side(), n = owned[0].long_side(), size = size_of(dtype);
     const int64_t ld = bench.ops().leading_dimension(n, dtype);
-    // The position in the matrix determines an element's value, so it does not depend on the
+    // The position in the matrix determines the value of an element, so values do not depend on the
     // padding.
     const auto dense = bench_values(7, dtype, elements());
     std::vector<unsigned char> padded(static_cast<size_t>(size * m * ld));
@@ -162,7 +162,7 @@ struct ElementwiseWorkload {
 
 struct Pass {
   const char* name;
-  int64_t bytes;  // bytes that must move for each element
+  int64_t bytes;  // bytes that the pass must read and write for each element
   Data data;
   void (*enqueue)(ElementwiseWorkload& s);
 };
@@ -219,8 +219,8 @@ constexpr Pass kPlainPasses[] = {{"pack", 10, Data::kPlainMuon, pack},
                                  {"pack tall", 6, Data::kPlainTall, pack_tall},
                                  {"normalize", 8, Data::kPlainMatrix, normalize}};
 
-/// Runs the pass once, and counts the bytes of its results that differ from those of the host's
-/// portable pass.
+/// Runs the pass once. Returns the number of bytes of its results that differ from those of the
+/// host's portable pass.
 int64_t wrong(DeviceReport& report, int64_t elements, const Provider& provider, const Pass& pass) {
   const Provider host = {"host", [] { return host::make_host_device({1, true}); }};
   std::vector<unsigned char> results[2];
@@ -240,7 +240,7 @@ void measure(const Arguments& a, DeviceReport& report) {
   const Provider provider = present_providers(report).front();
   Workbench common(provider, report);
   const Filler filler(common);
-  double copy_rate = 0;  // of the first pass
+  double copy_rate = 0;  // the rate of the first pass, which is a copy
   for (const Pass& pass : kPasses) {
     Workbench bench(provider, report);
     ElementwiseWorkload workload(bench, pass.data, a.elements);

@@ -29,7 +29,8 @@ namespace muonrt::tool {
 namespace {
 
 #if MUONRT_TOOL_MPI
-/// The send or receive side of an exchange: the number of bytes for each peer, and their offsets.
+/// The send side or the receive side of an exchange: the number of bytes for each peer, and the
+/// offsets.
 struct Side {
   std::vector<int> counts, begins = {0};
   std::vector<unsigned char> memory;
@@ -41,9 +42,9 @@ struct Side {
 };
 #endif
 
-/// Returns a function that runs MPI_Alltoallv over the ranks of mpirun, for comparison with our
-/// exchange, and returns its duration in milliseconds. Returns an empty function if the process was
-/// not started by mpirun, or if a rank sends or receives more bytes than MPI can count (2 GiB).
+/// Returns a function that runs MPI_Alltoallv over the ranks of mpirun and returns the duration in
+/// milliseconds, for comparison with muonrt's exchange. If mpirun did not start this process, or if
+/// a rank sends or receives more bytes than MPI can count (2 GiB), returns an empty function.
 std::function<double()> mpi_exchange([[maybe_unused]] int rank,
                                      [[maybe_unused]] const ExchangeSizes& sizes,
                                      [[maybe_unused]] double timeout) {
@@ -79,7 +80,7 @@ struct Arguments {
   RunDevice where;
 };
 
-/// The milliseconds of the slowest rank in each iteration, and the number of wrong bytes on all
+/// The milliseconds of the slowest rank in each iteration, and the sum of the wrong bytes over the
 /// ranks.
 struct Measured {
   std::vector<double> ours, reference;
@@ -101,7 +102,7 @@ Measured measure(Comm& comm, Comm& between, const Arguments& a, const ExchangeSi
     const double ours = workload->run();
     if (first || last) wrong += workload->wrong();
     comm.barrier();
-    // NaN if MPI cannot count the bytes.
+    // NaN if MPI is the reference, but cannot count the bytes.
     const double other = mpi ? mpi() : reference_is_mpi(a) ? NAN : workload->copy();
     const auto slowest = [&](double of_rank) {
       std::vector<double> all(sizes.size());
@@ -139,7 +140,7 @@ void add_row(BenchReport& report, int64_t bytes, const Measured& m, size_t ranks
              m.wrong);
 }
 
-/// Returns the sizes of the rows in ascending order. The last size is max_bytes.
+/// Returns the size for each row of the table in ascending order. The last size is max_bytes.
 std::vector<int64_t> sizes_of(const Arguments& a) {
   std::vector<int64_t> out;
   for (int64_t bytes = a.min_bytes; bytes < a.max_bytes; bytes *= a.factor) out.push_back(bytes);

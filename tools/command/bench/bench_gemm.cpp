@@ -17,8 +17,8 @@ namespace {
 
 struct Arguments : DeviceArguments {
   std::string values = "random";
-  // For tests of the check: in each result, the elements with these indices become NaN or a
-  // different number.
+  // For tests of the check: in each result, replace the elements with these indices with NaN, or
+  // with a different number.
   int64_t plant_nan = -1, plant = -1;
 };
 
@@ -34,11 +34,11 @@ constexpr Kind kKinds[] = {{"X X^T", true, true, 1, 0},
                            {"b A + c A A", false, false, 0.5f, -1.5f},
                            {"a X + B X", false, true, 1, 1.875f}};
 
-/// `sets` copies of a batch in memory, so that the cache no longer holds a copy when it is used
-/// again.
+/// `sets` copies of a batch. The runs use them in turn, so that a copy is no longer in the cache
+/// when it is used again.
 struct Operand {
   MatrixBatch first;
-  int64_t bytes = 0;  // from one copy to the next
+  int64_t bytes = 0;  // distance between copies
   Buffer memory;
 
   Operand(Workbench& bench, int64_t rows, int64_t cols, int64_t count, DType dtype, int64_t sets) {
@@ -55,8 +55,8 @@ struct Operand {
   }
 };
 
-/// X and a symmetric A. All providers and products use the same copy, because their devices can
-/// access the same memory.
+/// The operands: X and a symmetric A. All providers and products use the same memory, which all of
+/// their devices can access.
 struct Inputs {
   bool zeros;
   int64_t sets;
@@ -95,8 +95,8 @@ struct Sample {
   double value, allowed, allowed_in_parts;
 };
 
-/// Returns about 400 elements of all matrices, but at least 9 of each matrix, including its
-/// corners.
+/// Returns about 400 elements of all matrices together, but at least 9 of each matrix, including
+/// its corners.
 std::vector<Sample> samples_of(const Product& p, const Inputs& inputs) {
   const auto element = [&](const MatrixBatch& m, int64_t matrix, int64_t row, int64_t col) {
     return double{bench_rounded(inputs.value(m, matrix * m.stride + row * m.ld + col), m.dtype)};
@@ -123,20 +123,22 @@ std::vector<Sample> samples_of(const Product& p, const Inputs& inputs) {
     }
     at.value *= double{p.alpha};
     if (p.d.data) at.value += double{p.beta} * element(p.d, at.matrix, at.row, at.col);
-    // The tolerance allows f32 sums in any order: each term may lose half a unit of the sum.
+    // The tolerance covers f32 sums in any order, in which each term may lose half a unit of the
+    // sum.
     at.allowed = 2 * unit_of(p.c.dtype) * std::abs(at.value) +
                  0x1p-24 * static_cast<double>(p.a.cols) * size;
-    // Each part and each sum of parts is rounded, and none is larger than the sum of the absolute
-    // terms.
+    // Each part and each sum of parts is rounded, and is at most the sum of the absolute terms.
     at.allowed_in_parts = at.allowed + 2 * unit_of(p.c.dtype) * size;
     out.push_back(at);
   }
   return out;
 }
 
-/// Counts the non-finite elements, and the samples that differ by more than their rounding errors.
-/// @param in_parts  whether sums over parts of the depth may have been rounded to the result's
-///     dtype.
+/// Returns the number of non-finite elements plus the number of samples whose error exceeds the
+/// tolerance.
+/// @param in_parts  whether a provider may have rounded sums over parts of the depth to the dtype
+/// of
+///     the result.
 int64_t wrong(Workbench& bench, const MatrixBatch& c, const std::vector<Sample>& samples,
               bool in_parts) {
   int64_t out = bench.not_finite(c), line = -1;
@@ -166,7 +168,7 @@ struct GemmWorkload {
         bench(from, report),
         out(bench, inputs.a.first.rows, (kind.symmetric() ? inputs.a : inputs.x).first.cols,
             inputs.a.first.count, inputs.a.first.dtype, inputs.sets) {
-    // Fills the result with NaN, because the memory may hold the result of another provider.
+    // Fill the result with NaN, because the memory may contain another provider's result.
     bench.ops().fill(bench.stream(), out.first.data, 0xff, inputs.sets * out.bytes);
     for (int64_t i = 0; i < inputs.sets; ++i) {
       const MatrixBatch x = inputs.x.set(i), a = inputs.a.set(i);
@@ -197,7 +199,7 @@ struct GemmWorkload {
   }
 };
 
-/// Measures all providers alternately.
+/// Measures all providers in turn.
 void measure(DeviceReport& report, const std::vector<Provider>& list, const Filler& filler,
              const Inputs& inputs, const Kind& kind, const BenchShape& s, const Arguments& a) {
   const int64_t n = kind.symmetric() ? s.rows : s.cols, k = kind.left_is_x ? s.cols : s.rows;

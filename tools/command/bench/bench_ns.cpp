@@ -18,20 +18,21 @@ namespace {
 struct Arguments : DeviceArguments {
   bool grouped = false;
   int64_t chunk_bytes = 0;  // 0: no limit
-  // A fault that tests of the check plant: "nan" in each result; "matrix" or "tile" overwrites a
-  // matrix or a tile with its neighbor, in results that are compared with others.
+  // For tests of the check: a fault to insert into results. "nan" changes each result. "matrix" and
+  // "tile" overwrite a matrix or a tile with its neighbor, in results that are compared with other
+  // results.
   std::string plant;
 };
 
-/// `count` matrices of a batch, starting with matrix `first`.
+/// The range of `count` matrices of a batch that begins with matrix `first`.
 struct Part {
   size_t shape;
   int64_t first, count;
 };
 using Round = std::vector<Part>;
 
-/// Divides the batches into rounds in the same way as the pipeline divides the matrices of an
-/// owner. A round has at most `most` elements, or one matrix.
+/// Divides the batches into rounds, as the pipeline divides the matrices of an owner into chunks. A
+/// round has at most `most` elements, or one matrix.
 std::vector<Round> rounds_of(const std::vector<BenchShape>& shapes, int64_t most) {
   std::vector<Round> out = {{}};
   int64_t elements = 0;
@@ -51,13 +52,14 @@ std::vector<Round> rounds_of(const std::vector<BenchShape>& shapes, int64_t most
   return out;
 }
 
-/// Batches that are orthogonalized in lockstep: one batch, or those of all shapes.
+/// Batches that are orthogonalized together, iteration by iteration: one batch, or the batches of
+/// all shapes.
 struct Job {
   std::vector<BenchShape> shapes;
-  std::vector<Method> methods;  // by shape
-  bool gram = false;            // whether at least one of them uses the Gram form
+  std::vector<Method> methods;  // one for each shape
+  bool gram = false;            // whether any method uses the Gram form
 
-  /// @param if_it_pays  use the Gram form for wide matrices.
+  /// @param if_it_pays  whether to use the Gram form for wide matrices.
   Job(const std::vector<BenchShape>& batches, const NewtonSchulz& settings, bool if_it_pays)
       : shapes(batches) {
     const auto steps = static_cast<int>(settings.list.steps.size());
@@ -69,7 +71,7 @@ struct Job {
       gram = gram || takes_gram;
     }
   }
-  /// Returns the FLOPs of the standard form with every product computed in full.
+  /// Returns the FLOPs of the standard form if every product is computed in full.
   double flops() const {
     double sum = 0;
     for (const BenchShape& s : shapes) {
@@ -80,8 +82,8 @@ struct Job {
   }
 };
 
-/// The matrices of the shapes. All providers and forms use the same copy, because their devices can
-/// access the same memory.
+/// The matrices of all shapes. All providers and forms use the same memory, which all of their
+/// devices can access.
 struct Inputs {
   std::vector<MatrixBatch> batches;
   std::vector<Buffer> memory;
@@ -107,7 +109,7 @@ struct Scene {
   int64_t workspace_bytes = 0;
   void* workspace = nullptr;
   Findings* findings = nullptr;
-  std::vector<MatrixBatch> results;  // of the last enqueued round
+  std::vector<MatrixBatch> results;  // results of the last enqueued round
 
   Scene(const Provider& from, DeviceReport& report, const NewtonSchulz& settings, const Job& job,
         const std::vector<Round>& parts, const Inputs& inputs)
@@ -149,14 +151,15 @@ struct Scene {
   void enqueue() {
     for (size_t round = 0; round < rounds.size(); ++round) enqueue(round);
   }
-  /// Fills the workspace, which contains the results, with NaN, and runs a round again.
+  /// Fills the workspace, which contains the results, with NaN, and runs a round again, so that
+  /// missing results are found.
   void run_from_nan(size_t round) {
     bench.ops().fill(bench.stream(), workspace, 0xff, workspace_bytes);
     enqueue(round);
     bench.finish();
   }
-  /// Plants a fault. @param compared  whether the results are compared with other results; if not,
-  /// only NaN can be found.
+  /// Inserts a fault. @param compared  whether the results are compared with other results; if not,
+  /// the check can find only NaN.
   void plant(const std::string& fault, bool compared) {
     for (const MatrixBatch& o : results) {
       const auto at = [&](int64_t matrix, int64_t row, int64_t col) {
@@ -200,7 +203,7 @@ void add_row(DeviceReport& report, const std::string& provider, const Job& job, 
       bad);
 }
 
-/// Measures all providers alternately.
+/// Measures all providers in turn.
 void measure(DeviceReport& report, const std::vector<Provider>& list, const Filler& filler,
              const NewtonSchulz& settings, const Inputs& inputs, const Job& job,
              const Arguments& a) {
@@ -220,8 +223,8 @@ void measure(DeviceReport& report, const std::vector<Provider>& list, const Fill
   }
   if (scenes.empty()) return;
   time_in_turns(report.arguments, filler, works);
-  // Results are compared with those of the portable loops, or of the first provider if the portable
-  // loops do not run.
+  // The check compares results with those of the portable loops, or, if these do not run, with
+  // those of the first provider.
   std::vector<NsCheck> checks(parts.size());
   std::vector<int64_t> bad(scenes.size());
   for (const bool portable : {true, false})

@@ -11,7 +11,7 @@ namespace muonrt::tool {
 namespace {
 
 constexpr int64_t kDirections = 16;  // a GPU's portable loops compute 16 rows as one block
-constexpr int64_t kGroup = 32;  // in columns; the mean of 16 x 32 squares has an uncertainty of 6%
+constexpr int64_t kGroup = 32;  // columns; the mean of 16 x 32 squares has an uncertainty of 6%
 
 using Images = std::span<const float>;
 
@@ -20,30 +20,31 @@ double direction(int64_t number, int64_t index) {
       bench_rounded(bench_value(static_cast<uint64_t>(100 + number), index), DType::kBF16)};
 }
 
-/// Returns the relative rounding error of an element of an image. For f32 the value also allows
-/// sums of thousands of terms in a different order.
+/// Returns the relative rounding error of an element of an image. For f32, the error includes that
+/// of sums of thousands of terms in a different order.
 double image_unit(DType dtype) { return dtype == DType::kF32 ? 0x1p-18 : unit_of(dtype); }
 
-/// The bounds on the change of a group, in units of image_unit. With sums in a different order,
-/// groups changed by 3 to 6 units in bf16, 3 to 5 units in f16 and up to 2 units in f32, and no
-/// group changed by more than 1.4 times the median of its matrix (five steps, oneDNN and portable
-/// loops, 512 to 2048). If rounding errors are as large as a small singular value, they rotate its
-/// direction, which changes all groups of the matrix. A rotation of two directions is allowed.
+/// Limits for the change of a group, in units of image_unit. In measurements (five steps, oneDNN
+/// and portable loops, 512 to 2048), sums in a different order changed groups by 3 to 6 units in
+/// bf16, 3 to 5 units in f16 and up to 2 units in f32, and no group by more than 1.4 times the
+/// median of its matrix. If rounding errors are as large as a small singular value, they rotate the
+/// direction of this value, which changes all groups of the matrix. The limits allow a rotation of
+/// two directions.
 constexpr double kLeastUnits = 5, kMaxUnits = 50, kTimesMedian = 4;
 
 double square(double x) { return x * x; }
 
 std::vector<float> images_of(Workbench& bench, const MatrixBatch& o) {
-  // The dtype may differ from the dtype of the result. On a GPU it is always bf16, because for
-  // other dtypes each provider uses portable loops, which need no reservation. On the host,
-  // reservations depend on the dtype.
+  // The dtype of these products may differ from that of the result. On a GPU it is always bf16,
+  // because for other dtypes each provider uses portable loops, which need no reservation. On the
+  // host, reservations depend on the dtype.
   const bool on_host = bench.device().host_reaches_memory();
   const DType dtype = on_host && o.dtype == DType::kF32 ? DType::kF32 : DType::kBF16;
   const Buffer from(bench.device(), kDirections * o.rows * size_of(dtype));
   bench.put_values(from.data(), dtype, kDirections * o.rows, [&](int64_t index) {
     return static_cast<float>(direction(index / o.rows, index % o.rows));
   });
-  const int64_t elements = kDirections * o.cols;  // elements of one matrix's images
+  const int64_t elements = kDirections * o.cols;  // number of elements in the images of one matrix
   const Buffer to(bench.device(), o.count * elements * int64_t{sizeof(float)});
   Product p;
   p.a = {from.data(), dtype, kDirections, o.rows, o.rows, o.count, 0};  // used for all matrices

@@ -7,18 +7,18 @@
 namespace muonrt::tool {
 
 /// Counts errors in orthogonalized batches. For every matrix O, the device multiplies 16 random
-/// directions W by O in portable loops; the products W O are called images. The errors are:
+/// directions W by O with portable loops. The products W O are called images. These are errors:
 ///
 /// * non-finite elements, for example in a tile that was never stored;
 /// * finite matrices that are not nearly orthogonal. All singular values except the smallest should
 ///   be in [0.5, 1.3], so |W O| / |W| must be in this range;
 /// * groups of 32 columns whose images differ by more than rounding errors from the images of the
-///   first results. Another provider computed the first results. If O has 8192 rows, one wrong tile
-///   of 128 x 128 changes the images of its columns by 18%.
+///   first results. Another provider computed the first results. Even if O has 8192 rows, one wrong
+///   tile of 128 x 128 changes the images of its columns by 18%.
 class NsCheck {
  public:
   bool has_seen() const { return !first_.empty(); }
-  /// @param results  results of the same work in each call.
+  /// @param results  must be results of the same work in each call.
   int64_t wrong(Workbench& bench, const std::vector<MatrixBatch>& results);
 
  private:

@@ -12,7 +12,7 @@ class App;
 namespace muonrt::tool {
 
 /// Adds --warmup and --iters.
-/// @param of    the plural noun for the things that the options count, for example "steps".
+/// @param of    a plural noun for what the options count, such as "steps".
 /// @param more  the end of the help text of --warmup.
 void add_iterations(CLI::App& command, const std::string& of, const std::string& more, int& warmup,
                     int& iters);
@@ -27,7 +27,7 @@ struct DeviceArguments {
   std::string dtype = "bf16";
   double steady = 0;  // seconds
   int reserved_sms = 0;
-  std::vector<std::string> shapes, providers, tune;  // if `providers` is empty: all
+  std::vector<std::string> shapes, providers, tune;  // no `providers`: all
 };
 constexpr const char* kTuneHelp =
     "pairs=0|1, early=0|1, tiles=large|medium|small|wide, slices=1|2|4, skew=0 to 3, "
@@ -35,10 +35,10 @@ constexpr const char* kTuneHelp =
 void add_device_options(CLI::App& command, DeviceArguments& arguments);
 /// Adds the options of benchmarks of products.
 void add_product_options(CLI::App& command, DeviceArguments& arguments);
-/// Returns the values of these options that the JSON output contains, as name and JSON text.
+/// Returns the options that the JSON output contains, as pairs of name and JSON text.
 std::vector<std::pair<std::string, std::string>> product_fields(const DeviceArguments& arguments);
 
-/// `count` matrices, whose rows are their short side.
+/// The shape of `count` matrices, whose number of rows is the short side.
 struct BenchShape {
   int64_t rows = 0, cols = 0, count = 1;
 };

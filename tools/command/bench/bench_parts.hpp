@@ -7,10 +7,10 @@
 
 namespace muonrt::tool {
 
-// The measurements that `bench calibrate` takes from other benchmarks, which create the operands
-// and check the results.
+// `bench calibrate` uses these measurements of other benchmarks, which create the operands and
+// check the results.
 
-/// Milliseconds of the products of a Newton-Schulz step, computed by the device's default provider.
+/// The milliseconds of the products of a Newton-Schulz step with the device's default provider.
 struct ProductTimes {
   double symmetric_ms = 0;  // mean of the two symmetric products
   double general_ms = 0;
@@ -33,7 +33,7 @@ ProductTimes time_products(DeviceReport& report, const Provider& provider, const
 struct PassTime {
   double ms = 0;
   int64_t bytes = 0;  // read and written
-  int64_t wrong = 0;  // wrong bytes among those of a few elements
+  int64_t wrong = 0;  // number of wrong bytes in a sample of elements
 
   PassTime& operator+=(const PassTime& other) {
     ms += other.ms;

@@ -69,7 +69,7 @@ void BenchReport::print_json(const std::string& failed) const {
   for (auto& [provider, why] : left_out) why = json_text(why);
   if (!left_out.empty()) all.emplace_back("left_out", json_object(left_out));
   if (!failed.empty()) all.emplace_back("failed", json_text(failed));
-  std::string rows;  // on one line, unlike Table::json()
+  std::string rows;  // rows without the line breaks of Table::json()
   for (size_t i = 0; i < table_.rows(); ++i) rows += (i > 0 ? "," : "") + table_.json(i);
   all.emplace_back("rows", "[" + rows + "]");
   fmt::print("{}\n", json_object(all));

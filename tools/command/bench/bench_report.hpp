@@ -21,12 +21,12 @@ std::vector<T> joined(std::initializer_list<std::vector<T>> lists) {
   return out;
 }
 
-/// The columns min_ms, median_ms and max_ms, and their cells.
+/// Return the columns min_ms, median_ms and max_ms, and the cells in these columns.
 std::vector<Table::Column> range_columns();
 std::vector<Cell> range_cells(const std::vector<double>& ms);
 
-/// The output of a benchmark: a title and a table whose rows are printed as soon as they are
-/// measured, or one JSON object at the end.
+/// The output of a benchmark: either a title and a table, whose rows are printed as soon as they
+/// are measured, or one JSON object at the end.
 class BenchReport {
  public:
   struct Output {
@@ -45,8 +45,9 @@ class BenchReport {
   void add(std::vector<Cell> cells, int64_t wrong);
   /// @param why  the reason why the provider does not work on this device.
   void leave_out(const std::string& provider, const std::string& why);
-  /// Prints the rest of the output, and `failed`, the reason why the benchmark ended early, unless
-  /// it is empty. Returns the exit status, which is 1 after a failure or a wrong result.
+  /// Prints the rest of the output. `failed` is the reason why the benchmark ended early; if it is
+  /// not empty, prints it, too. Returns the exit status, which is 1 after a failure or a wrong
+  /// result.
   int finish(const std::string& failed = "");
   size_t rows() const { return table_.rows(); }
 
@@ -55,7 +56,7 @@ class BenchReport {
 
   Output output_;
   Table table_;
-  bool whole_rows_ = true;  // the terminal is wide enough to print each row when it is measured
+  bool whole_rows_ = true;  // whether the terminal is wide enough to print rows one by one
   std::vector<std::pair<std::string, std::string>> left_out_;
   int64_t wrong_ = 0;
 };

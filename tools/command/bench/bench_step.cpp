@@ -38,7 +38,7 @@ struct Arguments {
   int64_t chunk_bytes = 0;
   RunDevice where;
   std::string trace, timeline;  // names of files
-  std::string machine;          // a name or a file; "": no model
+  std::string machine;          // a name or a file; empty: no model
   bool json = false;
   bool traces() const { return !trace.empty() || !timeline.empty() || !machine.empty(); }
 };
@@ -61,7 +61,7 @@ std::vector<Group> groups_of(const std::vector<ModelTensor>& tensors) {
   return out;
 }
 
-/// For each tensor, the values after the first step on a single rank.
+/// The values of each tensor after the first step on a single rank.
 using Truth = std::map<std::string, WholeTensor>;
 
 constexpr int64_t kOneChunk = int64_t{1} << 50;  // bytes
@@ -118,8 +118,8 @@ struct Measured {
   std::array<std::vector<double>, kPartCount> mean;  // the mean over the ranks, for each iteration
   Counts counts;  // the largest over the ranks; `wrong` is their sum
   double flops = 0;
-  std::string trace;  // on rank 0: of the last steps
-  PartsTable parts;   // on rank 0: compared with the model
+  std::string trace;  // only on rank 0: the last steps
+  PartsTable parts;   // only on rank 0: a comparison with the model
 
   void add(const std::vector<Sample>& ranks) {
     Sample sum = {};
@@ -145,7 +145,7 @@ double full_flops(const ModelTensor& t) {
   return matrices * 5 * (4 * m * m * n + 2 * m * m * m);
 }
 
-/// @param host  a communicator of the same ranks for host memory.
+/// @param host  a communicator for host memory with the same ranks.
 Measured measure(Comm& comm, Comm& host, const Arguments& a, const LayoutWords& words,
                  const Group& group, const std::string& strategy, const Truth& truth,
                  Progress& progress) {
@@ -202,8 +202,8 @@ Measured measure(Comm& comm, Comm& host, const Arguments& a, const LayoutWords& 
   return out;
 }
 
-/// Returns the placements that the dimension names of the mesh select for a matrix or a stack of
-/// matrices: tp shards the columns, ep the stack, and the other sharding dimensions the rows.
+/// Returns the placements that the dimension names of the mesh select for a matrix or a stack: tp
+/// shards the columns, ep the stack, and the other sharding dimensions the rows.
 std::vector<Placement> named_placements(const Mesh& mesh, bool stack) {
   const int rows = stack ? 1 : 0;
   std::vector<Placement> out(static_cast<size_t>(mesh.dims()));

@@ -10,8 +10,8 @@ namespace muonrt::tool {
 namespace {
 
 constexpr int64_t kLeastFiller = int64_t{1} << 20, kMaxFiller = int64_t{64} << 20;
-constexpr double kFillerMs = 0.2, kMaxFillerMs = 50;  // the filler before the first time is known
-constexpr double kSlowCopyMs = 1;                     // longer on an emulated GPU
+constexpr double kFillerMs = 0.2, kMaxFillerMs = 50;  // filler before the first time is known
+constexpr double kSlowCopyMs = 1;                     // exceeded only on emulated GPUs
 constexpr double kRegionMs = 0.33, kMaxRegionMs = 20, kWarmMs = 50;
 constexpr double kRepeatedMs = 1;
 constexpr double kLeadMs = 20;  // a GPU regulates its power every few ms
@@ -63,7 +63,7 @@ ClockSampler::~ClockSampler() {
 
 void ClockSampler::read_into(std::vector<GpuClock>* samples) {
   const std::lock_guard lock(mutex_);
-  // Work that took less than 20 ms has no sample yet, so the clock is read at its end.
+  // Work that took less than 20 ms has no sample yet, so read the clock at its end.
   if (samples_ && samples_->empty() && thread_.joinable())
     if (const auto now = read_gpu_clock(0)) samples_->push_back(*now);
   samples_ = samples;
@@ -141,7 +141,8 @@ void TimedWork::measure(ClockSampler& clocks) {
 
 double time_repeated(Workbench& bench, int iters, const std::function<void()>& enqueue,
                      int64_t most) {
-  // While the host enqueues the runs, a fill keeps the stream busy; on a GPU, copies do so.
+  // Keep the stream busy while the host enqueues the runs: with a fill on the host, with copies on
+  // a GPU.
   const Filler filler(bench);
   const Buffer busy(bench.device(), filler.empty() ? int64_t{8} << 20 : 0);
   const int64_t copies =

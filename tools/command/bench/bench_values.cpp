@@ -38,13 +38,13 @@ uint64_t bench_word(uint64_t seed, int64_t index) {
 }
 
 float bench_value(uint64_t seed, int64_t index) {
-  constexpr int kParts = 4, kBits = 16;   // the 64 bits give four uniform numbers
+  constexpr int kParts = 4, kBits = 16;   // the 64 bits form four uniform numbers
   constexpr float kRootOf3 = 1.7320508f;  // the sum of the four has the variance 1/3
   const uint64_t word = bench_word(seed, index);
   int32_t sum = -(kParts * ((1 << kBits) - 1) / 2);
   for (int i = 0; i < kParts; ++i)
     sum += static_cast<int32_t>(word >> i * kBits & ((1 << kBits) - 1));
-  // The added quarter ensures that no value is zero.
+  // Because of the added quarter, no value is zero.
   return (static_cast<float>(sum) + 0.25f) * (kRootOf3 / (1 << kBits));
 }
 

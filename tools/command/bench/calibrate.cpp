@@ -24,9 +24,9 @@ namespace muonrt::tool {
 
 namespace {
 
-// If a measurement of a size takes longer than this, it is the last size of its table.
+// If the measurement of a size takes longer than this, the table ends with this size.
 constexpr double kLongProductMs = 12, kLongPassMs = 10;
-constexpr double kLongMeasurement = 2;  // seconds of the host; an emulated GPU has another clock
+constexpr double kLongMeasurement = 2;  // host seconds, because an emulated GPU's clock differs
 constexpr int64_t kSmallest = 16, kLargest = 16384;
 constexpr int64_t kFootprints[] = {int64_t{1} << 18, int64_t{1} << 21, int64_t{1} << 24,
                                    int64_t{1} << 27, int64_t{1} << 30};
@@ -84,8 +84,8 @@ class Calibration {
     add("processors", "", out_.processors);
   }
 
-  /// Runs `work` on all ranks of the host at the same time and returns the mean of their times. On
-  /// a GPU runs it once.
+  /// Runs `work` on all ranks of the host at the same time, and returns the mean of their times. On
+  /// a GPU, runs `work` once.
   template <class Times, class Work>
   Times on_all_ranks(const Work& work) const {
     std::vector<Times> all(gpu_ ? 1 : static_cast<size_t>(out_.node_ranks));

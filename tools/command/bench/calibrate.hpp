@@ -12,7 +12,7 @@ namespace muonrt::tool {
 /// the milliseconds on the slowest rank, and adds the number of wrong bytes to `wrong`.
 using TimeExchange = std::function<double(int ranks, int64_t bytes, int64_t& wrong)>;
 
-/// Measures a device, prints the results, and writes a profile if all results are right. Returns
+/// Measures a device and prints the results. If all results are correct, writes a profile. Returns
 /// the exit status.
 int calibrate(const DeviceArguments& arguments, const std::string& file,
               const TimeExchange& exchange);

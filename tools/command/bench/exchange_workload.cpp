@@ -30,7 +30,7 @@ void fill(unsigned char* at, int64_t bytes, size_t from, size_t to) {
 
 std::unique_ptr<Device> device_of(int gpu) {
   if (gpu < 0) return host::make_host_device({});
-  return make_cuda_device(gpu, {.naive_products = true});  // the device only copies
+  return make_cuda_device(gpu, {.naive_products = true});  // used only for copies
 }
 
 class DeviceExchange final : public ExchangeWorkload {
@@ -38,7 +38,7 @@ class DeviceExchange final : public ExchangeWorkload {
   DeviceExchange(Comm& comm, int gpu, const ExchangeSizes& sizes)
       : comm_(comm),
         bench_(device_of(gpu)),
-        // On the host this thread waits for each exchange, so it may also run the exchange.
+        // On the host, this thread waits for each exchange anyway, so it may also run it.
         stream_(bench_.device().create_stream(gpu < 0 ? StreamKind::kCommOnCaller
                                                       : comm.stream_kind())),
         done_(bench_.device().create_event()) {

@@ -23,14 +23,14 @@ using namespace cuda;
 
 namespace {
 
-constexpr int kProposals = 8;  // for the batch, and again for its single matrices
-constexpr int kRounds = 3;     // the fastest round counts
+constexpr int kProposals = 8;  // for the whole batch, and the same number for single matrices
+constexpr int kRounds = 3;     // the fastest round is used
 constexpr double kRegionMs = 0.3;
 constexpr int64_t kMaxRepeats = 20;
 constexpr int64_t kFlushBytes = int64_t{64} << 20;  // more than an L2 of 50 MiB
 constexpr int64_t kMaxWaitMs = 20'000;              // for one measurement
 
-/// A way to compute a batch: in one launch, or with one launch for each matrix.
+/// A way to compute a batch: with one launch, or with one launch for each matrix.
 struct Way {
   cublasLtMatmulAlgo_t algorithm;
   int64_t per_launch;  // number of matrices
@@ -58,7 +58,7 @@ class FastestProducts final : public VendorProducts {
                ", the fastest for each batch");
   }
 
-  /// Reserves nothing, because the batch is not known yet.
+  /// Does nothing, because the batch is not known yet.
   void reserve(int64_t, int64_t, int64_t, DType) override {}
 
   void multiply(const Product& p, cudaStream_t stream) override {
@@ -81,8 +81,8 @@ class FastestProducts final : public VendorProducts {
       library_.launch(words, way.algorithm, p, i, stream);
   }
 
-  /// Returns the milliseconds of one run whose operands are not in L2. The host enqueues the runs
-  /// while the memsets run, because the memsets take longer than the enqueuing.
+  /// Returns the milliseconds of one run whose operands are not in L2. The memsets take longer than
+  /// the host needs to enqueue the runs, so the time does not include waiting for the host.
   double ms_of(const MatmulDescriptors& words, const Way& way, const Product& p,
                cudaStream_t stream) {
     auto* const times = clock_.as<int64_t>();
@@ -102,8 +102,8 @@ class FastestProducts final : public VendorProducts {
     return sum / static_cast<double>(way.repeats);
   }
 
-  /// Times all proposals alternately on the operands of `p`. Leaves out proposals that fail.
-  /// Errors: NOT_SUPPORTED with the last reason if all fail; TIMEOUT.
+  /// Measures all proposals in turn on the operands of `p`. Skips proposals that fail. Errors:
+  /// NOT_SUPPORTED, with the last reason, if all fail; TIMEOUT.
   Way fastest(const MatmulDescriptors& words, const Product& p, cudaStream_t stream) {
     std::vector<Way> ways;
     for (const int64_t per_launch : {p.c.count, int64_t{1}}) {

@@ -6,12 +6,12 @@
 
 namespace muonrt::tool {
 
-/// A measured profile and the source of its numbers.
+/// A measured profile, and a text that states the source of its numbers.
 struct MachineFile : MachineProfile {
   std::string source;
 
-  /// Returns the JSON text, in the format of tools/machines. Numbers that were not measured have a
-  /// different source.
+  /// Returns the JSON text in the format of tools/machines. It states a different source for
+  /// numbers that were not measured.
   std::string text() const;
 };
 

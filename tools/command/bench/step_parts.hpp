@@ -8,28 +8,30 @@ struct muonrt_plan;
 
 namespace muonrt::tool {
 
-/// The times of one step of all ranks in milliseconds: first its parts, then the kinds of spans.
+/// The times of one step over all ranks in milliseconds: first those of its parts, then those of
+/// each kind of span.
 struct StepParts {
-  /// `step` is the time from the first begin to the last end of a span, over all ranks. The other
-  /// times are means over the ranks: `products` and `local` (spans of the compute stream),
-  /// `exchange` (spans of the exchange stream), `exposed` (the rest of a rank's time), and each
-  /// kind of span.
+  /// `step` is the time from the beginning of the first span to the end of the last span, over all
+  /// ranks. The other times are means over the ranks: `products` and `local` (spans of the compute
+  /// stream), `exchange` (spans of the exchange stream), `exposed` (the rest of a rank's time), and
+  /// each kind of span.
   std::vector<std::pair<std::string, double>> ms;
 };
 
-/// @param trace  a Chrome trace of one step of all ranks on a common clock, measured or modelled.
+/// @param trace  a Chrome trace of one measured or modelled step, with the spans of all ranks on a
+/// common clock.
 StepParts step_parts(const std::string& trace);
 
 /// Returns the parts that the model of a host or GPU predicts for a plan.
 /// @param machine  a name or a file.
 /// @param ranks    the number of ranks that share the host.
-/// @param threads  the threads of each rank; 0: its share of the cores.
+/// @param threads  the number of threads of each rank; if 0, its share of the cores.
 StepParts modelled_parts(const muonrt_plan* plan, const std::string& machine, int ranks,
                          int threads);
 
-/// A table that compares measured steps of one plan with a modelled step, as text and as a JSON
-/// list. The table contains the medians, and the parts of the fastest step, because other work has
-/// disturbed this step least. It also contains the ratios of the modelled parts to both.
+/// A table, as text and as a JSON list, that compares measured steps of one plan with a modelled
+/// step. It has the medians over the steps, the parts of the fastest step (which other work has
+/// disturbed least), and the ratios of the modelled parts to each of them.
 struct PartsTable {
   std::string text, json;
 };

@@ -12,7 +12,7 @@ namespace muonrt::tool {
 
 namespace {
 
-constexpr double kLow = 1e-3;  // lower bound of the generated lists
+constexpr double kLow = 1e-3;  // `lower_bound` of the generated lists
 
 struct NamedList {
   std::string name;
@@ -29,7 +29,8 @@ NamedList published(CoefficientFamily family) {
   return {name_of(family), make_coefficients(family, default_settings(family))};
 }
 
-/// Returns the default list and its presets, then every other family in its published form.
+/// Returns the default list of coefficients and its presets, and then every other family in its
+/// published form.
 std::vector<NamedList> all_lists() {
   std::vector<NamedList> out = {published(CoefficientFamily::kPolarExpress),
                                 generated("polar_express, accurate", 7, 1.02),

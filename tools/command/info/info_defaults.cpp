@@ -19,7 +19,7 @@ namespace muonrt::tool {
 
 namespace {
 
-/// Returns the shortest text that reads back as the same number. It is also valid JSON.
+/// Returns the shortest text from which the same number can be parsed. The text is also valid JSON.
 Cell number_cell(double value) { return {fmt::format("{}", value), fmt::format("{}", value)}; }
 
 /// Returns the coefficient settings of the group.
@@ -47,7 +47,7 @@ std::string values_of(const AnyDType&) { return "f32, bf16, f16"; }
 std::string values_of(const MachineText&) { return profile_names() + ", or a profile"; }
 std::string values_of(const Unchecked&) { return "any number"; }
 
-/// Returns a cell with the value of a field in the C struct, or with its name if it is an enum.
+/// Returns a cell with the value of a field in the C struct. For an enum, this is the value's name.
 template <class Row, class Value>
 Cell cell_of(const Row& row, Value value) {
   using Rule = decltype(row.rule);
@@ -78,7 +78,7 @@ Table group_table() {
                {"muon", "Muon"},
                {"adamw", "AdamW"},
                {"values", "values", Table::Align::kLeft}});
-  // The settings of both roles come first, then those of Muon, then those of AdamW.
+  // First the settings that both roles have, then those of Muon, and then those of AdamW.
   for (const unsigned whose : {0u, unsigned{kMuonOnly}, unsigned{kAdamWOnly}}) {
     visit_group_fields([&](const auto& row) {
       if constexpr (requires { row.member; }) {
@@ -98,7 +98,7 @@ Table group_table() {
   return table;
 }
 
-/// All three option structs in one object, so that the rows can access every field by its name.
+/// All three option structs in one object, so that a row can access every field by its name.
 struct AllOptions : muonrt_optimizer_options_t, muonrt_tuning_options_t, muonrt_debug_options_t {};
 
 Table option_table() {

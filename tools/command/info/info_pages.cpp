@@ -21,8 +21,8 @@ std::vector<const CLI::Option*> options_of(const CLI::App& app) {
   return app.get_options([](const CLI::Option* option) { return !option->get_group().empty(); });
 }
 
-/// Calls `work(app, "muonrt bench step")`, with the right name, for the command and each
-/// subcommand.
+/// Calls `work(app, name)` for the command and each subcommand, with a name such as "muonrt bench
+/// step".
 template <class Work>
 void for_each_command(const CLI::App& app, const std::string& name, const Work& work) {
   work(app, name);
@@ -30,7 +30,8 @@ void for_each_command(const CLI::App& app, const std::string& name, const Work& 
     for_each_command(*below, name + " " + below->get_name(), work);
 }
 
-/// Escapes a text for roff, where a line that begins with a dot or an apostrophe is a request.
+/// Escapes a text for roff, which treats a line that begins with a dot or an apostrophe as a
+/// request.
 std::string roff(const std::string& text) {
   std::string out;
   for (const char c : text) {
@@ -65,7 +66,7 @@ void print_man_page(const CLI::App& top) {
   });
 }
 
-/// Returns the words that the validator of an option accepts. Its type name lists them:
+/// Returns the words that the validator of an option accepts, according to its type name, such as
 /// "TEXT:{a,b}".
 std::string choices_of(const CLI::Option& option) {
   const std::string type = option.get_type_name();

@@ -26,7 +26,7 @@ using Json = nlohmann::ordered_json;
 
 struct Arguments {
   LayoutText text;
-  int world = 0;  // number of ranks; 0: the mesh's largest rank + 1
+  int world = 0;  // number of ranks; 0: the largest rank in the mesh + 1
   std::string picture;
   bool json = false;
 };
@@ -52,8 +52,8 @@ Json json_runs(const Runs& runs) {
   return out;
 }
 
-/// Returns the flat range inside the local tensor after the cuts as a list, which is empty if the
-/// range is empty.
+/// Returns the flat range inside the local tensor after the cuts, as a list. If the range is empty,
+/// the list is empty.
 Runs flat_runs(const Layout& layout, int rank) {
   const auto [begin, end] = layout.flat_range(rank);
   return begin < end ? Runs{{begin, end}} : Runs{};
@@ -134,7 +134,8 @@ std::string table_of(const Layout& layout, int world) {
          table.text();
 }
 
-/// Returns a note if the other reading of the placements gives a different layout, otherwise "".
+/// Returns a note if the other reading of the placements would give a different layout, otherwise
+/// "".
 std::string note_on_readings(const LayoutText& text, const Layout& layout) {
   if (text.placements.empty()) return "";
   const bool literal = text.reading.empty() || text.reading == "literal";
@@ -164,8 +165,8 @@ std::string note_on_readings(const LayoutText& text, const Layout& layout) {
   }
 }
 
-/// Returns the placements that follow from the names of the mesh dimensions, for a text that gives
-/// no placements, cuts and shards.
+/// Returns the placements that the names of the mesh dimensions determine, for options without
+/// placements, cuts and shards.
 std::string placements_by_names(const LayoutText& text) {
   const auto dims = std::ssize(parse_list(text.shape, "shape"));
   const Mesh mesh = parse_mesh(text.mesh, text.rank_array);

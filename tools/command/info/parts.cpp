@@ -30,13 +30,14 @@ std::string mpi_text() {
 #endif
 }
 
-/// Returns "2.7.3" for a text such as "... onednn 2.7.3 isa ...".
+/// Returns the version in a text; for example, "2.7.3" in "... onednn 2.7.3 isa ...".
 std::string onednn_version(const std::string& host) {
   const size_t at = host.find("onednn ");
   return at == std::string::npos ? "unknown" : host.substr(at + 7, host.find(' ', at + 7) - at - 7);
 }
 
-/// Returns whether the process has loaded this library, perhaps as a dependency of another library.
+/// Returns whether the process has loaded this library, possibly as a dependency of another
+/// library.
 bool is_loaded(const char* name) {
   void* const library = dlopen(name, RTLD_LAZY | RTLD_NOLOAD);
   if (library) dlclose(library);

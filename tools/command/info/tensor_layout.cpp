@@ -11,8 +11,8 @@ namespace muonrt::tool {
 
 namespace {
 
-/// Returns the bounds of `parts` uneven ranges of [0, size). Some ranges are empty. The bounds
-/// differ for each `seed`.
+/// Returns the bounds of `parts` uneven ranges of [0, size), some of which are empty. The bounds
+/// depend on `seed`.
 std::vector<int64_t> uneven_bounds(int64_t size, int64_t parts, size_t seed) {
   std::vector<int64_t> out = {0};
   int64_t sum = 0, total = 0;
@@ -27,7 +27,8 @@ std::vector<int64_t> uneven_bounds(int64_t size, int64_t parts, size_t seed) {
   return out;
 }
 
-/// Replaces placements of dimensions that the tensor lacks with R, and leaves out their cuts.
+/// Replaces placements of dimensions that the tensor lacks with R, and omits cuts of these
+/// dimensions.
 std::string fitting_placements(const std::string& text, size_t dims) {
   std::vector<Placement> list = parse_placements(text);
   for (Placement& p : list) {
@@ -79,7 +80,7 @@ LayoutText text_of(const LayoutWords& words, const ModelTensor& tensor, size_t i
   if (!placements.empty()) {
     text.placements = fitting_placements(placements, dims);
     text.reading = words.reading;
-    // With FSDP a scalar has no dimension that could be cut.
+    // With FSDP, a scalar has no dimension to shard.
     if (text.placements.find('S') != std::string::npos) text.flat_dims = words.flat_dims;
   } else {
     text.cuts = fitting_cuts(words.cuts, dims);

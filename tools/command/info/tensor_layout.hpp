@@ -10,44 +10,43 @@
 
 namespace muonrt::tool {
 
-/// A layout for tensors of any shape over a mesh, in the form of texts that `muonrt layout` reads.
+/// A layout for tensors of any shape over a mesh, given as texts that `muonrt layout` accepts.
 struct LayoutWords {
-  std::string name;  // "FSDP2 x TP"
+  std::string name;  // such as "FSDP2 x TP"
   std::string mesh, rank_array;
   std::string placements;  // for matrices; dimensions that a tensor lacks are replicated
-  std::string stack;       // for stacks; "": as for matrices
+  std::string stack;       // for stacks; empty: as for matrices
   std::string reading, flat_dims;
   std::string cuts;  // used instead of placements
-  /// The kind of uneven shards over the mesh dimensions that no cut names: "row-bounds", "owner" or
-  /// "flat". Their sizes differ between tensors. "" if there are none.
+  /// The kind of uneven shards over the mesh dimensions without a cut: "row-bounds", "owner" or
+  /// "flat". Their sizes differ between tensors. Empty if there are none.
   std::string last;
 };
 
-/// The layout of one tensor as texts for `muonrt layout`. An option that is not used is "".
+/// The layout of one tensor as texts for the options of `muonrt layout`. Unused options are empty.
 struct ExactWords {
   std::vector<int64_t> shape;
   std::string mesh, placements, reading, cuts, row_bounds, owner, flat;
 };
 
-/// A run of `count` elements that are contiguous in the tensor and in the buffer of a rank.
+/// A run of `count` elements that are contiguous both in the tensor and in the buffer of a rank.
 struct Stretch {
   int64_t element, local, count;
 };
 
-/// Returns the number of ranks of a mesh that is given as text. Throws if the text cannot be
-/// parsed.
+/// Returns the number of ranks of a mesh, given as text. Throws if the text cannot be parsed.
 int64_t mesh_ranks(const std::string& mesh);
-/// Throws if the mesh, given as text, uses a dimension name that muonrt/strategies.h does not
+/// Throws if a dimension of the mesh, given as text, has a name that muonrt/strategies.h does not
 /// define.
 void check_mesh_names(const std::string& mesh);
 
 /// The layout of one tensor: the struct of the C ABI, and the elements that each rank holds.
 class TensorLayout {
  public:
-  /// Throws if the texts cannot be parsed or do not fit the tensor.
+  /// Throws if the texts cannot be parsed, or do not fit the tensor.
   /// @param index  the index of the tensor, which determines the sizes of the shards of `last`.
   TensorLayout(const LayoutWords& words, const ModelTensor& tensor, size_t index);
-  /// Throws if the texts cannot be parsed or do not fit the shape.
+  /// Throws if the texts cannot be parsed, or do not fit the shape.
   explicit TensorLayout(const ExactWords& words);
   ~TensorLayout();
   TensorLayout(TensorLayout&&) noexcept;
@@ -61,7 +60,7 @@ class TensorLayout {
   int64_t partial_grads() const;
   /// Returns the index of the partial gradient that `rank` holds.
   int64_t partial_grad(int rank) const;
-  /// Returns a description in one line.
+  /// Returns a description on one line.
   std::string describe() const;
 
  private:

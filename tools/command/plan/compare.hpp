@@ -8,23 +8,23 @@
 
 namespace muonrt::tool {
 
-/// One row of --compare: a strategy, or a mesh.
+/// A row of the output of --compare (a strategy), or of a comparison of meshes.
 struct ComparisonRow {
   std::string name;
-  std::string assumption;                                     // a sentence; "" for a mesh
+  std::string assumption;                                     // a sentence; empty for a mesh
   double step = 0;                                            // seconds
   double products = 0, exchange = 0, exposed = 0, local = 0;  // of the rank with the most work
-  int64_t memory_bytes = 0;                                   // of the rank that needs the most
-  int64_t sent_bytes = 0;                                     // of the rank that sends the most
+  int64_t memory_bytes = 0;                                   // maximum over the ranks
+  int64_t sent_bytes = 0;                                     // maximum over the ranks
 };
 
-/// @param first  the heading of the names.
+/// @param first  the heading of the column of names.
 Table comparison_table(const std::string& first, const std::vector<ComparisonRow>& rows);
 
-/// "name: assumption" for each, one a line.
+/// Returns a line "name: assumption" for each row.
 std::string assumptions_of(const std::vector<ComparisonRow>& rows);
 
-/// {"rows": [...], "assumptions": {...}}; meshes have no assumptions.
+/// Returns the JSON text {"rows": [...], "assumptions": {...}}, for meshes without assumptions.
 std::string comparison_json(const std::string& first, const std::vector<ComparisonRow>& rows);
 
 }  // namespace muonrt::tool

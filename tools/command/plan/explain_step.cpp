@@ -23,7 +23,7 @@ std::string count_text(int64_t n, const char* one, const char* many) {
 }
 std::string rate_text(double bytes) { return fmt::format("{:.4g} GB/s", bytes / 1e9); }
 
-/// "3.16 TFLOP"
+/// Returns a text such as "3.16 TFLOP".
 std::string flop_text(double flop) {
   constexpr std::pair<double, const char*> kUnits[] = {{1e15, "PFLOP"}, {1e12, "TFLOP"}};
   for (const auto& [size, unit] : kUnits)
@@ -100,7 +100,7 @@ class Explanation {
   }
 
   std::string exchange() const {
-    // By exchange (gather, return, forwarding) and link (node, network), out and in.
+    // Bytes by exchange (gather, return, forwarding), link (node, network) and direction (out, in).
     int64_t bytes[3][2][2] = {};
     for (const RankChunk& c : chunks_) {
       add(bytes[0], c.gather_sends, c.gather_receives);
@@ -197,7 +197,7 @@ class Explanation {
       separator = ", ";
       sum += seconds;
     }
-    // Of the spans of products, and outside of spans.
+    // The rest is local work in spans of products, or outside of spans.
     const double rest = step_.critical.local - sum;
     if (rest > 1e-6) out += fmt::format("{}normalization and others {}", separator, ms(rest));
     int64_t muon = 0, adamw = 0;
@@ -240,7 +240,7 @@ class Explanation {
     return fmt::format("{} of chunk {}", s.name, s.chunk);
   }
 
-  /// Returns why products of the rank have not hidden an exchange.
+  /// Returns the reason why products of this rank did not hide an exchange.
   std::string reason(const Span& s) const {
     if (s.kind == SpanKind::kVote) return "all ranks must vote before they commit";
     const std::string name = s.name;

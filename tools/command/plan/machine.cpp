@@ -31,12 +31,12 @@ Kinds kinds_of(const muonrt_plan_rank_t& m) {
           {"scratch", m.scratch_bytes + m.check_bytes}};
 }
 
-/// Three digits.
+/// Returns the number with three significant digits.
 std::string rounded(double value) {
   return fmt::format("{:.{}f}", value, value < 10 ? 2 : value < 100 ? 1 : 0);
 }
 
-/// What to change if a rank needs too much memory.
+/// Returns a sentence that says what to change if a rank needs too much memory.
 std::string remedy_for(const MachineProfile& machine, const muonrt_plan_rank_t& m) {
   const int64_t kept =
       m.param_bytes + m.grad_bytes + m.master_bytes + m.moment_bytes + m.check_bytes;

@@ -14,21 +14,21 @@ struct Simulation;
 
 namespace tool {
 
-/// Of the machines that are built into the library.
+/// Returns the names of the machines that are built into the library, as text.
 std::string machine_names();
-/// The JSON text of a machine, by its name or the path of a file. Throws std::runtime_error.
+/// Returns the JSON text of the machine with this name or in this file. Throws std::runtime_error.
 std::string machine_text(const std::string& name_or_file);
 
-/// The time of a step on a machine.
+/// The simulated time of a step on a machine.
 struct MachineAnswer {
-  /// "step 212 ms: products 74, exchange 190 of which 121 exposed, local 17; 41.2 of 80 GiB per
-  /// rank: ...; fits". Products, exposed, local and launches add up to the step of the rank with
-  /// the most work.
+  /// A text such as "step 212 ms: products 74, exchange 190 of which 121 exposed, local 17; 41.2 of
+  /// 80 GiB per rank: ...; fits". For the rank with the most work, products, exposed, local and
+  /// launches add up to the time of the step.
   std::string headline;
-  std::string note;    // which rank, of how many that were simulated
-  std::string remedy;  // if the memory is not enough: what would help
+  std::string note;    // the rank with the most work, and the number of simulated ranks
+  std::string remedy;  // what to change; empty if the memory is sufficient
   std::string json;
-  std::string trace;  // as that of muonrt_optimizer_get_trace(), for all simulated ranks
+  std::string trace;  // all simulated ranks, in the format of muonrt_optimizer_get_trace()
   double seconds = 0;
   std::shared_ptr<const Simulation> step;
 };
@@ -40,19 +40,19 @@ class Machine {
   explicit Machine(const std::string& text);
 
   bool gpu() const;
-  /// @param memory  the rank that needs the most.
+  /// @param memory  the rank that needs the most memory.
   /// @param traces  whether to fill `trace`.
   MachineAnswer answer(const muonrt_plan_t* plan, const muonrt_plan_rank_t& memory,
                        bool traces) const;
-  /// The seconds of a step only.
+  /// Returns only the seconds of a step.
   double seconds(const muonrt_plan_t* plan) const;
-  /// The same step as other systems would run it.
+  /// Returns a row for each strategy with which other systems would run this step.
   std::vector<ComparisonRow> compare(const muonrt_plan_t* plan, const MachineAnswer& answer) const;
-  /// The answer as a row of a comparison of meshes.
+  /// Returns the answer as a row of a comparison of meshes.
   ComparisonRow row(const std::string& name, const muonrt_plan_t* plan, const MachineAnswer& answer,
                     const muonrt_plan_rank_t& memory) const;
-  /// A paragraph for each term of the headline.
-  /// @param largest  the plan whose rank `memory` needs the most.
+  /// Returns a paragraph for each term of the headline.
+  /// @param largest  the plan in which rank `memory` needs the most memory.
   std::string explain(const muonrt_plan_t* plan, const MachineAnswer& answer,
                       const muonrt_plan_t* largest, const muonrt_plan_rank_t& memory) const;
 

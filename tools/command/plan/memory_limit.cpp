@@ -18,10 +18,10 @@ constexpr std::array<int64_t, 7> kChunks = {8 * kMiB,   16 * kMiB,  32 * kMiB, 6
                                             128 * kMiB, 256 * kMiB, 512 * kMiB};
 constexpr std::array<int64_t, 6> kWindows = {1, 2, 3, 4, 6, 8};
 
-/// chunk_bytes, window, eager
+/// The settings to search: chunk_bytes, window, and whether the commit mode is eager.
 using Point = std::tuple<int64_t, int64_t, bool>;
 
-/// How good a point is; smaller is better.
+/// The quality of a point. Its fields are compared in this order, and smaller values are better.
 struct Score {
   int64_t excess = 0;  // bytes over the limit
   double first = 0, second = 0, third = 0;
@@ -41,7 +41,7 @@ class Search {
   Search(const PlanArguments& a, const ModelStages& model, const Machine* machine, int64_t limit)
       : a_(a), model_(model), machine_(machine), limit_(limit) {}
 
-  /// Improves one coordinate after the other until none improves.
+  /// Improves the coordinates one after the other until no change of a single coordinate helps.
   Point descend(Point at) {
     for (bool better = true; better;) {
       better = false;
@@ -115,7 +115,7 @@ MemoryChoice choose_under_limit(const PlanArguments& a, const ModelStages& model
               eager};
   at = search.descend(at);
   if (search.score(at).excess > 0) {
-    // The least memory: one matrix in flight.
+    // Start from the settings that need the least memory, with one matrix in flight.
     const Point least = {a.chunk_bytes.value_or(1), a.window.value_or(1), false};
     Point least_eager = least;
     if (a.commit.empty() || eager) std::get<2>(least_eager) = true;

@@ -8,22 +8,22 @@
 
 namespace muonrt::tool {
 
-/// The settings that a limit of memory has led to.
+/// The settings that were chosen for a memory limit.
 struct MemoryChoice {
   int64_t chunk_bytes = 0, window = 0;
   std::string commit;
-  int64_t total_bytes = 0;  // of the rank that needs the most
+  int64_t total_bytes = 0;  // maximum over the ranks
   int64_t plans = 0;        // number of plans that were compared
 
-  std::string flags() const;     // of the command line
-  std::string opt_json() const;  // the same for opt.json
+  std::string flags() const;     // as command-line options
+  std::string opt_json() const;  // as keys of opt.json
 };
 
-/// Chooses chunk_bytes, window and commit so that no rank needs more than `limit` bytes: those with
-/// the fastest step on the machine, or, without one, those with the fewest bytes between ranks,
-/// then the most bytes that can overlap with products, then the fewest chunks. What the command
-/// line states is kept.
-/// Throws std::runtime_error with the smallest limit that would do, if nothing fits.
+/// Chooses chunk_bytes, window and commit so that no rank needs more than `limit` bytes. Among
+/// these settings, chooses those with the fastest step on the machine. If `machine` is null,
+/// chooses those with the fewest bytes between ranks, then the most bytes that can overlap with
+/// products, and then the fewest chunks. Settings on the command line do not change. If no settings
+/// fit, throws std::runtime_error with the smallest limit that would be sufficient.
 MemoryChoice choose_under_limit(const PlanArguments& a, const ModelStages& model,
                                 const Machine* machine, int64_t limit);
 

@@ -9,10 +9,11 @@
 
 namespace muonrt::tool {
 
-/// A mesh as text: "dp=16,fsdp=8,tp=4", row-major over the ranks 0, 1, 2, ...
+/// A mesh that is given as text, such as "dp=16,fsdp=8,tp=4". Ranks 0, 1, 2, ... fill it in
+/// row-major order.
 class TextMesh {
  public:
-  /// Throws std::runtime_error that names the option and the part that is wrong.
+  /// Throws std::runtime_error that names the option and the wrong part of the text.
   TextMesh(const std::string& text, const std::string& option);
 
   muonrt_mesh_t c() const;
@@ -30,19 +31,19 @@ class TextMesh {
   mutable std::vector<const char*> name_pointers_;
 };
 
-/// The meshes of a plan: one of all tensors except experts, and one of the stacks of experts over
-/// the same ranks. Ranks that the mesh of the experts leaves out hold replicas.
+/// The two meshes of a plan over the same ranks: one for expert stacks, and one for all other
+/// tensors. If the mesh of the experts has fewer ranks, the remaining ranks hold replicas.
 class PlanMeshes {
  public:
   /// Throws std::runtime_error with both sizes if the experts' ranks do not divide those of `mesh`,
   /// or if only `mesh` has ranks with partial gradients.
-  /// @param experts  "": that of all other tensors.
+  /// @param experts  if empty, experts have the same mesh as all other tensors.
   PlanMeshes(const std::string& mesh, const std::string& experts);
 
   int32_t world() const { return static_cast<int32_t>(dense_.size()); }
   const TextMesh& of(const ModelTensor& tensor) const { return tensor.stack() ? experts_ : dense_; }
-  /// The placements of muonrt_placements_for_tensor(), except that TP shards the columns if the
-  /// model is a list of shapes.
+  /// Returns the placements of muonrt_placements_for_tensor(). If the model is a list of shapes, TP
+  /// instead shards the columns.
   std::vector<muonrt_placement_t> placements(const ModelTensor& tensor) const;
   std::string text() const;
 

@@ -12,7 +12,7 @@ namespace muonrt::tool {
 
 namespace {
 
-/// The tensors of a list of shapes.
+/// Returns the tensors of a list of shapes.
 std::vector<ModelTensor> listed_tensors(const std::string& text) {
   std::vector<ModelTensor> out;
   for (size_t at = 0; at <= text.size();) {
@@ -40,7 +40,7 @@ std::vector<ModelTensor> listed_tensors(const std::string& text) {
   return out;
 }
 
-/// Whether Muon takes a tensor with this name. Throws if the name does not tell.
+/// Returns whether Muon updates this tensor. Throws if its name does not determine the role.
 bool muon_by_name(const ModelShape& t) {
   const auto above_one = [](int64_t n) { return n > 1; };
   if (std::count_if(t.shape.begin(), t.shape.end(), above_one) <= 1) return false;

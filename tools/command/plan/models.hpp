@@ -7,42 +7,45 @@
 
 namespace muonrt::tool {
 
-/// Rows of each matrix of a tensor that are orthogonalized separately.
+/// Rows that are orthogonalized separately, in each matrix of a tensor.
 struct RowBlock {
   std::string name;
   std::vector<std::pair<int64_t, int64_t>> rows;  // [begin, end), ascending
 };
 
-/// One parameter: (out, in), (experts, out, in) for a stack; with more dimensions a matrix of the
-/// first by all others.
+/// One parameter. Its shape is (out, in), or (experts, out, in) for a stack. A tensor with more
+/// dimensions is a matrix whose rows are the first dimension and whose columns are all other
+/// dimensions.
 struct ModelTensor {
   std::string name;
   std::vector<int64_t> shape;
-  bool muon = false;                 // else AdamW: embeddings, head, norms, biases
-  std::vector<RowBlock> parts = {};  // tiling the rows; none: each matrix is one part
-  bool transposed = false;           // (in, out)
-  bool named = false;  // the name is that of a trainer, so it says how TP shards the tensor
+  bool muon = false;                 // false: AdamW updates it
+  std::vector<RowBlock> parts = {};  // cover all rows; may be empty
+  bool transposed = false;           // stored as (in, out)
+  bool named = false;                // whether the name shows how TP shards the tensor
 
-  /// The seed of the values that fill the tensor. It depends only on the name, not on the index.
+  /// Returns the seed for the tensor's values, which depends only on the name and not on the index.
   uint64_t seed() const;
   bool stack() const { return muon && shape.size() == 3; }
   int64_t matrices() const;
   int64_t elements() const;
 };
 
-/// The sizes of "768x768x4", or none if the text has another form or a size below 1.
+/// Returns the sizes in a text such as "768x768x4". If the text has another form or a size below 1,
+/// returns no sizes.
 std::vector<int64_t> sizes_of(const std::string& shape);
 
-/// The names of published language models: gpt2-124m, llama3-8b, ...
+/// Returns the names of published language models: gpt2-124m, llama3-8b, ...
 std::vector<std::string> model_names();
 
-/// The tensors of a model: a published one, a file (models/model_file.hpp), or a list
-/// "768x768x4,3072x768,53" of rows x columns x how many (matrices for Muon), or one size (a vector
-/// for AdamW). Roles follow from the names (muonrt_routing_resolve), except those that a JSON of
-/// shapes states; a tensor with at most one dimension above 1 is for AdamW.
-/// Throws std::runtime_error with the allowed forms.
-/// @param notes  receives sentences about what the list leaves out; may be null.
-/// @param dtype  receives the dtype of the weights that a config.json states, or ""; may be null.
+/// Returns the tensors of a model. `text` is the name of a published model, a file
+/// (models/model_file.hpp), or a list such as "768x768x4,3072x768,53". An item of the list is rows
+/// x columns x count (matrices for Muon), or one size (a vector for AdamW). Names determine the
+/// roles (muonrt_routing_resolve), except roles that a JSON file of shapes states. AdamW updates
+/// tensors with at most one dimension above 1. Throws std::runtime_error with the allowed forms of
+/// `text`.
+/// @param notes  receives sentences about tensors that are left out; may be null.
+/// @param dtype  receives the dtype of the weights in a config.json, or ""; may be null.
 std::vector<ModelTensor> model_tensors(const std::string& text,
                                        std::vector<std::string>* notes = nullptr,
                                        std::string* dtype = nullptr);

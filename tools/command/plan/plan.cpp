@@ -24,7 +24,7 @@ namespace muonrt::tool {
 
 namespace {
 
-/// What is printed.
+/// The results that the command prints.
 struct Report {
   PlannedModel planned;
   std::vector<std::string> notes;
@@ -134,7 +134,7 @@ void write_pictures(const PlanArguments& a, const PlannedModel& planned,
   write_text_file(a.timeline, picture.svg());
 }
 
-/// One row for each mesh.
+/// Returns a table with one row for each mesh.
 int compare_meshes(const PlanArguments& a, const ModelStages& model, const Machine& machine,
                    LongWork& work) {
   std::vector<ComparisonRow> rows;

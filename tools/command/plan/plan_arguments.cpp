@@ -13,7 +13,7 @@ namespace {
 
 using Words = std::vector<std::pair<const char*, int32_t>>;
 
-/// The value of the C ABI that belongs to a word which CLI11 has checked.
+/// Returns the C value for a word, which CLI11 has checked.
 int32_t value_of(const Words& words, const std::string& word) {
   for (const auto& [name, value] : words)
     if (word == name) return value;
@@ -37,7 +37,7 @@ const Words kMasters = {
     {"owned", MUONRT_MASTER_OWNED},         {"caller", MUONRT_MASTER_CALLER},
     {"remainder", MUONRT_MASTER_REMAINDER}, {"stochastic", MUONRT_MASTER_STOCHASTIC}};
 
-/// Options that describe the tensors and their layouts.
+/// Adds the options that describe the tensors and their layouts.
 void add_problem(CLI::App* command, PlanArguments& a) {
   command
       ->add_option(
@@ -93,7 +93,7 @@ void add_problem(CLI::App* command, PlanArguments& a) {
                CLI::IsMember({"literal", "ordered"}));
 }
 
-/// Options of an optimizer that affect the plan.
+/// Adds the options of an optimizer that affect the plan.
 void add_settings(CLI::App* command, PlanArguments& a) {
   const auto choice = [&](const char* name, std::string& to, const Words& words,
                           const std::string& what) {
@@ -138,7 +138,7 @@ void add_settings(CLI::App* command, PlanArguments& a) {
   choice("--transport-dtype", a.transport_dtype, kDTypes, "bf16 or f32 (default bf16)");
 }
 
-/// Further answers, most of them about the step that --machine models.
+/// Adds the options for further output, most of it about the step that --machine models.
 void add_questions(CLI::App* command, PlanArguments& a) {
   CLI::Option* const machine = command->get_option("--machine");
   command
@@ -161,7 +161,7 @@ void add_questions(CLI::App* command, PlanArguments& a) {
 OptimizerOptions options_of(const PlanArguments& a, OptimizerOptions o) {
   o.general.device = a.device == "cuda" ? MUONRT_DEVICE_CUDA : MUONRT_DEVICE_HOST;
   muonrt_tuning_options_t& t = o.tuning;
-  // The default depends on the processor, and the plan may be for another one.
+  // Do not use this processor's default, because the plan may be for another processor.
   if (o.general.device == MUONRT_DEVICE_HOST && t.iteration_dtype == 0)
     t.iteration_dtype = MUONRT_DTYPE_F32;
   if (a.chunk_bytes) t.chunk_bytes = *a.chunk_bytes;

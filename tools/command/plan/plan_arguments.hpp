@@ -15,23 +15,23 @@ struct PlanArguments {
   std::string model = "gpt2-124m", config;
   std::vector<std::string> meshes = {"dp=2,fsdp=4"}, experts;
   int64_t stages = 1;
-  std::optional<int64_t> stage;  // to describe; absent: the one with the most work
-  std::string device;            // "": that of the machine, or host
+  std::optional<int64_t> stage;  // the stage to describe; default: the stage with the most work
+  std::string device;            // empty: the machine's device, or "host"
   std::string machine, trace, timeline;
-  std::string machine_text;  // the profile of `machine`, once it is read
+  std::string machine_text;  // the profile of `machine`, after it has been read
   bool compare = false, explain = false;
-  int64_t memory = 0;  // the limit of a rank in bytes; 0: none
+  int64_t memory = 0;  // limit for each rank in bytes; 0: no limit
   std::string dtype = "f32", grad_dtype, master = "auto";
-  std::optional<int64_t> chunk_bytes;  // absent: the default of the device
+  std::optional<int64_t> chunk_bytes;  // default: depends on the device
   std::optional<int64_t> window;
-  std::string commit, transport_dtype, replica_mode;  // "": the default
+  std::string commit, transport_dtype, replica_mode;  // empty: default
   PlacementWords placements;
   std::optional<int64_t> max_peers;
   int64_t rows = 20;
   bool json = false;
 };
 
-/// Returns the options of the command line over those of opt.json.
+/// Returns the optimizer options. The command line overrides `o`, the options in opt.json.
 OptimizerOptions options_of(const PlanArguments& a, OptimizerOptions o);
 TensorTypes types_of(const PlanArguments& a);
 

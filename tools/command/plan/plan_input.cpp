@@ -10,7 +10,7 @@ namespace muonrt::tool {
 
 namespace {
 
-/// Parses placements; those that cut a dimension which the tensor lacks replicate.
+/// Parses placements. Replaces placements that shard a dimension that the tensor lacks with R.
 std::vector<muonrt_placement_t> fitting(const std::string& text, size_t dims) {
   int32_t count = 0;
   check(muonrt_placements_parse(nullptr, 0, &count, text.c_str()));
@@ -77,7 +77,8 @@ void PlanInput::choose_rules(const std::vector<ModelTensor>& tensors) {
     groups_.push_back(rules_.back().group(0));
   }
   options_ = bound_options(*config_, used_);
-  // The names of groups point into the rules, which have moved while the list grew.
+  // The names of groups point into the rules. Set them now, because the rules moved when the list
+  // grew.
   for (size_t i = 0; i < rules_.size(); ++i) groups_[i] = rules_[i].group(0);
 }
 

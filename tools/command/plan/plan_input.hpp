@@ -15,35 +15,36 @@
 
 namespace muonrt::tool {
 
-/// Placements as texts for `muonrt layout --placements`. If `params` is empty, the names of the
-/// mesh decide; if `grads` is empty, gradients have the placements of the parameters.
+/// Placements in the notation of `muonrt layout --placements`. If `params` is empty, the dimension
+/// names of the mesh determine the placements. If `grads` is empty, gradients have the placements
+/// of their parameters.
 struct PlacementWords {
   std::string params, grads, reading = "literal";
 };
 
-/// The types of the trainer's tensors, as values of the C ABI.
+/// The dtypes of the trainer's tensors and the kind of master weights, as C values.
 struct TensorTypes {
   int32_t dtype = MUONRT_DTYPE_F32, grad_dtype = 0;
   int32_t master_kind = MUONRT_MASTER_AUTO;
 };
 
-/// The groups and parameters of an optimizer for these tensors, without buffers.
+/// The groups and parameters of an optimizer for a list of tensors, without buffers.
 class PlanInput {
  public:
   /// Throws std::runtime_error that names the tensor or the option.
-  /// @param config  roles and settings by name, instead of the defaults; null: none.
+  /// @param config  an opt.json with roles and settings; null: use the defaults.
   PlanInput(const std::vector<ModelTensor>& tensors, const PlanMeshes& meshes,
             const PlacementWords& words, const TensorTypes& types, const StepConfig* config);
 
-  /// @param options  those of the command line, over those of `config`.
+  /// @param options  the optimizer options, for example those of options_of().
   Plan plan(OptimizerOptions options) const;
-  /// The options of the optimizer that `config` states, or the defaults.
+  /// Returns the optimizer options in `config`, or the defaults.
   const OptimizerOptions& options() const { return options_; }
   const ModelTotals& totals() const { return totals_; }
   int64_t frozen() const { return frozen_; }  // tensors
 
  private:
-  /// What a parameter points to.
+  /// The objects to which the C struct of a parameter points.
   struct Storage {
     std::vector<muonrt_placement_t> params, grads;
     muonrt_layout_t layout, grad_layout;
@@ -58,8 +59,8 @@ class PlanInput {
 
   const PlanMeshes& meshes_;
   const StepConfig* config_;
-  std::vector<size_t> used_;      // rules, ascending
-  std::vector<BoundRule> rules_;  // of `used_`
+  std::vector<size_t> used_;      // indices of rules, ascending
+  std::vector<BoundRule> rules_;  // the rules of `used_`
   OptimizerOptions options_;
   muonrt_mesh_t dense_, experts_;
   std::vector<muonrt_group_t> groups_;

@@ -20,7 +20,7 @@ PlannedStage plan_stage(const PlanArguments& a, const Stage& stage, const PlanMe
   return {stage.first_layer, stage.layers, input.totals(), std::move(plan), summary, largest};
 }
 
-/// The index of the stage with the largest value.
+/// Returns the index of the stage with the largest value.
 template <class Value>
 size_t largest_of(const std::vector<PlannedStage>& stages, const Value& value) {
   size_t out = 0;

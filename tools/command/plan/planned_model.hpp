@@ -20,32 +20,32 @@ struct PlannedStage {
   muonrt_plan_rank_t largest;  // the rank with the most memory
 };
 
-/// The model of a command line: its tensors by stage.
+/// The model that the command line selects, divided into pipeline stages.
 struct ModelStages {
   std::vector<Stage> stages;
   std::optional<StepConfig> config;
   std::vector<std::string> notes;
 };
 
-/// Throws std::runtime_error that names the option.
+/// Reads the model. Throws std::runtime_error that names the option.
 ModelStages read_model(const PlanArguments& a);
 
-/// All stages on one mesh.
+/// The plans of all stages on one mesh.
 struct PlannedModel {
-  std::string mesh;  // as text, with that of the experts
+  std::string mesh;  // as text, including the mesh of the experts
   int32_t world = 0;
   std::vector<PlannedStage> stages;
-  size_t shown = 0;    // the one to describe
-  int64_t frozen = 0;  // tensors
+  size_t shown = 0;    // index of the stage to describe
+  int64_t frozen = 0;  // number of tensors
 
-  /// The rank that needs the most memory in any stage.
+  /// Returns the rank that needs the most memory in any stage.
   const muonrt_plan_rank_t& largest() const;
   size_t largest_stage() const;
   ModelTotals totals() const;
-  Table table() const;  // of the stages
+  Table table() const;  // one row for each stage
 };
 
-/// @param mesh  index into a.meshes.
+/// Plans all stages. @param mesh  index into a.meshes.
 PlannedModel plan_model(const PlanArguments& a, const ModelStages& model, size_t mesh);
 
 }  // namespace muonrt::tool

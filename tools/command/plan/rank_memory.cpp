@@ -9,13 +9,13 @@
 namespace muonrt::tool {
 
 struct RankMemory::Inside {
-  // Null on the host.
+  // null on the host
   std::unique_ptr<Device> device;
   std::unique_ptr<Stream> stream;
   std::unique_ptr<Event> done;
   std::vector<Buffer> buffers;
   std::vector<std::unique_ptr<unsigned char[]>> plain;
-  Buffer staging;  // pinned, for copies; grows
+  Buffer staging;  // pinned memory for copies, which grows as needed
 
   void* staging_of(int64_t bytes) {
     if (staging.bytes() < bytes) {

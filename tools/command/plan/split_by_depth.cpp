@@ -11,21 +11,22 @@ namespace muonrt::tool {
 namespace {
 
 constexpr double kNotable = 1.02;
-constexpr size_t kMaxKinds = 4;            // of matrices that are divided
-constexpr int64_t kMaxPlacings = 1 << 24;  // ranks that a division looks at
+constexpr size_t kMaxKinds = 4;            // maximum number of kinds of divided matrices
+constexpr int64_t kMaxPlacings = 1 << 24;  // maximum of matrices x ranks in a division
 
 const ParamSpec& spec_of(const Planning& planning, const Matrix& m) {
   return planning.plan().problem().params[static_cast<size_t>(m.param)];
 }
 
-/// Equal matrices.
+/// Matrices with the same cost.
 struct Kind {
   std::vector<int32_t> ids;
-  double seconds = 0;  // of each
+  double seconds = 0;  // for each matrix
 };
 
-/// Returns the busiest rank's seconds if these matrices were divided among `ranks` ranks each. The
-/// other matrices keep their owners; a part goes to the least busy holder.
+/// Returns the seconds of the busiest rank if each of these matrices were divided among `ranks`
+/// ranks. The other matrices keep their owners. Each part is assigned to the least busy rank that
+/// holds the matrix.
 double divided_makespan(const Planning& planning, const std::vector<Kind>& kinds, size_t divided,
                         int64_t ranks, std::vector<double> load) {
   const Plan& plan = planning.plan();
@@ -103,7 +104,7 @@ DepthSplit split_by_depth(const Planning& planning, const MachineProfile& profil
     if (matrices * std::ssize(load) > kMaxPlacings) break;
     for (int64_t ranks = 2; ranks <= std::min<int64_t>(64, std::ssize(load)); ranks *= 2) {
       const double after = divided_makespan(planning, kinds, divided, ranks, load);
-      // More matrices and ranks only if they help notably.
+      // Divide more matrices, among more ranks, only if the gain is large enough.
       if (out.matrices > 0 && after * kNotable >= out.after) continue;
       out.after = after;
       out.matrices = matrices;

@@ -10,7 +10,8 @@
 
 namespace muonrt::tool {
 
-/// The seconds that the products of one matrix take by themselves; computed once for equal ones.
+/// Computes the seconds for the products of one matrix, without any other work. Computes equal
+/// matrices only once.
 class MatrixSeconds {
  public:
   MatrixSeconds(const Planning& planning, const MachineProfile& profile);
@@ -23,18 +24,18 @@ class MatrixSeconds {
   std::map<BatchKey, double> known_;
 };
 
-/// What it would gain to divide the costliest matrices by depth: a rank would have some of the
-/// columns of the long side, sum its Gram matrices with the others, and repeat the products of
-/// square matrices. Not implemented in the library.
+/// An estimate of the gain if the costliest matrices were divided among ranks by depth. Each rank
+/// would hold some of the columns of the long side, the ranks would sum their Gram matrices, and
+/// each rank would repeat the products of square matrices. The library does not implement this.
 struct DepthSplit {
-  double before = 0, after = 0;  // seconds of products of the busiest rank
-  double mean = 0;               // of all ranks, undivided
-  int64_t matrices = 0;          // that would be divided in the best division; 0: too many to say
-  int64_t ranks = 0;             // that share a matrix
-  int64_t rows = 0, cols = 0;    // of the largest one
-  int64_t sums = 0;              // of Gram matrices, for that one
-  int64_t extra_bytes = 0;       // that each of its ranks would send for them
-  int64_t equally_large = 0;     // matrices that cost as much as the largest one
+  double before = 0, after = 0;  // product seconds of the busiest rank
+  double mean = 0;               // product seconds without a division, averaged over the ranks
+  int64_t matrices = 0;          // number of matrices in the best division; 0: too many to search
+  int64_t ranks = 0;             // number of ranks that share a matrix
+  int64_t rows = 0, cols = 0;    // shape of the largest divided matrix
+  int64_t sums = 0;              // number of sums of its Gram matrices
+  int64_t extra_bytes = 0;       // bytes that each of its ranks would send for these sums
+  int64_t equally_large = 0;     // number of matrices with the cost of the largest one
 };
 DepthSplit split_by_depth(const Planning& planning, const MachineProfile& profile);
 

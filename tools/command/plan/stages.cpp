@@ -8,7 +8,7 @@ namespace muonrt::tool {
 
 namespace {
 
-/// The number of the layer in "model.layers.12.mlp.up_proj"; -1 if the name has none.
+/// Returns the layer number in a name, such as 12 in "model.layers.12.mlp.up_proj", or -1.
 int64_t layer_of(const std::string& name) {
   for (size_t at = 0; at < name.size();) {
     const size_t end = std::min(name.find('.', at), name.size());

@@ -19,8 +19,8 @@ namespace {
 
 using Json = nlohmann::json;
 
-/// How two tensors differ: the number of elements whose bits differ, and the largest difference,
-/// which is NaN if an element is NaN.
+/// The differences between two tensors: the number of elements whose bits differ, and the largest
+/// difference, which is NaN if an element is NaN.
 struct Distance {
   int64_t elements = 0, differ = 0;
   double largest = 0;
@@ -49,7 +49,8 @@ Distance distance_of(const muonrt_checkpoint_tensor_t& tensor, const std::vector
   return out;
 }
 
-/// Returns the text of a JSON value without quotes, or "none" if there is no such member.
+/// Returns the text of a member of a JSON object without quotes, or "none" if there is no such
+/// member.
 std::string text_at(const Json& object, const std::string& key) {
   const auto found = object.find(key);
   if (found == object.end()) return "none";
@@ -136,7 +137,7 @@ class Comparison {
           std::pair{"updates", "updates"}, std::pair{"key of random rounding", "key"},
           std::pair{"NorMuon's neurons", "lines"}})
       differ(what + word, text_at(a, key), text_at(b, key));
-    // If only one checkpoint has the parameters, this is reported once and not for each parameter.
+    // If only one checkpoint contains parameters, report this once and not for each parameter.
     const Json &state_a = a.at("state"), &state_b = b.at("state");
     const std::string param = kind_text(MUONRT_STATE_PARAM);
     const bool one_saved = state_a.contains(param) != state_b.contains(param);
@@ -148,7 +149,7 @@ class Comparison {
     compare_groups(a, b);
   }
 
-  /// Compares each pair of groups once.
+  /// Compares each pair of groups once, even if it has several parameters.
   void compare_groups(const Json& a, const Json& b) {
     const size_t at_a = a.at("group"), at_b = b.at("group");
     if (!seen_.insert({at_a, at_b}).second) return;
@@ -158,7 +159,7 @@ class Comparison {
              text_at(one, name), text_at(other, name));
   }
 
-  /// Compares the tensors that both checkpoints have with the same dtype.
+  /// Compares the tensors that both checkpoints have in the same dtype.
   void compare_tensors(const std::string& param, const Json& state_a, const Json& state_b) {
     for (int32_t kind = MUONRT_STATE_PARAM; kind <= MUONRT_STATE_NORMUON; ++kind) {
       const std::string word = kind_text(kind), dtype = text_at(state_a, word);

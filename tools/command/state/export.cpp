@@ -21,10 +21,10 @@ namespace {
 using Bytes = std::vector<unsigned char>;
 using Shape = std::vector<int64_t>;
 
-// The format name in the metadata of exported momenta and moments.
+// The name of the format, in the metadata of files with momentum and moments.
 constexpr const char* kStateFormat = "muonrt step state 1";
 
-/// A tensor, and the function that reads its data when the file is written.
+/// A tensor, and a function that reads its data, which the writer calls when it needs the data.
 struct LateTensor {
   TensorEntry entry;
   std::function<Bytes()> bytes;
@@ -51,7 +51,7 @@ LateTensor late(const std::string& name, const std::string& dtype, const Shape& 
   return {{name, dtype, shape, 0, bytes}, std::move(read)};
 }
 
-/// Joins a parameter and its remainder into f32 weights, as muonrt/param.h defines them.
+/// Combines a parameter and its remainder to f32 weights, as muonrt/param.h defines them.
 Bytes joined(Checkpoint& checkpoint, int64_t param, int64_t remainder) {
   const Bytes high = checkpoint.read(param), low = checkpoint.read(remainder);
   Bytes out(high.size() * 2);
@@ -76,9 +76,8 @@ Shape shape_of(const muonrt_checkpoint_tensor_t& tensor) {
   return {tensor.shape, tensor.shape + tensor.ndim};
 }
 
-/// Returns the parameters: the master weights if they were saved, otherwise the parameters
-/// themselves, with the remainders if there are any. Throws std::runtime_error if neither was
-/// saved.
+/// Returns the values of the parameters: the saved master weights or, if there are none, the saved
+/// parameters with their remainders, if any. If neither was saved, throws std::runtime_error.
 std::vector<LateTensor> weights_of(const Saved& saved, Checkpoint& checkpoint) {
   std::vector<LateTensor> out;
   for (const Parameter& p : parameters_of(checkpoint)) {
@@ -113,7 +112,7 @@ std::vector<LateTensor> weights_of(const Saved& saved, Checkpoint& checkpoint) {
   return out;
 }
 
-/// Returns all state except weights, in the form that `python -m muonrt.convert` reads.
+/// Returns all state except weights, in the format that `python -m muonrt.convert` reads.
 std::vector<LateTensor> state_of(Checkpoint& checkpoint) {
   const auto count = [](const std::string& name, int64_t value) {
     return late(name, "I64", {}, sizeof value, [value] { return count_bytes(value); });
@@ -147,7 +146,7 @@ std::map<std::string, std::string> state_metadata(Checkpoint& checkpoint) {
   return out;
 }
 
-/// Writes tensors into files with an index, and adds a row for each file to `table`.
+/// Writes tensors to files with an index, and adds a row for each file to `table`.
 void write(const ExportArguments& arguments, const std::string& folder, const std::string& name,
            const std::vector<LateTensor>& tensors,
            const std::map<std::string, std::string>& metadata, Table& table) {
@@ -172,7 +171,7 @@ void export_checkpoint(const ExportArguments& arguments) {
   Checkpoint checkpoint = arguments.saved.open();
   OutputFolder out("--to", arguments.to, false);
   Table files({{"name", "file", Table::Align::kLeft}, {"tensors", "tensors"}, {"bytes", "size"}});
-  // The transformers library requires this key.
+  // The transformers library requires this key in the metadata.
   write(arguments, out.work_path(), "model", weights_of(arguments.saved, checkpoint),
         {{"format", "pt"}}, files);
   if (arguments.state)

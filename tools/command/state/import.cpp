@@ -36,7 +36,7 @@ class Import {
   explicit Import(const ImportArguments& a) : a_(a), state_(a.state), params_(a.params) {
     manifest_.step = a.step;
     manifest_.with_params = true;
-    manifest_.groups.resize(2);  // the settings of both groups are unknown
+    manifest_.groups.resize(2);  // Muon and AdamW, with unknown settings
   }
 
   void run() {
@@ -62,7 +62,8 @@ class Import {
     if (found) taken_.insert(found->name);
     return found;
   }
-  /// Returns the number of steps that a tensor holds, or `fallback` if there is no such tensor.
+  /// Returns the number of steps in the tensor with this name, or `fallback` if there is no such
+  /// tensor.
   int64_t count(const TensorEntry* entry, int64_t fallback) const {
     if (!entry) return fallback;
     int64_t out = -1;
@@ -73,7 +74,7 @@ class Import {
                    ", but must be an I64 from 0 to --step, which is ", a_.step);
     return out;
   }
-  /// Returns the kind of Muon momentum that a parameter has.
+  /// Returns the kind of momentum of a Muon parameter.
   std::string momentum_of(const std::string& param) const {
     const auto found = state_.table().metadata.find("momentum/" + param);
     MUONRT_REQUIRE(found != state_.table().metadata.end() &&
@@ -134,7 +135,7 @@ class Import {
     if (numel == 0) return;
     p.state[kind_name(kind)] = dtype;
     const StateTensor tensor = {std::ssize(manifest_.params), p.name, kind, dtype, numel};
-    // The writer only reads through this pointer.
+    // The writer does not write through this pointer.
     shards_.push_back(
         {tensor, whole_extent(numel), const_cast<unsigned char*>(bytes.data()), 0, numel});
   }

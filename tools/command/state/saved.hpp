@@ -10,7 +10,7 @@ namespace muonrt::tool {
 /// A checkpoint that the command line selects.
 struct Saved {
   std::string folder;
-  std::string manifest = {};  // file name of an older manifest; "" selects the newest
+  std::string manifest = {};  // file name of an older manifest; empty: the newest
 
   std::string path() const {
     return folder + "/" + (manifest.empty() ? "manifest.json" : manifest);
@@ -24,7 +24,7 @@ std::string texts_json(const std::vector<std::string>& texts);
 
 /// Returns the name of a kind of state, such as "momentum", or "param" for the parameter itself.
 const char* kind_text(int32_t kind);
-/// Returns the dtype of a tensor as safetensors names it, such as "F32".
+/// Returns the name of a tensor's dtype in safetensors, such as "F32".
 const char* dtype_text(const muonrt_checkpoint_tensor_t& tensor);
 /// Returns a text such as "momentum of param 'w'".
 std::string tensor_text(const muonrt_checkpoint_tensor_t& tensor);

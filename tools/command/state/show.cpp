@@ -17,7 +17,7 @@ using Json = nlohmann::json;
 
 constexpr auto kLeft = Table::Align::kLeft;
 
-/// Returns a cell with the text of a JSON value, without quotes, and with the value itself.
+/// Returns a table cell for a JSON value: as text without quotes, and as JSON unchanged.
 Cell value_of(const Json& value) {
   return {value.is_string() ? value.get<std::string>() : value.dump(), value.dump()};
 }

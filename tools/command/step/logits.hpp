@@ -11,11 +11,11 @@ namespace muonrt::tool {
 struct StepLogits {
   // layer by layer, in ascending order; empty if no layer has qk_clip
   std::vector<float> values;
-  std::vector<std::string> unused;  // the file's tensors for layers without qk_clip
+  std::vector<std::string> unused;  // names of tensors for layers without qk_clip
 };
 
 /// Reads one file for each step. Throws std::runtime_error if a file, a layer or a head is missing,
-/// or if a tensor does not belong to a layer.
+/// or if the name of a tensor is not that of a layer.
 /// @param layers  the layers with qk_clip in ascending order, with their numbers of query heads.
 std::vector<StepLogits> read_logits(const std::vector<std::pair<int32_t, int32_t>>& layers,
                                     const std::vector<std::string>& paths, size_t steps);

@@ -52,8 +52,8 @@ std::vector<MatrixPart> heads(const PartsConfig& config, int64_t rows, const std
   return out;
 }
 
-/// Rows are stored group by group: first the query heads of a group, then its key head,
-/// then its value head.
+/// Returns the parts of a matrix whose rows are stored group by group: first the query heads of a
+/// group, then its key head, and then its value head.
 std::vector<MatrixPart> qkv(const PartsConfig& c, int64_t rows, const std::string& where) {
   int64_t stride = 0, all = 0;
   if (__builtin_mul_overflow(c.q_per_group + 2, c.head_dim, &stride) ||

@@ -10,7 +10,7 @@
 
 namespace muonrt::tool {
 
-/// A block of rows or columns of a matrix, in the form of the C ABI.
+/// A part of a matrix: a block of rows or columns, as a C struct.
 struct MatrixPart {
   std::string name;
   bool columns = false;
@@ -19,10 +19,10 @@ struct MatrixPart {
   std::optional<std::string> normuon_axis;
 };
 
-/// Converts `parts` for matrices of this shape. The result is empty if opt.json has no `parts`.
-/// Throws std::runtime_error if the numbers do not fit the shape. The optimizer checks that the
-/// parts cover the matrix.
-/// @param where  "opt.json: rules[2].parts" and the parameter, for messages.
+/// Converts `parts` of opt.json for matrices of this shape. If opt.json has no `parts`, the result
+/// is empty. Throws std::runtime_error if the numbers do not fit the shape. Does not check whether
+/// the parts cover the matrix, because the optimizer does this.
+/// @param where  the position in opt.json and the parameter, for messages.
 std::vector<MatrixPart> parts_of(const PartsConfig& config, int64_t rows, int64_t cols,
                                  const std::string& where);
 

@@ -20,8 +20,8 @@ namespace {
 using Json = nlohmann::json;
 
 /// Returns the table of tensors.
-/// @param paths  receives the number of tensors for each path: standard, gram, adamw, frozen,
-///     empty.
+/// @param paths  receives the number of tensors for each kind of update: standard, gram, adamw,
+///     frozen, empty.
 Table params_table(const std::vector<StepTensor>& tensors, const std::string& plan,
                    std::map<std::string, int64_t>& paths) {
   constexpr auto kLeft = Table::Align::kLeft;
@@ -58,8 +58,8 @@ std::string text_of(const std::map<std::string, int64_t>& counts) {
   return out.empty() ? "none" : out;
 }
 
-/// Returns whether a tensor has the name and the shape of a weight in GPT-2's Conv1D, which stores
-/// inputs x outputs, but has a rule that does not set `transposed`.
+/// Returns whether a tensor has the name and the shape of a weight of GPT-2's Conv1D, which is
+/// stored as inputs x outputs, although its rule does not set `transposed`.
 bool looks_transposed(const StepTensor& t) {
   if (!t.steps() || t.adamw() || t.config->transposed) return false;
   const auto [rows, cols] = t.matrix_shape();

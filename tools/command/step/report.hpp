@@ -17,12 +17,13 @@ class StepReporter {
                const StepArguments& arguments, int world)
       : tensors_(tensors), config_(config), arguments_(arguments), world_(world) {}
 
-  /// Adds the last step of this thread. Reads muonrt_get_last_error() if the step was skipped.
+  /// Adds the step that this thread has run last. If the step was skipped, reads the reason from
+  /// muonrt_get_last_error().
   /// @param inactive  names of the parameters that had no gradient.
   void add_step(const muonrt_step_report_t& report, const std::string& file,
                 std::vector<std::string> inactive);
   void set_state_notes(std::vector<std::string> notes) { state_notes_ = std::move(notes); }
-  /// Adds the heads that QK-clip scaled in the step that was added last.
+  /// Adds the heads that QK-clip has scaled, to the step that was added last.
   /// @param unused  the names of logits for layers without qk_clip.
   void add_clipped(const Optimizer& optimizer, std::vector<std::string> unused);
   /// @param plan   the JSON text from muonrt_optimizer_describe_plan(), or "" if all parameters are
@@ -34,7 +35,7 @@ class StepReporter {
  private:
   struct Step {
     muonrt_step_report_t report;
-    std::string file, reason;                          // `reason` says why the step was skipped
+    std::string file, reason;                          // `reason`: why the step was skipped
     std::vector<std::pair<int32_t, int32_t>> clipped;  // layer, head
     std::vector<std::string> inactive, unused_logits;
     std::string warning;  // a warning about a large first step

@@ -41,8 +41,8 @@ void check_mesh(const std::string& mesh, int world) {
   }
 }
 
-/// Checks before the work begins that the folder --out and the file --health can be written, and
-/// that the file --health is not another file of the command.
+/// Checks, before the work begins, that the command can write the folder --out and the file
+/// --health, and that no other option uses the file --health.
 std::unique_ptr<OutputFolder> open_output(const StepArguments& a) {
   auto out = std::make_unique<OutputFolder>("--out", a.out, true);
   if (a.health.empty()) return out;
@@ -56,8 +56,8 @@ std::unique_ptr<OutputFolder> open_output(const StepArguments& a) {
   return out;
 }
 
-/// Returns the writer of the parameters. The size of the files is limited by --max-shard-bytes.
-/// Without this option, the files have the same tensors as the files of --params.
+/// Returns the writer of the parameters. --max-shard-bytes limits the size of the files. Without
+/// this option, each file has the same tensors as the corresponding file of --params.
 std::unique_ptr<ShardWriter> make_writer(const StepArguments& a, const TensorModel& params) {
   constexpr const char* kModel = "model";
   const int64_t most = a.most > 0 ? a.most : std::numeric_limits<int64_t>::max();
@@ -72,7 +72,7 @@ std::unique_ptr<ShardWriter> make_writer(const StepArguments& a, const TensorMod
                                        true);
 }
 
-/// Writes the parameters into files on rank 0. Collective.
+/// Writes the parameters to files on rank 0. Collective.
 /// @param out  null on other ranks.
 void write_parameters(Comm& comm, StepSession& session, const TensorModel& params,
                       const std::vector<StepTensor>& tensors, ShardWriter* out) {
@@ -85,7 +85,7 @@ void write_parameters(Comm& comm, StepSession& session, const TensorModel& param
   if (out) out->finish();
 }
 
-/// Rejects options for optimizer state if all parameters are frozen.
+/// Rejects options for the optimizer's state if all parameters are frozen.
 void check_state(const StepArguments& a, const StepSession& session) {
   const std::string option = !a.state_in.empty() ? "--state-in" : a.state_out ? "--state-out" : "";
   if (session.empty() && !option.empty())
@@ -159,7 +159,7 @@ int run_step(Comm& comm, const StepArguments& a) {
                  out->written(), health);
     if (!flush_output()) throw std::runtime_error("the output cannot be written");
     if (!a.health.empty()) write_text_file(a.health, health.json_lines());
-    // The folder is renamed last, when all files and the output are complete.
+    // Rename the folder last, when all files and the output are complete.
     folder->commit();
   }
   return 0;

@@ -16,7 +16,7 @@ struct StepArguments {
   std::vector<std::string> grads, logits;
   RunDevice where;
   int ranks = 0;
-  int64_t most = 0;            // most bytes of tensors in a file of `out`; 0: files as in `params`
+  int64_t most = 0;            // maximum bytes of tensors in a file; 0: files as in `params`
   bool partial_state = false;  // initialize missing state and ignore surplus state
   bool state_out = false, verbose = false, json = false;
 };

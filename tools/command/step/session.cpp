@@ -15,22 +15,22 @@ namespace muonrt::tool {
 
 namespace {
 
-/// Returns the name of the tensor that has this partial gradient of a parameter. If there is only
-/// one partial gradient, the name may lack the index.
+/// Returns the name of the tensor with this partial gradient of a parameter. If there is only one
+/// partial gradient, the name may have no index.
 std::string gradient_name(const TensorModel& file, const StepTensor& t, int64_t partial_grad) {
   const std::string& name = t.entry->name;
   const bool single = t.grads().partial_grads() == 1 && !file.table().find(name + "@0");
   return t.partial && !single ? name + "@" + std::to_string(partial_grad) : name;
 }
 
-/// Returns "w" for "w@12", and a name without an index unchanged.
+/// Returns the name without the index of a partial gradient; for example, "w" for "w@12".
 std::string_view without_index(std::string_view name) {
   const size_t digits = name.find_last_not_of("0123456789");
   const bool numbered = digits != name.npos && digits + 1 < name.size() && name[digits] == '@';
   return numbered ? name.substr(0, digits) : name;
 }
 
-/// Returns whether the file has a gradient, or at least one partial gradient, of a parameter.
+/// Returns whether the file has the gradient, or at least one partial gradient, of a parameter.
 bool has_gradient(const TensorModel& file, const StepTensor& t) {
   for (int64_t a = 0; a < t.grads().partial_grads(); ++a)
     if (file.table().find(gradient_name(file, t, a))) return true;
@@ -80,8 +80,7 @@ StepSession::StepSession(Comm& comm, const StepConfig& config, const TensorModel
 void StepSession::check_gradients(const std::vector<std::unique_ptr<TensorModel>>& grads,
                                   bool allow_missing) {
   for (const auto& file : grads) {
-    std::map<std::string_view, const StepTensor*>
-        users;  // the key is the name of a tensor in the file
+    std::map<std::string_view, const StepTensor*> users;  // by the name of a tensor in the file
     for (Local& local : locals_) {
       const StepTensor& t = *local.tensor;
       if (local.grad_dtype.empty()) local.grad_dtype = "BF16";
@@ -89,7 +88,8 @@ void StepSession::check_gradients(const std::vector<std::unique_ptr<TensorModel>
       for (int64_t a = 0; a < t.grads().partial_grads(); ++a) {
         const std::string name = gradient_name(*file, t, a);
         check_gradient(*file, t, name);
-        // All files use one buffer, which is bf16 if all gradients are bf16, otherwise f32.
+        // One buffer is used for the gradients in all files. It is bf16 if all of them are bf16,
+        // otherwise f32.
         const TensorEntry& entry = *file->table().find(name);
         if (entry.dtype != "BF16") local.grad_dtype = "F32";
         const auto [user, is_new] = users.emplace(entry.name, &t);
@@ -105,7 +105,7 @@ void StepSession::check_gradients(const std::vector<std::unique_ptr<TensorModel>
     for (const StepTensor& t : tensors_)
       if (!t.steps()) frozen.insert(t.entry->name);
     for (const TensorEntry& entry : file->table().entries) {
-      // A frozen parameter may have a gradient or partial gradients, but they are not read.
+      // The file may have gradients of a frozen parameter, which are not read.
       if (users.contains(entry.name) || frozen.contains(entry.name) ||
           frozen.contains(without_index(entry.name)))
         continue;
@@ -196,11 +196,11 @@ void StepSession::load(const std::string& folder, const TensorModel& params, boo
                                   [](const Local& local) { return local.tensor->f16(); });
   muonrt_load_options_t options;
   muonrt_load_options_init(&options);
-  // Values that the file has in F16 are loaded and then rounded before they are compared.
+  // If the file has F16 values, round the loaded values to F16 before the comparison.
   options.without_params = rounds ? 0 : 1;
   options.partial = partial ? 1 : 0;
-  // The groups of the saved step are set first, so that a note on a setting appears only if
-  // opt.json has changed.
+  // First set the groups as in the saved step, so that notes mention a setting only if opt.json has
+  // changed.
   set_groups(std::max<int64_t>(saved_steps(folder) - 1, 0));
   optimizer_->load(folder, &options);
   for (const Local& local : locals_) {
@@ -237,7 +237,7 @@ void StepSession::load_gradient(const TensorModel& grads, Local& local) {
   }
 }
 
-/// Sets the groups of a step. Steps are counted from 0.
+/// Sets the groups for a step, which is counted from 0.
 void StepSession::set_groups(int64_t step) {
   for (size_t g = 0; g < rules_.size(); ++g)
     if (!rules_[g].constant())
@@ -258,7 +258,7 @@ muonrt_step_report_t StepSession::step(const TensorModel& grads, const std::vect
   muonrt_step_args_init(&args);
   args.inactive_params = inactive_.data();
   args.n_inactive_params = std::ssize(inactive_);
-  // each rule's learning rate is already in its lr_factor
+  // 1, because lr_factor contains the learning rate of each rule
   const std::vector<double> rates(rules_.size(), 1.0);
   args.group_lrs = rates.data();
   args.n_group_lrs = static_cast<int32_t>(rates.size());

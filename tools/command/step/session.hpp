@@ -15,10 +15,10 @@ namespace muonrt::tool {
 /// One rank's shards of the parameters and their gradients, and the optimizer that updates them.
 class StepSession {
  public:
-  /// Reads and checks all files. Collective. Throws if the files do not fit together.
+  /// Reads and checks all files. Throws if the files do not fit together. Collective.
   /// @param grads  the gradient files.
-  /// @param allow_missing  whether a file may lack the gradients of a parameter, which is then
-  ///     inactive in that step.
+  /// @param allow_missing  whether a file may lack the gradient of a parameter. The parameter is
+  ///     then inactive in this step.
   StepSession(Comm& comm, const StepConfig& config, const TensorModel& params,
               std::vector<StepTensor>& tensors,
               const std::vector<std::unique_ptr<TensorModel>>& grads, bool allow_missing,
@@ -30,11 +30,11 @@ class StepSession {
 
   bool empty() const { return params_.empty(); }
   Optimizer& optimizer() { return *optimizer_; }
-  /// Returns the names of the parameters that had no gradient in the last step and were therefore
-  /// inactive.
+  /// Returns the names of the parameters that were inactive in the last step, because they had no
+  /// gradient.
   std::vector<std::string> inactive() const;
   /// Returns the local shard in the dtype of the file. The pointer is valid until the next call for
-  /// this parameter. Throws if F16 cannot hold a value.
+  /// the same parameter. Throws if the file has F16 and a value exceeds its range.
   const void* data(const StepTensor& tensor);
   /// Loads a checkpoint. Collective. Throws if its parameters differ from those of the file.
   void load(const std::string& folder, const TensorModel& params, bool partial);
@@ -45,7 +45,7 @@ class StepSession {
     std::vector<Stretch> grad_stretches;
     std::string grad_dtype;  // dtype of the gradient buffer: F32 or BF16
     unsigned char *data = nullptr, *grad = nullptr;
-    std::vector<unsigned char> rounded;  // the data in F16, if the file has F16
+    std::vector<unsigned char> rounded;  // the data rounded to F16, if the file has F16
     std::vector<muonrt_part_t> parts;
   };
   void check_gradients(const std::vector<std::unique_ptr<TensorModel>>& grads, bool allow_missing);

@@ -17,8 +17,8 @@ std::string replicated(size_t dims) {
   return out;
 }
 
-/// Returns a mesh with one rank and as many dimensions as there are placements, so that a
-/// configuration for a larger mesh also runs on a single rank.
+/// Returns a mesh with one rank that has as many dimensions as there are placements, so that a
+/// configuration for a larger mesh can be used on a single rank.
 std::string mesh_of_ones(const std::string& placements) {
   std::string out = "d0=1";
   int dims = 1, depth = 0;
@@ -45,7 +45,7 @@ std::unique_ptr<TensorLayout> layout_of(const StepTensor& t, const ExactWords& w
   }
 }
 
-/// Checks the settings that the optimizer cannot check, because it does not read opt.json.
+/// Checks settings that the optimizer cannot check, because it reads neither opt.json nor the file.
 void check_kind(const StepTensor& t) {
   if (!is_float(t.entry->dtype))
     throw std::runtime_error(
@@ -89,7 +89,7 @@ void take_layouts(StepTensor& t, const std::string& given, int world) {
         " contains P, but a parameter is not a sum; write P in grad_placements");
   }
   if (l.grad_placements.empty()) return;
-  // Row bounds, an owner and flat ranges apply only to the parameter, not to its gradient.
+  // Row bounds, an owner and flat ranges do not apply to the gradient.
   t.grad_layout = layout_of(t, {t.entry->shape, mesh, l.grad_placements, l.reading, {}, {}, {}, {}},
                             "grad_placements");
   t.partial = l.grad_placements.find('P') != std::string::npos;

@@ -20,11 +20,11 @@ struct StepTensor {
   const TensorEntry* entry = nullptr;
   size_t rule = 0;
   const ParamConfig* config = nullptr;
-  std::string where;   // "opt.json: rules[1]: param 'x'", for messages
-  int64_t index = -1;  // index in the optimizer; -1: the tensor is not updated
+  std::string where;   // such as "opt.json: rules[1]: param 'x'", for messages
+  int64_t index = -1;  // index in the optimizer; -1 if the tensor is not updated
   std::unique_ptr<TensorLayout> layout;
   std::unique_ptr<TensorLayout> grad_layout;  // null if the gradient has the parameter's layout
-  bool partial = false;                       // the gradients are partial, in tensors named name@i
+  bool partial = false;  // whether the file has partial gradients, named name@i
   std::vector<MatrixPart> parts;
 
   const TensorLayout& grads() const { return grad_layout ? *grad_layout : *layout; }
@@ -32,22 +32,22 @@ struct StepTensor {
   bool adamw() const { return *config->role == "adamw"; }
   bool stack() const { return config->is_stack(); }
   bool flatten() const { return config->is_muon() && config->view == "flatten"; }
-  /// Return the number of dimensions of the stack, and the number of dimensions of the rows; see
+  /// Return the number of dimensions that form the stack, and of those that form the rows; see
   /// muonrt_param_t.
   int batch_dims() const { return stack() ? static_cast<int>(config->batch_dims.value_or(1)) : 0; }
   int row_dims() const { return static_cast<int>(config->row_dims.value_or(1)); }
   bool transposed() const { return !adamw() && config->transposed.value_or(false); }
-  /// Returns the numbers of rows and columns (outputs and inputs) of the matrices.
+  /// Return the numbers of rows and columns (outputs and inputs) of the matrices.
   std::pair<int64_t, int64_t> matrix_shape() const;
   bool half() const { return entry->dtype == "BF16"; }
-  /// Returns whether the files hold the parameter in F16. The optimizer then updates f32 master
+  /// Returns whether the file has the parameter in F16. The optimizer then updates f32 master
   /// weights.
   bool f16() const { return entry->dtype == "F16"; }
 };
 
-/// Returns every tensor of `params` in the order of the file, with its settings.
-/// @param mesh  for example "fsdp=2,tp=2"; if "", all ranks form one dimension `world`.
-/// Throws a std::runtime_error that names the tensor and the rule.
+/// Returns all tensors of `params` in the order of the file, with their settings.
+/// @param mesh  for example "fsdp=2,tp=2"; if empty, all ranks form one dimension `world`. Throws a
+/// std::runtime_error that names the tensor and the rule.
 std::vector<StepTensor> step_tensors(const TensorModel& params, const StepConfig& config,
                                      const std::string& mesh, int world);
 
@@ -57,12 +57,12 @@ bool is_float(std::string_view dtype);
 float element_as_float(std::string_view dtype, const unsigned char* at);
 
 int64_t elements_of(const std::vector<Stretch>& stretches);
-/// Returns the elements of a tensor that a rank holds, in the rank's local order.
+/// Returns the elements of a tensor that a rank holds, in the order of the rank's local buffer.
 std::vector<unsigned char> cut_tensor(const TensorModel& file, const TensorEntry& entry,
                                       const std::vector<Stretch>& stretches);
 /// Gathers the whole tensor on rank 0, and returns nothing on other ranks. Collective. Throws on
 /// rank 0 if ranks hold different values of the same element.
-/// @param local  the elements that this rank holds, in its local order.
+/// @param local  the elements that this rank holds, in the order of its local buffer.
 std::vector<unsigned char> gather_tensor(Comm& comm, const StepTensor& tensor, const void* local);
 
 }  // namespace muonrt::tool

@@ -17,8 +17,8 @@ namespace {
 
 using Sizes = std::vector<int>;
 
-/// A layout: a mesh, and options of `muonrt layout`. Names in braces are replaced: a, b and c with
-/// the sizes of the three mesh dimensions, other names with lists of ranks.
+/// A layout: a mesh, and options of `muonrt layout`. Names in braces stand for values: a, b and c
+/// for the sizes of the three mesh dimensions, and other names for lists of ranks.
 struct Form {
   const char *name, *mesh, *words;
 };
@@ -65,8 +65,8 @@ constexpr Form kForms[] = {
      "--placements S(0),R,S(1) (stacks: SS(1,{c}),S(0),S(1))"},
 };
 
-/// Returns the two-dimensional mesh that is closest to a square and has both sizes above 1, or an
-/// empty list if there is none.
+/// Returns the two-dimensional mesh with both sizes above 1 that is closest to a square. If there
+/// is none, returns an empty list.
 Sizes square_mesh(int ranks) {
   for (int a = static_cast<int>(std::sqrt(ranks)); a >= 2; --a) {
     if (ranks % a == 0) return {a, ranks / a};
@@ -74,8 +74,8 @@ Sizes square_mesh(int ranks) {
   return {};
 }
 
-/// Returns a mesh of three dimensions, or an empty list if `ranks` is prime. The middle dimension
-/// has size 1 if `ranks` has too few factors.
+/// Returns a mesh with three dimensions, whose middle dimension has size 1 if `ranks` has too few
+/// factors. If `ranks` is prime, returns an empty list.
 Sizes cube_mesh(int ranks) {
   for (int a = 2; a * 2 <= ranks; ++a) {
     const Sizes rest = ranks % a == 0 ? square_mesh(ranks / a) : Sizes();
@@ -85,7 +85,7 @@ Sizes cube_mesh(int ranks) {
   return square.empty() ? square : Sizes{square[0], 1, square[1]};
 }
 
-/// Returns the ranks in descending order with some neighbors swapped.
+/// Returns the ranks in descending order, with some neighbors swapped.
 Sizes shuffled(int ranks) {
   Sizes list(static_cast<size_t>(ranks));
   std::iota(list.rbegin(), list.rend(), 0);
@@ -179,8 +179,8 @@ std::vector<ModelTensor> verify_tensors() {
   out.push_back({"experts", {5, 6, 9}, true, {}});
   out.push_back({"few_experts", {2, 13, 4}, true, {}});
   out.push_back({"conv", {10, 3, 3, 2}, true, {}});
-  // There are two groups. Each has two query heads, one key head and one value head, with four rows
-  // for each head.
+  // Two groups, each with two query heads, one key head and one value head. Each head has four
+  // rows.
   out.push_back(
       {"qkv",
        {32, 18},

@@ -7,13 +7,13 @@
 
 namespace muonrt::tool {
 
-/// A layout and its options for `muonrt layout`. In the options, "..." replaces numbers that differ
-/// between tensors.
+/// A layout and its options for `muonrt layout`. In the options, "..." stands for numbers that
+/// differ between tensors.
 struct ListedLayout {
   LayoutWords words;
   std::string arguments;
 };
-/// Returns every form of layout that is possible for this number of ranks.
+/// Returns every kind of layout that is possible with this number of ranks.
 std::vector<ListedLayout> verify_layouts(int ranks);
 
 /// One case of `muonrt verify`: a layout and the settings of the run.
@@ -22,10 +22,10 @@ struct VerifyCase {
   RunSettings run;
 };
 
-/// Returns a case for each layout. The settings vary from case to case.
+/// Returns a case for each layout. The settings differ between the cases.
 std::vector<VerifyCase> verify_cases(int ranks);
 
-/// Returns the combinations of dtypes. The cases use them in turn.
+/// Returns the combinations of dtypes, which the cases use in turn.
 const std::vector<Numerics>& all_numerics();
 
 /// Returns the tensors: matrices of unusual shapes, equal matrices, stacks of experts, fused

@@ -12,7 +12,8 @@ namespace {
 
 using reference::Matrix;
 
-/// The elements of one matrix of a tensor: its rows have `cols` elements and begin at these places.
+/// The elements of one matrix of a tensor. Its rows have `cols` elements and begin at these
+/// indices.
 struct Elements {
   std::vector<int64_t> rows;
   int64_t cols;
@@ -70,9 +71,10 @@ double largest(const std::vector<double>& list) {
 /// Returns the largest allowed error of an element of an orthogonalized matrix. In f32 it is
 /// tolerance::newton_schulz_f32, and with bf16 iterates tolerance::newton_schulz_bf16. With bf16
 /// messages, a value near the midpoint of two bf16 values may be rounded in the other direction. In
-/// the result such a rounding adds one unit of bf16, which is 2^-7 of an entry near 1. In the input
-/// it adds 2^-8 of one entry of the normalized matrix. The polynomial amplifies this if singular
-/// values are small, so the same amount is allowed again.
+/// the result, such a rounding adds an error of one bf16 unit, which is 2^-7 for an entry near 1.
+/// In the input, it adds an error of 2^-8 of one entry of the normalized matrix, which the
+/// polynomial amplifies if singular values are small. The bound therefore contains this amount
+/// twice.
 double entry_tolerance(const Rounding& rounding, double gain, int64_t short_side) {
   double out = tolerance::newton_schulz_f32(gain);
   if (rounding.half_transport) out += 0x1p-6;
@@ -80,7 +82,7 @@ double entry_tolerance(const Rounding& rounding, double gain, int64_t short_side
   return out;
 }
 
-constexpr double kF32 = 0x1p-22;  // a few f32 roundings relative to the largest value
+constexpr double kF32 = 0x1p-22;  // a few f32 rounding errors, relative to the largest value
 
 }  // namespace
 
@@ -101,8 +103,8 @@ std::vector<Expected> reference_steps(const std::vector<ModelTensor>& tensors,
     e.data = values(tensors[t].seed(), numel, -1, rounding.half_data);
     e.momentum.assign(static_cast<size_t>(numel), 0.0);
     if (!tensors[t].muon) e.variance = e.momentum;
-    double moved = 0;  // largest effect of one entry of size 1 times its tolerance
-    // largest gradient: terms may cancel in a sum, but their rounding errors do not
+    double moved = 0;  // largest change that an entry of size 1 causes, times its tolerance
+    // the largest gradient, because terms of a sum may cancel, but their rounding errors do not
     double slope = 0;
     for (int step = 0; step < steps; ++step) {
       const std::vector<double> grad = values(tensors[t].seed(), numel, step, rounding.half_grad);
@@ -124,7 +126,7 @@ std::vector<Expected> reference_steps(const std::vector<ModelTensor>& tensors,
     }
     const double roundings = kF32 * (steps + 1);
     e.tolerance = moved + roundings * (1 + largest(e.data));
-    // The caller's data are the master weights rounded once.
+    // The parameter is the master weight, rounded once.
     if (rounding.half_data) e.tolerance += tolerance::roundoff(DType::kBF16) * largest(e.data);
     e.momentum_tolerance =
         roundings * slope * (1 - (tensors[t].muon ? muon.momentum : adamw.beta1));

@@ -11,7 +11,7 @@ namespace muonrt::tool {
 
 namespace {
 
-// elements before and after a shard, with bytes that are NaN in every dtype
+// guard elements before and after a shard, whose bytes are NaN in every dtype
 constexpr int64_t kRedZone = 24;
 constexpr unsigned char kRedZoneByte = 0xff;
 
@@ -29,8 +29,8 @@ void store(unsigned char* at, int32_t dtype, float value) {
   dtype == MUONRT_DTYPE_F32 ? std::memcpy(at, &value, 4) : std::memcpy(at, &half, 2);
 }
 
-/// Returns the number of bytes before a shard. Unless `aligned` is set, the number varies, so that
-/// a shard is aligned only to its elements.
+/// Returns the number of guard bytes before a shard. Unless `aligned` is set, this number varies,
+/// so that a shard is aligned only to the size of its elements.
 int64_t red_zone_of(size_t tensor, int32_t dtype, bool aligned) {
   return aligned ? 256 : (kRedZone - static_cast<int64_t>(tensor % 4)) * bytes_of(dtype);
 }
@@ -41,8 +41,8 @@ std::vector<unsigned char> red_zoned(int64_t elements, int32_t dtype, int64_t be
 }
 
 /// Returns partial gradient `index` of `count`. The sum of the partial gradients in this order is
-/// exactly `value`, and each of them is exact in bf16 if `value` is. They are a coarse part, pairs
-/// that cancel, and the rest.
+/// exactly `value`. If `value` is exact in bf16, each of them is exact in bf16, too. The partial
+/// gradients are a coarse part, pairs that cancel, and the rest.
 float partial_grad_of(float value, int64_t index, int64_t count) {
   if (count <= 1) return value;
   const float coarse = std::nearbyint(value * 8.0f) / 8.0f;

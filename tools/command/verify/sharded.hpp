@@ -12,7 +12,7 @@
 
 namespace muonrt::tool {
 
-/// The dtypes (MUONRT_DTYPE_...) of all values that are rounded.
+/// The dtypes (MUONRT_DTYPE_...) to which values are rounded.
 struct Numerics {
   const char* name;
   int32_t data, grad, transport, iteration;
@@ -24,7 +24,7 @@ struct RunSettings {
   int32_t replica_mode = MUONRT_REPLICA_MODE_ONCE;
   int64_t chunk_bytes = 0;
   bool poison = false, trace = false;
-  bool aligned = false;  // aligns shards to 256 bytes, as trainers do, and not only to elements
+  bool aligned = false;  // whether shards are aligned to 256 bytes, as in trainers
   RunDevice where;
 };
 
@@ -32,16 +32,16 @@ struct RunSettings {
 /// `step` >= 0. Values are in [-1, 1) and exact in f32. Every rank can compute every value.
 float element_value(uint64_t seed, int64_t element, int64_t step);
 
-/// The bytes of a whole tensor and of its state. `variance` exists only for AdamW, and `master`
-/// only for bf16 tensors.
+/// The bytes of a whole tensor and of its state. Only AdamW has a `variance`, and only bf16 tensors
+/// have a `master`.
 struct WholeTensor {
   std::vector<unsigned char> data;
   std::vector<float> momentum, variance, master;
 };
 
-/// One rank's shards of some tensors between red zones of NaN, their gradients, and the optimizer
-/// that updates them. If a GPU is used, all of them are in its memory, and this object reads
-/// copies.
+/// One rank's shards of some tensors, their gradients, and the optimizer that updates them. Red
+/// zones of NaN surround each shard. If a GPU is used, shards and gradients are in its memory, and
+/// this object reads copies.
 class Sharded {
  public:
   /// Collective.
@@ -54,14 +54,14 @@ class Sharded {
   muonrt_step_report_t step(int64_t step, double lr);
   void fill_gradients(int64_t step);
   muonrt_step_report_t step_only(double lr);
-  /// Copies the parameters from the GPU, if one is used. `step` also does this.
+  /// If a GPU is used, copies the parameters from it. `step` also does this.
   void fetch();
 
   Optimizer& optimizer() { return *optimizer_; }
   /// Returns the value of element `local` of the shard.
   float data_at(size_t tensor, int64_t local) const;
-  /// Returns the state of the elements of the shard. It is empty if the tensor has no state of this
-  /// kind, or if the owners store it because gradients are partial.
+  /// Returns the state of the elements of the shard. The result is empty if the tensor has no state
+  /// of this kind, or if owners store the state because gradients are partial.
   /// @param kind  MUONRT_STATE_MOMENTUM, _VARIANCE or _MASTER.
   std::vector<float> state(size_t tensor, int32_t kind);
 
@@ -73,12 +73,13 @@ class Sharded {
     }
   }
 
-  /// Returns the whole tensor. Only a rank that holds all elements may call this.
+  /// Returns the whole tensor. Only a rank that holds all elements may call this function.
   WholeTensor whole(size_t tensor);
-  /// Counts elements whose bytes or state differ from `expected`, and changed bytes in red zones.
+  /// Returns the number of elements whose bytes or state differ from `expected`, plus the number of
+  /// changed bytes in red zones.
   int64_t wrong_bits(size_t tensor, const WholeTensor& expected);
-  /// Flips the highest exponent bit of the first element. Returns false if the rank holds no
-  /// elements.
+  /// Flips the highest exponent bit of the first element. If the rank holds no elements, returns
+  /// false.
   bool plant();
 
  private:
@@ -89,7 +90,7 @@ class Sharded {
     // the number of partial gradients, and the index of this rank's partial gradient
     int64_t partial_grads = 1, partial_grad = 0;
     std::vector<Stretch> stretches;
-    std::vector<unsigned char> data, grad;  // these include the red zones
+    std::vector<unsigned char> data, grad;  // with the red zones
     // number of bytes before the first element
     int64_t data_at = 0, grad_at = 0;
     unsigned char *far_data = nullptr, *far_grad = nullptr;  // in GPU memory

@@ -28,16 +28,16 @@ struct Arguments {
   bool list = false, json = false;
 };
 
-/// The result of one case on one rank. `total` combines the ranks.
+/// The result of one case on one rank. `total` combines the results of all ranks.
 struct Found {
   int64_t elements = 0, wrong = 0, bits = 0;
-  int64_t gathered = 0;         // bits that differ if every rank gathers every matrix
-  double error = 0, ratio = 0;  // largest error, absolute and as a share of the tolerance
+  int64_t gathered = 0;         // different bits if every rank gathers every matrix
+  double error = 0, ratio = 0;  // largest error: absolute, and divided by its tolerance
   double seconds = 0;
 };
 
-/// The results of the same steps on a single rank, and those of the reference, for one choice of
-/// dtypes.
+/// For one choice of dtypes: the results of the same steps on a single rank, and those of the
+/// reference.
 struct Truth {
   std::vector<WholeTensor> alone;
   std::vector<Expected> expected;
@@ -69,7 +69,7 @@ void compare(Sharded& sharded, size_t tensor, const Expected& expected, Found& f
   const std::vector<float> variance = sharded.state(tensor, MUONRT_STATE_VARIANCE);
   sharded.visit(tensor, [&](int64_t element, int64_t local) {
     const auto at = static_cast<size_t>(element);
-    double worst = 0;  // largest error as a share of the tolerance; NaN counts as wrong
+    double worst = 0;  // largest error divided by its tolerance; NaN counts as wrong
     const auto look = [&](double value, double wanted, double tolerance) {
       const double ratio = std::fabs(value - wanted) / tolerance;
       if (!(ratio <= worst) && tolerance > 0) worst = ratio;
@@ -262,7 +262,7 @@ void add_verify(CLI::App& app, Work& work) {
   add_run_device_options(*command, a->where);
   command->add_flag("--list", a->list, "only print the layouts for this number of ranks");
   command->add_flag("--json", a->json, "print JSON");
-  // This option is for tests. It flips a bit on this rank, which the command must detect.
+  // This option is for tests. It flips a bit on one rank, and the command must detect this.
   command->add_option("--plant", a->plant)->group("");
   command->footer("Exit code 1 if anything is wrong.\nExample: mpirun -n 4 muonrt verify");
   command->callback([=, &work] { work = [=] { return run(*a); }; });

@@ -1,6 +1,6 @@
-/* Runs four steps. Then runs two steps, saves a checkpoint, and runs two steps of another optimizer
- * that loads it. The results must be bitwise identical. The parameter in the checkpoint and the
- * parameter of the optimizer must also be bitwise identical.
+/* Runs four steps with one optimizer. Then runs two steps, saves a checkpoint, loads it into
+ * another optimizer, and runs two more steps. The results must be bitwise identical, and the
+ * checkpoint must contain the same parameter.
  * Usage: checkpoint FOLDER */
 #include <muonrt/muonrt.h>
 #include <stdio.h>

@@ -1,6 +1,6 @@
 /* Assigns owners and exchanges data over MPI with its own functions (muonrt/distributed.h). The
- * weights must be bitwise identical to those that muonrt's exchanges give. If the program gets an
- * argument, it uses MPI without threads. */
+ * weights must be bitwise identical to those with muonrt's own exchanges. If you pass an argument,
+ * the program uses MPI without threads. */
 #include <muonrt/mpi_comm.h>
 #include <muonrt/muonrt.h>
 #include <stdio.h>

@@ -1,6 +1,6 @@
-/* Trains on one rank, or on several under mpirun. The program fits a matrix W and a bias b so that
- * W x + b has the values of a teacher. W and b are sharded by rows. Muon updates W and AdamW
- * updates b. The loss must fall below a twentieth of its first value. */
+/* Trains on one rank, or on several ranks under mpirun. The program fits a matrix W and a bias b to
+ * a teacher, so that W x + b has the teacher's values. W and b are sharded by rows. Muon updates W
+ * and AdamW updates b. The loss must fall below a twentieth of its first value. */
 #include <muonrt/muonrt.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,7 +25,7 @@ static float noise(int64_t i) {
   return (float)((x ^ (x >> 16)) >> 8) / 8388608.0f - 1.0f;
 }
 
-/* Computes the loss and the gradients of `rows` rows from row `first` on, without other rows. */
+/* Computes the loss and the gradients of `rows` rows, beginning with row `first`. */
 static double backward(int64_t first, int64_t rows, const float* w, const float* b, float* w_grad,
                        float* b_grad) {
   double loss = 0.0;

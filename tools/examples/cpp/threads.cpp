@@ -1,6 +1,6 @@
-// Runs ranks as threads with the C++17 classes of muonrt.hpp. The program trains one matrix on 1
-// rank and then on 3 ranks, stops the second run in the middle and continues it on 2 ranks. The
-// weights must be bitwise identical.
+// Runs ranks as threads, with the C++17 classes of muonrt.hpp. The program trains a matrix on 1
+// rank. Then it trains the same matrix on 3 ranks, saves a checkpoint after half of the steps, and
+// continues on 2 ranks. The weights must be bitwise identical.
 // Usage: threads FOLDER
 #include <cstdio>
 #include <cstdlib>
@@ -14,7 +14,7 @@ namespace {
 constexpr int64_t kRows = 10, kCols = 6;
 const int64_t kShape[] = {kRows, kCols};
 
-// Returns the rows [begin, end) of the matrix that each of `ranks` ranks holds, in rank order.
+// Returns the rows [begin, end) of the matrix that each of the ranks holds, in rank order.
 muonrt_run_t rows_of(const muonrt_layout_t& layout, int32_t ranks, int32_t rank) {
   muonrt_run_t rows = {0, 0};
   int64_t count = 0;

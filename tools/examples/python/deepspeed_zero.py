@@ -1,4 +1,4 @@
-"""Trains with DeepSpeed's ZeRO stage 1 or 2, which hands each rank a range of all elements of the parameters.
+"""Trains with DeepSpeed's ZeRO stage 1 or 2, in which each rank updates a range of all elements.
 
   deepspeed --num_gpus 2 deepspeed_zero.py FOLDER [STEPS [STAGE]]
   torchrun --standalone --nproc-per-node 2 deepspeed_zero.py FOLDER [STEPS [STAGE]]
@@ -15,17 +15,17 @@ import muonrt.torch
 
 
 class ZeroClient(torch.optim.Optimizer):
-    """Runs muonrt.torch.Muon on ZeRO's partitions. Each rank has the gradients of its partition in
-    one flat tensor."""
+    """Runs muonrt.torch.Muon on ZeRO's partitions. On each rank, one flat tensor has the gradients
+    of its partition."""
 
     def __init__(self, model, lr, **settings):
         self.settings = settings
         self.whole = [(name, p.shape, p.numel()) for name, p in model.named_parameters()]
-        # Names and modules determine the roles before ZeRO replaces the parameters.
+        # Determine the roles by names and modules, before ZeRO replaces the parameters.
         alone = muonrt.torch.Muon(model, lr=lr, comm=muonrt.Comm.self(), **settings)
         self.roles = {name: group["role"] for group in alone.param_groups for name in group["param_names"]}
         alone.close()
-        # One group, so one partition.
+        # Use a single group, so that each rank has a single partition.
         super().__init__([{"params": list(model.parameters())}], {"lr": lr})
 
     def step(self, closure=None):
@@ -37,8 +37,8 @@ class ZeroClient(torch.optim.Optimizer):
         self.muon.step()
 
     def bind(self):
-        """Call this once after deepspeed.initialize(), which has replaced the parameters with the
-        partition."""
+        """Creates the optimizer. Call this method once after deepspeed.initialize(), which replaces
+        the parameters with the partition."""
         flat, = self.param_groups[0]["params"]
         rank, size, length = dist.get_rank(), dist.get_world_size(), flat.numel()
         mesh = muonrt.Mesh((size,), ["zero"])

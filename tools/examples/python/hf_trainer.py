@@ -38,11 +38,11 @@ def main(folder, steps=16):
         output_dir=folder, max_steps=steps, per_device_train_batch_size=8 // ranks, learning_rate=1e-2,
         lr_scheduler_type="constant", max_grad_norm=1.0, logging_steps=1, save_steps=8, seed=0,
         use_cpu=not torch.cuda.is_available(), report_to=[], disable_tqdm=True)
-    # The Trainer makes two groups, with and without weight decay. muonrt splits both by role.
+    # The Trainer creates two groups, with and without weight decay, and muonrt splits each of them
+    # by role.
     trainer = Trainer(model=tiny_llama(), args=arguments, train_dataset=Counting(),
                       optimizer_cls_and_kwargs=(muonrt.torch.Muon, {"lr": 1e-2}))
-    # The next line does the same with muonrt's defaults for weight decay, if the model is not
-    # wrapped:
+    # If the model is not wrapped, the next line does the same with muonrt's default weight decay:
     #   Trainer(..., optimizers=(muonrt.torch.Muon(model, lr=1e-2), None))
     last = get_last_checkpoint(folder) if os.path.isdir(folder) else None
     trainer.train(resume_from_checkpoint=last)

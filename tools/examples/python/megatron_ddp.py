@@ -1,4 +1,4 @@
-"""Trains under Megatron-LM's DistributedDataParallel and optimizer classes; the distributed optimizer is off.
+"""Trains with Megatron-LM's DistributedDataParallel and optimizer classes; no distributed optimizer.
 
   torchrun --standalone --nproc-per-node 2 megatron_ddp.py FOLDER [STEPS]
 """
@@ -36,8 +36,8 @@ def main(folder, steps=16):
     config = TransformerConfig(num_layers=1, hidden_size=32, num_attention_heads=1)
     module = TinyModel(config).to(torch.cuda.current_device())
     model = DistributedDataParallel(config, DistributedDataParallelConfig(use_distributed_optimizer=False), module)
-    # Every rank of the data-parallel group holds all parameters, and muonrt orthogonalizes each
-    # matrix on only one of them.
+    # Every rank of the data-parallel group holds all parameters, but muonrt orthogonalizes each
+    # matrix on only one rank.
     muon = muonrt.torch.Muon(module, lr=1e-2, process_group=parallel_state.get_data_parallel_group())
     clip = 1.0 if torch.cuda.is_available() else 0.0  # Megatron clips only CUDA tensors
     optimizer = FP32Optimizer(muon, OptimizerConfig(clip_grad=clip), lambda opt, config=None: None)
@@ -47,7 +47,7 @@ def main(folder, steps=16):
     if os.path.exists(saved):
         state = torch.load(saved, weights_only=False)
         module.load_state_dict(state["model"])
-        # Megatron's own method identifies groups by its own keys.
+        # Do not use Megatron's own method, which identifies groups by its own keys.
         muon.load_state_dict(state["optimizer"])
         first = muon.param_groups[0]["steps"]
     rank, size = dist.get_rank(), dist.get_world_size()

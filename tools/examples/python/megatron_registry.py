@@ -1,4 +1,4 @@
-"""Trains with Megatron-LM's optimizer "muonrt", a name in the registry of Emerging-Optimizers (Python 3.12).
+"""Trains with Megatron-LM and an optimizer that it finds in the registry of Emerging-Optimizers.
 
   torchrun --standalone --nproc-per-node 2 megatron_registry.py FOLDER [STEPS [OPTIMIZER]]
 """
@@ -13,11 +13,11 @@ import torch.distributed as dist
 import muonrt.torch
 
 
-# Registers the name before the first import of Megatron, which copies the registry.
+# Register the name before the first import of Megatron, because this import copies the registry.
 @emerging_optimizers.registry.register_optimizer("muonrt")
 class MegatronMuon(muonrt.torch.Muon):
-    """Updates the matrices in the same way as Megatron's Muon. Megatron's own AdamW updates all
-    other parameters."""
+    """Updates matrices as Megatron's Muon does. Megatron's own AdamW updates all other
+    parameters."""
 
     def __init__(self, params, lr=3e-4, weight_decay=0.01, muon_momentum=0.95, muon_nesterov=False, betas=None):
         super().__init__(params, lr=lr, weight_decay=weight_decay, momentum=muon_momentum, nesterov=muon_nesterov,
@@ -25,7 +25,8 @@ class MegatronMuon(muonrt.torch.Muon):
                          process_group=parallel_state.get_data_parallel_group())
 
     def _init_group(self, group, skip_non_grad_params=True):
-        """Megatron calls this before it loads a checkpoint. All state exists after the creation."""
+        """Does nothing, because the constructor creates all state. Megatron calls this method
+        before it loads a checkpoint."""
 
 
 from megatron.core import parallel_state  # noqa: E402

@@ -1,4 +1,4 @@
-"""Trains a small model in one process or sharded with FSDP2; only the optimizer is muonrt's.
+"""Trains a small model in one process, or in several with FSDP2. Only the optimizer is muonrt's.
 
   python torch_fsdp2.py
   torchrun --standalone --nproc-per-node 2 torch_fsdp2.py
@@ -44,7 +44,7 @@ def main():
                 fully_shard(layer)
         fully_shard(model)
 
-    # Muon updates the matrices of the blocks, AdamW the embedding, head, norms and biases.
+    # Muon updates the matrices of the blocks, and AdamW updates embedding, head, norms and biases.
     optimizer = muonrt.torch.Muon(model.named_parameters(), lr=1e-2)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / STEPS)
     tokens = torch.arange(680) * 5 % VOCABULARY

@@ -1,4 +1,4 @@
-"""Trains a small model with FSDP2 and with its own owners and exchanges over torch.distributed.
+"""Trains with FSDP2, and with its own choice of owners and exchanges over torch.distributed.
 
   torchrun --standalone --nproc-per-node 2 torch_functions.py
 """
@@ -13,10 +13,10 @@ WIDTH, STEPS = 24, 20
 
 
 class Rows:
-    """Moves matrices that are sharded by rows with all-to-all. Tensors have the transport dtype."""
+    """Moves row-sharded matrices with all-to-all. Tensors have the transport dtype."""
 
     def __init__(self, model):
-        self.group = dist.new_group()  # only for these functions
+        self.group = dist.new_group()  # no other collectives use this group
         self.rank, self.size = dist.get_rank(self.group), dist.get_world_size(self.group)
         layout = muonrt.Layout(muonrt.Mesh((self.size,)), "S(0)")
         self.rows = {name: [layout.local_shape(p.shape, r)[0] for r in range(self.size)]
@@ -27,7 +27,7 @@ class Rows:
         return info.index % info.world
 
     def gather(self, name, owner, local, full):
-        """Fills `full` on the owner; it is None on the other ranks."""
+        """Fills `full` on the owner. On other ranks, `full` is None."""
         send, receive = self.sizes(name, owner, local)
         whole = local.new_empty(0) if full is None else full
         self.move(whole, local, receive, send)
@@ -38,8 +38,8 @@ class Rows:
         self.move(local, local.new_empty(0) if full is None else full, receive, send)
 
     def sizes(self, name, owner, local):
-        """Returns the number of bytes that this rank sends to each rank for a gather, and receives
-        from each."""
+        """Returns the bytes that this rank sends to each rank, and receives from each rank, in a
+        gather."""
         row = local.element_size() * local.shape[1]
         send = [self.rows[name][self.rank] * row if r == owner else 0 for r in range(self.size)]
         receive = [n * row if self.rank == owner else 0 for n in self.rows[name]]

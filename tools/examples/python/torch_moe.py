@@ -1,4 +1,4 @@
-"""Trains a small mixture of experts under FSDP2 x expert parallelism; experts are one 3-D tensor.
+"""Trains a mixture of experts, one 3-D tensor, with FSDP2 and expert parallelism.
 
   torchrun --standalone --nproc-per-node 4 torch_moe.py
 """
@@ -15,8 +15,8 @@ EXPERTS, WIDTH, HIDDEN, STEPS = 4, 16, 32, 150
 
 
 class Mixture(torch.nn.Module):
-    """A layer of experts. Each rank of "ep" has some of them. All experts process all tokens, and
-    the outputs are summed."""
+    """A layer of experts, some of which are on each rank of "ep". All experts process all tokens,
+    and the layer returns the sum of their outputs."""
 
     def __init__(self, ep):
         super().__init__()
@@ -35,7 +35,7 @@ class Mixture(torch.nn.Module):
         mine = torch.einsum("eth,ehw,te->tw", hidden, w2, share)
         whole = mine.detach().clone()
         dist.all_reduce(whole, group=self.ep.get_group())
-        return mine + (whole - mine.detach())  # the sum, with the gradient of this rank's part
+        return mine + (whole - mine.detach())  # the value of `whole`, but the gradient of `mine`
 
 
 def main():
@@ -57,8 +57,8 @@ def main():
         optimizer.zero_grad()
         loss = (model(x[rank::ranks]) - target[rank::ranks]).square().mean()
         loss.backward()
-        # Each rank of "ep" has the router's gradient for its own experts only, so the gradients are
-        # summed.
+        # Each rank of "ep" has the router's gradient only for its own experts, so sum the
+        # gradients.
         dist.all_reduce(model.router.weight.grad.to_local(), group=mesh["ep"].get_group())
         optimizer.step()
         first = loss.item() if first is None else first

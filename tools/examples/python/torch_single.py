@@ -25,8 +25,8 @@ class Network(torch.nn.Module):
 
 
 def role(name, p):
-    # A kernel of n0 x n1 x 3 x 3 becomes a matrix of n0 x 9 n1. Other roles follow from name and
-    # dimensions.
+    # A kernel of n0 x n1 x 3 x 3 becomes a matrix of n0 x 9 n1. Names and shapes determine the
+    # other roles.
     return ("muon", "flatten") if p.ndim == 4 else None
 
 
@@ -49,9 +49,9 @@ def main():
             torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(),
                         "schedule": schedule.state_dict()}, file)
     print(f"loss {loss.item():.4f} after {optimizer.last_report.step} steps")
-    assert loss.item() < 0.7  # the loss of guessing is log 4 = 1.39
+    assert loss.item() < 0.7  # random guesses have the loss log 4 = 1.39
 
-    # Training that continues from the checkpoint has bitwise identical results.
+    # A run that continues from the checkpoint must have bitwise identical results.
     file.seek(0)
     saved = torch.load(file)
     again = Network()

@@ -1,4 +1,4 @@
-"""Trains with torchtitan's OptimizersContainer and FSDP2; saves and reshards with torch.distributed.checkpoint.
+"""Trains with torchtitan's OptimizersContainer and FSDP2, and reshards its checkpoint with DCP.
 
   torchrun --standalone --nproc-per-node 2 torchtitan_fsdp2.py FOLDER [STEPS]
 """

@@ -1,4 +1,4 @@
-"""Finds an address at which ranks on other machines can reach a rank, for muonrt.torch."""
+"""Finds an address of a rank that ranks on other machines can reach, for muonrt.torch."""
 
 import contextlib
 import fcntl
@@ -16,9 +16,10 @@ SIOCGIFADDR = 0x8915
 
 
 def machine(name: str) -> tuple:
-    """Identifies a machine or container: two ranks with equal values share 127.0.0.1.
+    """Returns a value that identifies a machine or container. Ranks with equal values can connect
+    over 127.0.0.1.
 
-    The host name is not enough, because machines may have the same one.
+    The host name alone is not enough, because several machines may have the same name.
     """
     boot = network = None
     with contextlib.suppress(OSError):
@@ -30,7 +31,7 @@ def machine(name: str) -> tuple:
 
 
 def own_addresses() -> dict[str, list[str]]:
-    """Returns the addresses of each network interface, IPv4 addresses first, without link-local
+    """Returns the addresses of each network interface: IPv4 before IPv6, without link-local
     addresses."""
     found: dict[str, list[str]] = {}
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
@@ -50,9 +51,9 @@ def select(own: dict[str, list[str]], names: str | None, likely: list[str]) -> l
     """Returns the addresses at which to listen, in the order in which other ranks try them.
 
     own: the addresses of each interface.
-    names: interfaces or addresses, with commas between; None: every address is possible. If this
-        machine has none of them, the result is empty.
-    likely: host names and addresses that come first.
+    names: interfaces or addresses, separated by commas. None allows every address. If this machine
+        has none of them, the result is empty.
+    likely: host names and addresses that are tried first.
     """
     every = [address for addresses in own.values() for address in addresses]
     if names is not None:
@@ -79,10 +80,11 @@ def _is_loopback(address: str) -> bool:
 def listening_addresses(interface: str | None, store_host: str | None, has_store: bool) -> list[str]:
     """Returns the addresses of this machine at which ranks on other machines may reach it.
 
-    interface: the name or an address of an interface; None: those of GLOO_SOCKET_IFNAME, or all.
-    store_host: MASTER_ADDR. All ranks can reach this host, so the address from which this machine
-        reaches it is the most likely one.
-    has_store: whether `store_host` is this machine.
+    interface: the name or an address of an interface. None: the interfaces in GLOO_SOCKET_IFNAME,
+        or all if it is not set.
+    store_host: MASTER_ADDR. All ranks can reach this host, so they can probably also reach the
+        address from which this machine connects to it.
+    has_store: whether `store_host` is a name or an address of this machine.
     """
     own = own_addresses()
     if interface is not None:

@@ -1,9 +1,9 @@
-"""The keys in the state dicts of several optimizers, for muonrt.convert."""
+"""Defines the keys in the state dicts of several optimizers, for muonrt.convert."""
 
-# Keys of the state of a parameter, with muonrt's kinds of state. Sources: torch/optim/_muon.py and
+# Maps the keys of a parameter's state to muonrt's kinds of state. Sources: torch/optim/_muon.py and
 # adamw.py of PyTorch 2.15; examples/toy_train.py of MoonshotAI/Moonlight c2ad5b2;
 # dion/megabatch_base.py, muon.py and scalar_opts.py of microsoft/dion 0a059a4. In torch the
-# momentum is a mean; in Moonlight and Dion it is a heavy ball.
+# momentum is an exponential moving average; in Moonlight and Dion it is a heavy-ball sum.
 KINDS = {
     "muonrt.torch": {
         "muon": {"momentum_buffer": "momentum", "step": "step", "master": "master",
@@ -16,7 +16,7 @@ KINDS = {
                   "adamw": {"moment1": "momentum", "moment2": "variance", "step": "step"}},
     "dion": {"muon": {"momentum": "momentum"},
              "adamw": {"momentum": "momentum", "variance": "variance", "step_dev": "step"}}}
-# Settings of a group, with muonrt.torch's names for them.
+# Maps the settings of a group to muonrt.torch's names.
 MUON = {k: k for k in ("lr", "weight_decay", "momentum", "nesterov")}
 ADAMW = {k: k for k in ("lr", "weight_decay", "betas", "eps")}
 SETTINGS = {
@@ -30,8 +30,9 @@ SETTINGS = {
                       "nesterov": "nesterov"},
              "adamw": {"lr": "lr", "weight_decay": "weight_decay", "betas": "betas",
                        "epsilon": "eps"}}}
-# The remaining settings of a Dion param_group, with the values of its reference implementation. They belong
-# to the update rule, not to the state.
+# RULES lists the settings that belong to the update rule and not to the state, with the values for
+# which muonrt's rule is the same. _DION has those of a Dion param_group, with the values of Dion's
+# reference implementation.
 _DION = {"cautious_wd": False, "nesterov": False, "flatten": False, "adjust_lr": "spectral_norm",
          "mu": 0.95, "betas": (0.9, 0.95), "epsilon": 1e-8}
 RULES = {
@@ -43,6 +44,7 @@ RULES = {
     "moonlight": {"muon": {"ns_steps": 5, "adamw_betas": (0.9, 0.95), "adamw_eps": 1e-8},
                   "adamw": {"ns_steps": 5, "momentum": 0.95, "nesterov": True}},
     "dion": {"muon": _DION, "adamw": _DION}}
-# Values that select a different update rule, so that the state would not be enough to continue.
+# Values that select an update rule that muonrt does not have. The converter rejects such a
+# checkpoint.
 REFUSED = {"amsgrad": True, "maximize": True, "decoupled_weight_decay": False}
 STRUCTURE = {"params", "param_names", "role", "algorithm", "step", "steps", "initial_lr"}

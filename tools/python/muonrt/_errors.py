@@ -11,14 +11,15 @@ __all__ = [
 
 
 class Error(RuntimeError):
-    """The base class of these exceptions. `status` is the number of the status in muonrt/base.h."""
+    """The base class of muonrt's exceptions. `status` is the number of the error in
+    muonrt/base.h."""
 
     status = 0
 
 
 class NonFiniteError(Error, FloatingPointError):
-    """An input of orthogonalize() has a non-finite element. The message gives its index. Nothing
-    was written."""
+    """An input of orthogonalize() has a non-finite element. The message gives its index, and the
+    output is unchanged."""
 
     status = 1
 
@@ -30,8 +31,8 @@ class InvalidArgumentError(Error, ValueError):
 
 
 class InvalidStateError(Error):
-    """The call is not allowed now: the object is closed, has failed, or is in use by another
-    thread."""
+    """The object does not allow the call now, because it is closed, has failed, or is in use by
+    another thread."""
 
     status = 11
 
@@ -49,7 +50,7 @@ class CallbackError(Error):
 
 
 class MismatchError(Error):
-    """Arguments that must be equal differ between ranks. The message names the ranks and the
+    """Arguments that must be equal on all ranks differ. The message names the ranks and the
     values."""
 
     status = 20
@@ -68,7 +69,7 @@ class DeviceError(Error):
 
 
 class CommError(Error, ConnectionError):
-    """A communicator has failed, or a rank is no longer reachable."""
+    """A communicator has failed, or another rank is no longer reachable."""
 
     status = 50
 
@@ -118,8 +119,8 @@ class InternalError(Error):
 
 _BY_STATUS = {c.status: c for c in Error.__subclasses__()}
 
-# Functions and fields of C that have another name in Python. Enum values are words in lower case in
-# Python.
+# C functions and fields that have a different name in Python. In Python, enum values are strings in
+# lower case.
 _OTHER_NAMES = {
     "optimizer_copy_state": "optimizer.copy_state_from()", "optimizer_set_step": "optimizer.steps = ...",
     "optimizer_get_trace": "optimizer.trace()", "comm_create_mpi": "Comm.mpi()",
@@ -149,18 +150,19 @@ def _of_python(match: re.Match) -> str:
         return f"'{_WORDS.get(value.lower(), value.lower())}'"
     if count:
         return f"len({'lr' if count == 'group_lrs' else count}) is"
-    # Otherwise the word is the empty name of a group.
+    # Otherwise the match is the empty name of a group, which is removed.
     return {"group_lrs": "lr", "grad_multiplier": "grad_scale_inv", "copy_state: from": "copy_state_from: old",
             "NULL": "None"}.get(match[0], "")
 
 
 def in_python(text: str) -> str:
-    """Returns a message of the library in which functions and values have their Python names."""
+    """Returns a message of the library with the C names of functions and values replaced by their
+    Python names."""
     return _OF_C.sub(_of_python, text)
 
 
 def of_status(status: int, text: str) -> Error:
-    """Returns the exception for a status, with this message."""
+    """Returns the exception for a status code and a message of the library."""
     error = _BY_STATUS.get(status, Error)(in_python(text))
     error.status = status
     return error

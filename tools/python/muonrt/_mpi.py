@@ -1,4 +1,4 @@
-"""Implements Comm.mpi, a communicator over mpi4py. It uses the MPI library that mpi4py has
+"""Implements Comm.mpi, a communicator over mpi4py and thus over the MPI library that mpi4py has
 loaded."""
 
 import json
@@ -10,8 +10,8 @@ import numpy as np
 import muonrt
 from muonrt._errors import of_status
 
-_DATA, _ERROR = 0, 1  # tags of messages on the duplicate
-_FRAGMENT_BYTES = 1 << 30  # maximum size of one MPI message, because MPI counts in an int
+_DATA, _ERROR = 0, 1  # tags of messages on the duplicated communicator
+_FRAGMENT_BYTES = 1 << 30  # maximum size of one MPI message, because MPI's counts are ints
 _ERROR_BYTES = 4096
 # Requests and memory that MPI may still use after an operation has failed.
 _left_to_mpi: list = []
@@ -39,10 +39,10 @@ def comm_of(comm, timeout: float) -> muonrt.Comm:
 
 
 class _Channel:
-    """The functions of the communicator. One thread calls them, except `abort`.
+    """Implements the functions of the communicator. Except for `abort`, a single thread calls them.
 
-    MPI reads and writes copies in this object's memory, not muonrt's memory, because operations that
-    are pending after an error cannot be cancelled.
+    MPI sends from and receives into copies of muonrt's buffers, because operations that are pending
+    after an error cannot be cancelled, so MPI may still access the memory.
     """
 
     def __init__(self, MPI, comm, timeout: float):
@@ -90,8 +90,8 @@ class _Channel:
         return [(peer, None) for peer in range(self.size) if peer != self.rank]
 
     def _wait(self, requests: list, timeout: float, what: str, peers: list, memory=()) -> None:
-        """Waits until all requests are complete. Raises TimeoutError after the timeout, or the error
-        that a peer has sent."""
+        """Waits until all requests are complete. Raises TimeoutError after the timeout. If a peer
+        sends an error, raises this error."""
         deadline, tries = time.monotonic() + timeout, 0
         statuses = [self._MPI.Status() for _ in requests]
         try:
@@ -134,9 +134,9 @@ class _Channel:
         _left_to_mpi.append((requests, memory))
 
     def _check_for_errors_before_operation(self) -> None:
-        """Raises an error that has arrived, even if other messages arrived before it. A probe of
-        Open MPI first searches the messages that it has already read, and then reads about 32
-        more."""
+        """Raises an error that has arrived, even if other messages arrived before it. Each probe of
+        Open MPI reads only about 32 more messages from the network, so several probes are
+        needed."""
         for _ in range(4 + self.size // 8):
             self._raise_published_error()
 
@@ -156,10 +156,10 @@ class _Channel:
         raise of_status(status, text)
 
     def abort(self, text: str, status: int) -> None:
-        """Sends an error to every rank, including this one, because another thread may be in a
+        """Sends an error to every rank, including this one, in which another thread may wait in a
         call."""
         self._failed = True
-        # JSON needs at most six bytes for each character.
+        # JSON needs at most six bytes for each character, so the message fits.
         message = json.dumps([status, text[:_ERROR_BYTES // 8]], ensure_ascii=False).encode()
         message = message.ljust(_ERROR_BYTES, b"\0")
         with self._lock:
@@ -168,8 +168,8 @@ class _Channel:
                                      for peer in range(self.size)]
 
     def close(self) -> None:
-        """Frees the communicator, unless it has failed: freeing is collective, and a peer may have
-        ended."""
+        """Frees the communicator. Does not free a failed communicator, because freeing is
+        collective, and a peer may have exited."""
         with self._lock:
             if self._failed:
                 _left_to_mpi.append(self)

@@ -1,4 +1,4 @@
-"""Newton-Schulz and its symmetric products on arrays, without an optimizer."""
+"""Implements orthogonalize() and symmetric_product() on arrays, without an optimizer."""
 
 import collections
 import os
@@ -16,10 +16,10 @@ _of_thread = threading.local()
 def _core_of(x: Any, settings: dict) -> _core.Orthogonalizer:
     kind, index = x.__dlpack_device__()
     cuda = int(kind) in (2, 13)
-    # The type is part of the key, because True == 1, although only one of them is a number.
+    # The key includes the type, because True == 1, but a setting that needs a number rejects True.
     items = tuple(sorted((k, type(v).__name__, v if isinstance(v, (str, int, float)) else tuple(v))
                          for k, v in settings.items()))
-    key = (os.getpid(), cuda, int(index) if cuda else 0, items)  # a child of fork() needs its own
+    key = (os.getpid(), cuda, int(index) if cuda else 0, items)  # a forked child needs its own
     cache = _of_thread.__dict__.setdefault("cores", collections.OrderedDict())
     if key not in cache:
         cache[key] = _core.Orthogonalizer(cuda, key[2], **settings)
@@ -30,7 +30,7 @@ def _core_of(x: Any, settings: dict) -> _core.Orthogonalizer:
 
 
 def _with_list(settings: dict) -> dict:
-    """Returns the settings with a list of coefficients as `custom`."""
+    """Returns the settings, with a list of coefficients converted to the setting `custom`."""
     if isinstance(settings.get("coefficients", ""), str):
         return settings
     triples = [tuple(float(c) for c in triple) for triple in settings["coefficients"]]
@@ -98,19 +98,20 @@ def _stream(x: Any, stream: int | None) -> int:
 def orthogonalize(x: Any, *, out: Any = None, stream: int | None = None, **settings: Any) -> Any:
     """Orthogonalizes a matrix, or each matrix of a batch, with Newton-Schulz.
 
-    The result is bitwise identical to the unscaled update of a step with the same settings whose
-    ``transport_dtype`` is the dtype of ``x``. See muonrt_orthogonalize() in ``muonrt/orthogonalize.h``. Autograd
-    does not record the call, so a tensor that requires grad is rejected unless gradients are disabled.
+    The result is bitwise identical to the unscaled update of an optimizer step with the same
+    settings, if the step's ``transport_dtype`` is the dtype of ``x``. See muonrt_orthogonalize() in
+    ``muonrt/orthogonalize.h``. Autograd does not record the call, so the function rejects a tensor
+    that requires grad unless gradients are disabled.
 
-    Each calling thread caches the worker threads and the workspace of its recent settings.
+    For recently used settings, each calling thread keeps its worker threads and workspace.
 
-    :param x: float32, bfloat16 or float16, of two or more dimensions; the last two are rows and
-        columns. On the host it must be finite, otherwise NonFiniteError is raised and nothing is
-        written. On CUDA a matrix with non-finite elements becomes NaN.
+    :param x: an array in float32, bfloat16 or float16 with two or more dimensions; the last two are
+        rows and columns. If it has a non-finite element on the host, NonFiniteError is raised and
+        nothing is written; on CUDA the result of this matrix is NaN.
     :param out: an array with the shape of ``x`` and any of these dtypes, for example ``x`` itself.
         Default: a new array with the dtype of ``x``.
-    :param stream: the cudaStream_t as an integer. By default torch's current stream, or else the
-        default stream. The host does not wait for the work.
+    :param stream: the cudaStream_t as an integer. Default: torch's current stream for a tensor,
+        otherwise CUDA's default stream. The host does not wait for the work.
     :param settings: ``coefficients="polar_express"``, or a list of triples, ``steps=5``, ``lower_bound``, ``cushion``,
         ``safety``, ``safety_mode``, ``normalize``, ``normalize_eps``, ``custom``, ``form="auto"``,
         ``gram_restarts``, ``iteration_dtype``, ``row_scaling`` and ``renormalize`` as for
@@ -128,9 +129,9 @@ def symmetric_product(a: Any, d: Any = None, *, alpha: float = 1.0, beta: float 
                       out: Any = None, stream: int | None = None, threads: int = 0) -> Any:
     """Returns alpha a a^T + beta d for a matrix, or for each matrix of a batch.
 
-    Both products of a Newton-Schulz step, ``r = symmetric_product(x)`` and
-    ``z = symmetric_product(r, r, alpha=c, beta=b)``, are bitwise identical to those inside a step.
-    Only half of the product is computed, because it is symmetric. See muonrt_symmetric_product() in
+    The two symmetric products of a Newton-Schulz step, ``r = symmetric_product(x)`` and ``z =
+    symmetric_product(r, r, alpha=c, beta=b)``, are bitwise identical to those inside a step. Only
+    half of the product is computed, because it is symmetric. See muonrt_symmetric_product() in
     ``muonrt/orthogonalize.h``. Accepts the same arrays and tensors as orthogonalize().
 
     :param a: m x k.

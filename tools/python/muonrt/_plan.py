@@ -1,5 +1,5 @@
-"""Implements muonrt.plan(), which shows what Muon will need for a model on a mesh. It runs no ranks
-and needs no GPU and little memory."""
+"""Implements muonrt.plan(), which predicts communication, memory and time of Muon for a model on a
+mesh. It runs no ranks and needs no GPU and little memory."""
 
 import json
 import math
@@ -14,20 +14,23 @@ def plan(model: "Mapping[str, Sequence[int]] | Any", mesh: "str | Mapping[str, i
          experts: "str | Mapping[str, int] | None" = None, dtype: str | None = None,
          grad_dtype: str = "", master_kind: str = "auto", muon: dict[str, Any] | None = None,
          adamw: dict[str, Any] | None = None, machine: str | None = None, **options: Any) -> Plan:
-    """Plans Muon for a model on a mesh, in this process.
+    """Computes the plan of an optimizer for a model on a mesh, in this process.
 
     Example: ``with torch.device("meta"): model = Model(...)``, then
     ``muonrt.plan(model, "dp=2,fsdp=8,tp=4", dtype="bfloat16").rank(0)["total_bytes"]``.
 
-    :param model: a torch.nn.Module, on any device (also "meta"), or a dict of names and shapes. Roles
-        are those of muonrt.torch.Muon for a module, and those of muonrt.route() for a dict.
-    :param mesh: sizes by name, as text or dict; muonrt_placements_for_tensor() says what the names mean.
-        With pipeline parallelism pass the model and the mesh of one stage.
-    :param experts: the mesh of stacks of experts, over the same ranks; ranks that it leaves out hold
-        replicas. None: ``mesh``.
+    :param model: a torch.nn.Module, on any device (also "meta"), or a dict of names and shapes. The
+        roles of a module's parameters are those of muonrt.torch.Muon, and the roles of a dict are
+        those of muonrt.route().
+    :param mesh: the size of each named dimension, as text or dict. The documentation of
+        muonrt_placements_for_tensor() explains the names. With pipeline parallelism pass the model
+        and the mesh of one stage.
+    :param experts: the mesh of expert stacks, over the same ranks. If it has fewer ranks than
+        ``mesh``, the remaining ranks hold replicas. None: ``mesh``.
     :param dtype: "float32" or "bfloat16". None: the dtype of each parameter; "float32" for a dict.
     :param grad_dtype: dtype of gradients. Default: the dtype of the parameter.
-    :param master_kind: how bits that dtype cannot hold are kept; see muonrt.Param.
+    :param master_kind: how the optimizer keeps the bits that ``dtype`` cannot hold; see
+        muonrt.Param.
     :param muon: settings of muonrt.Group for Muon.
     :param adamw: settings of muonrt.Group for AdamW.
     :param machine: the machine of ``Plan.time()`` and of replica_mode="auto": a name such as "h100", the path
@@ -56,7 +59,7 @@ def plan(model: "Mapping[str, Sequence[int]] | Any", mesh: "str | Mapping[str, i
 
 
 def _machine(given: str) -> tuple[str, str]:
-    """The name or the JSON text of a machine, and its device."""
+    """Returns the name or the JSON text of a machine, and its device."""
     if not isinstance(given, str):
         raise TypeError(f"machine is {given!r}; pass a str")
     given = _machine_text(given)

@@ -1,4 +1,4 @@
-"""The published optimizers of tools/optimizers, as settings of muonrt.Group."""
+"""Converts the published optimizers in tools/optimizers to settings of muonrt.Group."""
 
 import json
 import warnings
@@ -61,7 +61,7 @@ def _settings(rule: dict) -> dict:
             out[key] = DTYPES.get(value, value) if key.endswith("_dtype") else value
     if is_muon and out.get("row_scaling") == "aol":
         out.setdefault("coefficients", "aol")
-    # 0 means the number of steps with which a list was published. The default list has 5 steps.
+    # For another list than the default, 0 selects the number of steps with which it was published.
     if is_muon and out.get("coefficients", "polar_express") != "polar_express":
         out.setdefault("steps", 0)
     return out

@@ -19,10 +19,10 @@ from muonrt._torch_models import unwrapped
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-# Prefixes that wrappers add to names: torch.compile, FSDP1 and activation checkpointing.
+# Prefixes that torch.compile, FSDP1 and activation checkpointing add to names of parameters.
 WRAPPERS = ("_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
 
-# Arguments of other optimizers, and what to pass to muonrt.torch.Muon instead.
+# Maps arguments of other optimizers to the advice what to pass to muonrt.torch.Muon instead.
 OTHER_NAMES = {
     "ns_steps": "pass muon={'steps': ...}",
     "backend_steps": "pass muon={'steps': ...}",
@@ -64,7 +64,7 @@ OTHER_NAMES = {
 
 
 class Options(TypedDict, total=False):
-    """The settings of muonrt.Optimizer that muonrt.torch.Muon passes on."""
+    """The settings that muonrt.torch.Muon forwards to muonrt.Optimizer."""
 
     device: str
     device_index: int
@@ -95,13 +95,13 @@ class Options(TypedDict, total=False):
     prefetch_count: int
 
 
-# The largest allowed value of each numeric setting of a group. "betas" has two numbers.
+# The upper limit of each numeric setting of a group, exclusive. "betas" has two numbers.
 LARGEST = {"lr": 1e30, "weight_decay": 1e30, "eps": 1e30, "momentum": 1.0, "betas": 1.0}
 
 
 def check_number(what: str, value: Any, below: float) -> None:
-    """Rejects a value that is not a number >= 0, or that is not smaller than `below` after rounding to float32.
-    Booleans and strings are rejected although float() accepts them."""
+    """Raises an error unless the value is a number from 0 and, also after rounding to float32,
+    smaller than `below`. Rejects booleans and strings, although float() accepts them."""
     is_bool = isinstance(value, bool) or str(getattr(value, "dtype", "")).endswith("bool")
     try:
         out = math.nan if is_bool or isinstance(value, (str, bytes)) else float(value)
@@ -114,7 +114,7 @@ def check_number(what: str, value: Any, below: float) -> None:
 def check_numbers(settings: dict[str, Any], what: str = "{}") -> None:
     """Checks the settings in LARGEST, and nesterov.
 
-    :param what: the setting in messages; {} is its key.
+    :param what: describes the setting in error messages, in which {} stands for its key.
     """
     for key, value in settings.items():
         if key == "nesterov" and value not in (False, True):
@@ -135,10 +135,11 @@ def check_numbers(settings: dict[str, Any], what: str = "{}") -> None:
 
 def reject_unknown(what: str, given: Iterable[str], known: "Sequence[str]", *,
                    keeps_others: bool = False) -> None:
-    """Rejects names of other optimizers, and names that resemble a known one.
+    """Rejects names that other optimizers use, and names that resemble a known one.
 
-    keeps_others: accept all other names as entries of the trainer, such as "initial_lr". They include "fused"
-        and "foreach", which torchtitan sets in each group and which never change a result.
+    keeps_others: whether to accept all other names, because a trainer may add entries such as
+        "initial_lr" to a group. "fused" and "foreach" are then accepted, too: torchtitan sets them
+        in each group, and they do not affect results.
     """
     for name in given:
         if name in known or keeps_others and name in ("foreach", "fused"):
@@ -153,7 +154,7 @@ def reject_unknown(what: str, given: Iterable[str], known: "Sequence[str]", *,
 
 
 def clean(name: str) -> str:
-    """Returns the name that a parameter has in the module without wrappers."""
+    """Returns the name of a parameter in the module without wrappers."""
     for part in WRAPPERS:
         name = name.replace(part, "")
     return name
@@ -166,7 +167,8 @@ def named(params: Any) -> tuple[list, "torch.nn.Module | None"]:
     if module is not None:
         params = module.named_parameters()
     elif inspect.isgenerator(params) and params.gi_frame is not None:
-        # A generator returned by named_parameters() or parameters() that has not started still holds its module.
+        # named_parameters() and parameters() return generators, which refer to their module until
+        # they start.
         found = params.gi_frame.f_locals
         if isinstance(found.get("self"), torch.nn.Module) and not found.get("prefix"):
             module = found["self"]
@@ -204,8 +206,9 @@ def named(params: Any) -> tuple[list, "torch.nn.Module | None"]:
 
 
 def names_of(tensors: list, module: "torch.nn.Module | None" = None) -> tuple[dict, Any]:
-    """Returns {id of a parameter: name}, and the module, for parameters that were passed without
-    names, as by Hugging Face's Trainer and torchtitan."""
+    """Finds the names of parameters that were passed without names, as Hugging Face's Trainer and
+    torchtitan do. Returns {id of a parameter: name}, and the module that contains the
+    parameters."""
     wanted = {id(p) for p in tensors}
 
     def names_in(m) -> dict:
@@ -235,8 +238,8 @@ def names_of(tensors: list, module: "torch.nn.Module | None" = None) -> tuple[di
 
 
 def require_process_group(process_group, comm) -> None:
-    """Rejects a process group that this rank cannot use, and a single rank if the launcher has
-    started several."""
+    """Raises an error if this rank cannot use the process group, or if torch.distributed is not
+    initialized although the launcher has started several ranks."""
     if comm is not None:
         if not isinstance(comm, muonrt.Comm):
             raise muonrt.InvalidArgumentError(f"comm is {type(comm).__name__}; pass a muonrt.Comm")
@@ -268,7 +271,8 @@ def require_process_group(process_group, comm) -> None:
 
 
 def require_alone() -> None:
-    """Rejects a step if the optimizer was created for one rank and torch.distributed now has several."""
+    """Raises an error if the optimizer was created for one rank, but torch.distributed now has
+    several."""
     if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
         raise muonrt.InvalidStateError(
             f"the optimizer was created before init_process_group(), so it has one rank, but the world "

@@ -1,5 +1,5 @@
-"""Handles parameters of FSDP1 (FullyShardedDataParallel). Each rank holds a range of their
-elements."""
+"""Handles parameters that FSDP1 (FullyShardedDataParallel) has sharded. Each rank holds a range of
+the elements of such a parameter."""
 
 import contextlib
 import gc
@@ -16,9 +16,9 @@ import muonrt
 
 @dataclass(frozen=True)
 class FlatShard:
-    """The shard of a parameter inside a flat parameter of FSDP1."""
+    """This rank's shard of a parameter, which is part of a flat parameter of FSDP1."""
 
-    handle: Any  # torch's FlatParamHandle, which has the metadata
+    handle: Any  # torch's FlatParamHandle, which holds the metadata
     index: int
 
     @property
@@ -31,14 +31,14 @@ class FlatShard:
         return (info.intra_param_start_idx, info.intra_param_end_idx + 1) if info.in_shard else (0, 0)
 
     def has_gradient(self) -> bool:
-        """Returns whether the parameter has a gradient. FSDP1 sets no ``grad`` for an empty shard."""
+        """Returns whether the parameter has a gradient, even if this shard is empty, because FSDP1
+        does not set ``grad`` of an empty shard."""
         flat = self.handle.flat_param
         return self.handle.sharded_grad is not None and not flat._is_grad_none_mask[self.index]
 
 
 def shards_of(params: list, module: "torch.nn.Module | None") -> dict[int, FlatShard]:
-    """Returns the shards of the parameters that FSDP1 shards. The keys are the ids of the
-    parameters."""
+    """Returns the shards of the parameters that FSDP1 has sharded, by the ids of the parameters."""
     entries = [pair for e in params for pair in (e.get("params", ()) if isinstance(e, dict) else (e,))]
     for name, p in entries:
         if getattr(p, "_is_flat_param", False):
@@ -66,9 +66,9 @@ def shards_of(params: list, module: "torch.nn.Module | None") -> dict[int, FlatS
 
 @contextlib.contextmanager
 def whole(shards: dict[int, FlatShard], params: list) -> Iterator[tuple[list, dict]]:
-    """Replaces shards with tensors of their whole shapes on the meta device, also in the modules,
-    because shapes determine roles. Yields the parameters, and the original parameters by the id of
-    their replacement."""
+    """Replaces each shard, also in the modules, with a meta tensor of the parameter's whole shape,
+    because shapes determine roles. Yields the new list of parameters, and a dict from the id of
+    each replacement to the original parameter."""
     twins, originals, places = {}, {}, []
 
     def pair_of(name: str, p: torch.Tensor) -> tuple:
@@ -95,7 +95,7 @@ def whole(shards: dict[int, FlatShard], params: list) -> Iterator[tuple[list, di
 
 
 def layout_of(name: str, everywhere: list) -> muonrt.Layout:
-    """Returns the layout that the ranks of the shards and each rank's range of elements define."""
+    """Returns the layout of a parameter, given the shard of each rank."""
     if any(shard is None or not shard.placements.startswith("flat") for shard in everywhere):
         raise muonrt.MismatchError(f"param '{name}' is a shard of FSDP1 on some ranks only; wrap the "
                                    "model the same way on all ranks")
@@ -107,8 +107,8 @@ def layout_of(name: str, everywhere: list) -> muonrt.Layout:
 
 
 def placement_of(shard: FlatShard, number: dict[int, int]) -> tuple:
-    """Returns the data that each rank sends to the others: mesh shape, ranks, and the range of
-    elements."""
+    """Returns the description of a shard that each rank sends to the others: mesh shape, ranks, and
+    the range of elements."""
     ranks = [number[r] for r in dist.get_process_group_ranks(shard.handle.process_group)]
     begin, end = shard.elements()
     return (len(ranks),), tuple(ranks), f"flat {begin} {end}"

@@ -10,13 +10,13 @@ from muonrt import _torch_ranks as ranks
 
 
 class Folders:
-    """The part of muonrt.torch.Muon that saves and loads checkpoints in a folder."""
+    """Implements the methods of muonrt.torch.Muon that save and load checkpoints in a folder."""
 
     def save(self, folder: str | os.PathLike, *, without_params: bool = False, keep: int = 1,
              overwrite: bool = False) -> None:
         """Saves a checkpoint that can be loaded on any mesh; see muonrt.Optimizer.save. Collective.
 
-        It contains neither learning rates nor parameters that need no gradient.
+        The checkpoint contains neither learning rates nor parameters that need no gradient.
         """
         self._of_folder(self._core.save, folder, without_params=without_params, keep=keep,
                         overwrite=overwrite)
@@ -25,10 +25,10 @@ class Folders:
              without_params: bool = False, partial: bool = False) -> list[str]:
         """Loads a checkpoint; training then continues with bitwise identical results. Collective.
 
-        See muonrt.Optimizer.load. Parameters are identified by the names that were passed at
-        creation. If the checkpoint contains parameters, the model's are overwritten. Learning rates
-        do not change; restore them with the scheduler. Returns notes: what was found, and
-        differences.
+        See muonrt.Optimizer.load. Parameters are identified by the names that were passed to the
+        constructor. If the checkpoint contains parameters, `load` overwrites the parameters of the
+        model. Learning rates do not change; restore them with the scheduler. Returns notes: what
+        the call has loaded, and settings that differ.
         """
         notes = self._of_folder(self._core.load, folder, manifest=manifest,
                                 without_params=without_params, partial=partial)
@@ -40,15 +40,16 @@ class Folders:
         return notes
 
     def save_reserve(self, *, without_params: bool = False) -> int:
-        """Reserves host memory so that `save_begin` can return before the file is written. Returns
-        the number of bytes."""
+        """Reserves host memory for the copy of the state that `save_begin` makes. Returns the
+        number of bytes."""
         taken = self._core.save_reserve(without_params=without_params)
         self._reserved = without_params and self._reserved is not False
         return taken
 
     def save_begin(self, folder: str | os.PathLike, *, without_params: bool = False,
                    keep: int = 1, overwrite: bool = False) -> None:
-        """Starts a save, which a thread writes while steps continue. Collective."""
+        """Starts a save: copies the state, which a separate thread then writes while training
+        continues. Collective."""
         self._of_folder(self._core.save_begin, folder, without_params=without_params, keep=keep,
                         overwrite=overwrite)
         self._saving = True
@@ -62,8 +63,8 @@ class Folders:
             self._saving = False
 
     def _of_folder(self, call: Callable, folder: str | os.PathLike, **options: Any):
-        """Calls `call` after a preparation. If the preparation raises on any rank, all ranks raise
-        its error."""
+        """Prepares the optimizer for `call`, and calls it. If the preparation fails on any rank,
+        all ranks raise its error."""
         def prepare():
             with ranks.on_device(self._device):
                 self._follow()

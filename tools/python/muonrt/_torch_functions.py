@@ -1,5 +1,5 @@
-"""Wraps the caller's gather and redistribute functions over torch tensors, and creates meshes from
-process groups."""
+"""Lets the caller's gather and redistribute functions receive torch tensors, and creates meshes
+from process groups."""
 
 import ctypes
 from collections.abc import Callable
@@ -22,14 +22,15 @@ def tensor_of(array) -> torch.Tensor | None:
     dtype = DTYPES[str(array.dtype)]
     if array.size == 0:
         return torch.empty(array.shape, dtype=dtype)
-    # torch has no read-only tensors, so it accepts neither such an array nor its DLPack capsule.
+    # torch rejects read-only arrays and their DLPack capsules, so the tensor is made from the
+    # address.
     memory = (ctypes.c_char * array.nbytes).from_address(array.ctypes.data)
     memory.owner = array  # keeps the memory alive
     return torch.frombuffer(memory, dtype=dtype).reshape(array.shape)
 
 
 def over_tensors(function: Callable) -> Callable:
-    """Returns the function that muonrt.Optimizer calls for a function over tensors."""
+    """Wraps a function that receives tensors, so that muonrt.Optimizer can call it with arrays."""
 
     def call(name: str, owner: int, first, second, stream: int | None):
         with torch.no_grad():
@@ -43,20 +44,21 @@ def over_tensors(function: Callable) -> Callable:
 
 
 def wrapped(options: dict) -> dict:
-    """Returns the options of muonrt.Optimizer for the given options of muonrt.torch.Muon."""
+    """Converts options of muonrt.torch.Muon to options of muonrt.Optimizer."""
     return options | {key: over_tensors(options[key]) for key in ("gather", "redistribute")
                       if callable(options.get(key))}
 
 
 def mesh_from_groups(process_group=None, **groups: "dist.ProcessGroup | None") -> muonrt.Mesh:
-    """Returns the mesh that process groups form, for the layouts of plain tensors that are shards.
+    """Builds a mesh from process groups. You need it for the layouts of plain tensors that are
+    shards.
 
-    Collective over the group. The ranks of the mesh are ranks in the group, as muonrt.Layout
+    Collective over `process_group`. The ranks in the mesh are ranks in this group, as muonrt.Layout
     requires.
 
     :param process_group: the ranks that hold the parameters, as for Muon. None: all ranks.
-    :param groups: for each dimension its name and this rank's process group, outermost first, such as
-        ``dp=dp_pg, fsdp=fsdp_pg, tp=tp_pg``. None: the dimension is not used.
+    :param groups: this rank's process group for each dimension of the mesh, by name and outermost
+        first, such as ``dp=dp_pg, fsdp=fsdp_pg, tp=tp_pg``. A group that is None is omitted.
     """
     group = dist.group.WORLD if process_group is None else process_group
     number = {r: i for i, r in enumerate(dist.get_process_group_ranks(group))}

@@ -1,6 +1,6 @@
-"""Handles the groups of muonrt.torch.Muon: sets their learning rates, and creates a new core
-optimizer for add_param_group and for parameters that were sharded or moved to another device after
-creation."""
+"""Handles the groups of muonrt.torch.Muon. Sets their learning rates. Creates a new core optimizer
+for add_param_group, and when parameters have been sharded or moved to another device since the
+optimizer was created."""
 
 from collections.abc import Iterable
 
@@ -12,22 +12,24 @@ from muonrt import _torch_roles as roles
 from muonrt._torch_arguments import check_numbers
 from muonrt._torch_state import State
 
-# Muon's learning rates if neither the call nor the preset sets one. The first is for match_rms, and
-# the second is for other scales.
+# Muon's learning rates if neither the caller nor the preset sets one, with the scale rule match_rms
+# and with other scale rules.
 MATCH_RMS_LR, OTHER_LR = 3e-4, 0.02
 
-# The attributes that belong to the core optimizer. They are restored if a group is rejected.
+# The attributes that belong to the core optimizer. If a group is rejected, add() restores them.
 OF_CORE = ("_core", "_params", "_sent", "_memory", "_state_tensors", "_places", "_copies", "_sizes",
            "_device", "_comm", "_made_with")
 
 
 def _matches_adamw(muon: dict) -> bool:
-    """Returns whether Muon's updates are scaled so that AdamW's learning rates apply."""
+    """Returns whether Muon's updates have the scale of AdamW's, so that both can use the same
+    learning rate."""
     return muon.get("scale_rule", "match_rms") == "match_rms"
 
 
 def set_rates(given: dict, preset: dict, lr, adamw_lr, muon: dict) -> None:
-    """Sets the learning rates of groups that have none. The learning rate of AdamW stays None if it is unknown.
+    """Sets the learning rates that apply to groups without a learning rate. If that of AdamW is
+    unknown, it stays None.
 
     :param lr, adamw_lr: arguments of the call, which may be None.
     :param muon: settings of muonrt.Group for Muon.
@@ -43,7 +45,8 @@ def set_rates(given: dict, preset: dict, lr, adamw_lr, muon: dict) -> None:
 
 
 def split(params: Iterable, role, given: dict, muon: dict) -> list[tuple]:
-    """Splits groups as _torch_roles.split does, and adds the learning rate to the settings of each new group."""
+    """Splits groups as _torch_roles.split does, and adds a learning rate to the settings of each
+    new group."""
     entries = list(params)
     if not entries or not isinstance(entries[0], dict):
         entries = [{"params": entries}]
@@ -60,8 +63,8 @@ def split(params: Iterable, role, given: dict, muon: dict) -> list[tuple]:
 
 
 def _adamw_rate(number: int, entry: dict, name: str, given: dict, muon: dict):
-    """Returns the learning rate for a group's AdamW parameters. `name` is the name of the first of
-    them."""
+    """Returns the learning rate for a group's AdamW parameters. `name`: the first of these
+    parameters, for error messages."""
     if entry.get("adamw_lr") is not None:
         return entry["adamw_lr"]
     if "lr" in entry and (_matches_adamw(muon) or entry.get("role") == "adamw"):
@@ -75,8 +78,8 @@ def _adamw_rate(number: int, entry: dict, name: str, given: dict, muon: dict):
 
 
 def add(optimizer, param_group: dict, enter) -> None:
-    """Adds a group of parameters. `enter(group)` is the torch method that adds a group.
-    Collective."""
+    """Adds a group of parameters. `enter(group)` adds it to the param_groups of
+    torch.optim.Optimizer. Collective."""
     if optimizer._state_tensors is None:
         raise muonrt.InvalidStateError("the optimizer is closed; create a new one")
     kept = {key: getattr(optimizer, key) for key in OF_CORE}
@@ -125,8 +128,8 @@ def add(optimizer, param_group: dict, enter) -> None:
 
 
 def register_again(optimizer, params: list) -> None:
-    """Registers `params` instead of the registered parameters, from which they differ only in
-    placements or device. Must be called before the first step, because it discards the state.
+    """Creates a core optimizer for `params`, which differ from the registered parameters only in
+    placements or device. Raises an error after the first step, because the state would be lost.
     Collective."""
     first = next(i for i, (p, old) in enumerate(zip(params, optimizer._params))
                  if p is not old or ranks.local_of(p).device.type != optimizer._device.type)

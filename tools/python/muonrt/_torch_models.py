@@ -1,4 +1,4 @@
-"""Finds roles of a model's parameters from the model's modules, for muonrt.torch.Muon."""
+"""Determines the roles of a model's parameters from its modules, for muonrt.torch.Muon."""
 
 import re
 from typing import Any
@@ -10,14 +10,14 @@ from torch.utils.weak import WeakTensorKeyDictionary
 import muonrt
 
 CONVOLUTIONS = (nn.modules.conv._ConvNd,)
-# The path of a numbered module that contains other modules, such as a layer: "layers.0.mlp", but
-# not "head.0".
+# Matches the path of a module inside a numbered module, such as a layer: "layers.0.mlp", but not
+# "head.0".
 IN_LAYER = re.compile(r"(^|\.)\d+\.(.*\.)?[^.\d][^.]*$")
 
 
 def class_of(module: nn.Module) -> type:
-    """Returns the class of the module. If fully_shard or replicate has replaced it with a derived
-    class, returns the original class."""
+    """Returns the class of the module. If fully_shard or replicate has replaced this class with a
+    derived class, returns the original class."""
     cls = type(module)
     while len(cls.__bases__) == 2 and cls.__bases__[0].__module__.startswith("torch.distributed."):
         cls = cls.__bases__[1]
@@ -25,7 +25,8 @@ def class_of(module: nn.Module) -> type:
 
 
 def class_has(module: nn.Module, *parts: str) -> bool:
-    """Returns whether the class of the module, or one of its base classes, has such a name."""
+    """Returns whether the name of the module's class, or of a base class, contains one of
+    `parts`."""
     return any(part in c.__name__ for c in type(module).__mro__ for part in parts)
 
 
@@ -51,7 +52,8 @@ def is_vector(p: torch.Tensor) -> bool:
 
 
 def of_name(name: str, p: torch.Tensor) -> tuple[str, dict, str]:
-    """Returns the role by name and shape, settings of muonrt.Param, and the reason for the role."""
+    """Returns the role that name and shape determine, settings of muonrt.Param, and the reason for
+    the role."""
     if p.ndim > 1 and is_vector(p):
         return "adamw", {}, f"at most one dimension of {tuple(p.shape)} is greater than 1"
     kind, view, reason = muonrt._core._route_and_reason(name, p.ndim)
@@ -61,11 +63,12 @@ def of_name(name: str, p: torch.Tensor) -> tuple[str, dict, str]:
 
 
 class ModelRoles:
-    """Finds the roles of a model's parameters from the modules that have these parameters."""
+    """Determines the roles of a model's parameters from the modules that contain these
+    parameters."""
 
     def __init__(self, model: nn.Module):
         self.modules = dict(model.named_modules())
-        # For each parameter: paths and modules that have it.
+        # For each parameter: the paths and the modules that contain it.
         self.owners = WeakTensorKeyDictionary()
         for path, module in self.modules.items():
             for p in module._parameters.values():
@@ -75,8 +78,7 @@ class ModelRoles:
         self._find_outputs(model)
 
     def _find_outputs(self, model: nn.Module) -> None:
-        """Finds the sizes of the vocabulary and of the labels, and the modules that are output
-        heads."""
+        """Finds the numbers of tokens and of labels, and the modules that are output heads."""
         config = getattr(model, "config", None)
         text = getattr(config, "text_config", None)
         values = [getattr(c, key, None) for c in (config, text, model)
@@ -97,7 +99,7 @@ class ModelRoles:
             self.head = None
 
     def of(self, name: str, p: torch.Tensor) -> tuple[str, dict, str]:
-        """Like of_name(), but also considers the modules that have the parameter."""
+        """Does the same as of_name(), but also considers the modules that contain the parameter."""
         owners = self.owners.get(p)
         if owners is None or p.ndim < 2 or is_vector(p):
             return of_name(name, p)
@@ -119,7 +121,8 @@ class ModelRoles:
         if is_linear(module):
             return self._of_linear(name, p, path, module)
         if p.ndim == 3 and class_has(module, "Expert", "MoE", "Moe"):
-            # transformers states whether the matrices are stored as inputs x outputs.
+            # The transformers package sets this attribute if the matrices are stored as inputs x
+            # outputs.
             dims = {"transposed": True} if getattr(module, "is_transposed", False) else {}
             return "muon", {"view": "stack", **dims}, f"stack of experts ({class_of(module).__name__})"
         kind, settings, reason = of_name(name, p)
@@ -128,7 +131,8 @@ class ModelRoles:
         return kind, settings, reason
 
     def _adapted(self, path: str) -> tuple[str, torch.Tensor] | None:
-        """Returns the name and the weight of the module that a peft module adapts."""
+        """If the path is in an adapter of the package peft, returns the name and the weight of the
+        module that it adapts."""
         parts = path.split(".")
         for n in range(len(parts) - 1, 0, -1):
             outer = ".".join(parts[:n])
@@ -142,7 +146,7 @@ class ModelRoles:
     def _of_convolution(self, name: str, p: torch.Tensor, module: Any) -> tuple[str, dict, str]:
         try:
             kind, _, reason = of_name(name, p)
-        except muonrt.InvalidArgumentError:  # the name does not show that it is a convolution
+        except muonrt.InvalidArgumentError:  # the name does not show the meaning of the dimensions
             kind, reason = "muon", ""
         if kind == "adamw" and not reason.startswith("depthwise"):
             return kind, {}, reason

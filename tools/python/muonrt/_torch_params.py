@@ -1,5 +1,6 @@
-"""Handles the parameters that muonrt.torch.Muon has registered. Before each step, makes them the
-parameters of param_groups and of the model, at their current addresses."""
+"""Keeps the registered parameters of muonrt.torch.Muon up to date: before each step, finds
+parameters that were replaced in param_groups or in the model, or that have moved in memory, and
+registers them again."""
 
 import torch
 
@@ -13,23 +14,24 @@ FLAT = ("if DeepSpeed's ZeRO has replaced them by its flat partitions, use stage
 
 
 def memory_of(tensor: torch.Tensor) -> tuple:
-    """Returns a value that identifies the memory of a tensor and how the memory is interpreted."""
+    """Returns a value that identifies a tensor's memory and the interpretation of this memory."""
     return tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride(), tensor.device
 
 
 def same_layout(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Returns whether both are plain tensors, or DTensors with the same mesh and placements."""
+    """Returns whether `a` and `b` are both plain tensors, or both DTensors with the same mesh and
+    placements."""
     if not (ranks.is_dtensor(a) and ranks.is_dtensor(b)):
         return ranks.is_dtensor(a) == ranks.is_dtensor(b)
     return a.placements == b.placements and a.device_mesh == b.device_mesh
 
 
 class Registered(torch.optim.Optimizer):
-    """The part of muonrt.torch.Muon that binds parameters to memory."""
+    """Implements the methods of muonrt.torch.Muon that register the memory of parameters."""
 
     def _follow(self) -> None:
-        """Binds parameters that were replaced or have moved, and adopts changes of `state`. Raises
-        an error if a parameter cannot be bound."""
+        """Registers parameters that were replaced or have moved, and copies changes of `state`.
+        Raises an error if the optimizer cannot use a parameter."""
         self._follow_state()
         self._follow_memory()
 
@@ -45,7 +47,7 @@ class Registered(torch.optim.Optimizer):
             self._state_tensors.absorb()
 
     def _find_places(self) -> None:
-        """Finds the module and the attribute of each parameter, if the model is known."""
+        """If the model is known, finds the module and the attribute of each parameter."""
         places = {}
         for m in self._module.modules() if self._module is not None else ():
             for key, p in m._parameters.items():
@@ -53,8 +55,8 @@ class Registered(torch.optim.Optimizer):
         self._places = [places.get(id(p)) for p in self._params]
 
     def _follow_module(self) -> None:
-        """Puts the model's new parameters into param_groups if the model has replaced them, as
-        load_state_dict(assign=True) does."""
+        """Updates param_groups if a module has a new parameter in the place of a registered one,
+        for example after load_state_dict(assign=True)."""
         index = -1
         for group in self.param_groups:
             for j, p in enumerate(group["params"]):
@@ -67,7 +69,7 @@ class Registered(torch.optim.Optimizer):
                 now = module._parameters.get(key)
                 if now is None or now is p:
                     continue
-                # If only `p` has a gradient, `now` is a parameter that FSDP2 has gathered.
+                # If only `p` has a gradient, FSDP2 has gathered the parameter: `now` is temporary.
                 if same_layout(now, p) or p.grad is None and now.grad is not None:
                     if (now.shape, now.dtype) == (p.shape, p.dtype):
                         group["params"][j] = now
@@ -85,7 +87,7 @@ class Registered(torch.optim.Optimizer):
             f"with {text(old)}; {remedy}")
 
     def _follow_groups(self) -> None:
-        """Registers the current parameters of param_groups, because accelerate replaces them."""
+        """Registers the current parameters of param_groups, which accelerate replaces."""
         held = [p for group in self.param_groups for p in group["params"]]
         if len(held) == len(self._params) and all(map(lambda p, q: p is q, held, self._params)):
             return
@@ -111,8 +113,8 @@ class Registered(torch.optim.Optimizer):
         self._params = held
 
     def _data(self, i: int) -> torch.Tensor:
-        """Returns the local elements of a parameter in row-major order. This is the parameter's
-        memory if possible, otherwise a copy."""
+        """Returns the local elements of a parameter in row-major order. If the parameter is
+        row-major, the result shares its memory; otherwise it is a copy."""
         local = ranks.local_of(self._params[i])
         if local.is_contiguous():
             self._copies.pop(i, None)
@@ -123,12 +125,12 @@ class Registered(torch.optim.Optimizer):
         return copy.copy_(local)
 
     def _write_back(self) -> None:
-        """Copies the updated row-major copies back to their parameters."""
+        """Copies updated values from the row-major copies back to their parameters."""
         for i, copy in self._copies.items():
             ranks.local_of(self._params[i]).copy_(copy)
 
     def _follow_memory(self) -> None:
-        """Binds parameters that have moved in memory (`p.data = ...`) again."""
+        """Registers the new memory of parameters that have moved (`p.data = ...`)."""
         # A parameter that is not row-major is copied in every step.
         moved = [(i, p) for i, (p, memory) in enumerate(zip(self._params, self._memory))
                  if memory_of(raw_of(p)) != memory]

@@ -17,17 +17,18 @@ import muonrt
 from muonrt import _addresses, _torch_flat
 from muonrt._errors import of_status
 
-# After gloo has lost a peer, a rank waits this many seconds for the reason to arrive over TCP.
+# If gloo loses a peer, a rank waits this number of seconds for the peer's error to arrive over TCP.
 REASON_S = 5.0
-# Timeout in seconds for finding an address of rank 0 that answers.
+# Timeout in seconds for finding the address at which rank 0 answers.
 CONNECT_S = 60.0
-# A tag that no message uses. Gloo selects a connection by the tag, and tags 840 and 0 share a connection.
+# A tag that no message uses. Gloo selects a connection by the tag, and this tag selects the same
+# connection as tag 0, which messages use.
 NO_TAG = 840
 
 
 def is_dtensor(tensor) -> bool:
-    """Returns whether a tensor is a DTensor. Does not import the DTensor module, which takes half a
-    second. While it is not loaded, there are no DTensors."""
+    """Returns whether a tensor is a DTensor. Does not import the DTensor module, because this takes
+    half a second, and no DTensor can exist before the module is imported."""
     if type(tensor) in (torch.Tensor, torch.nn.Parameter):
         return False
     module = sys.modules.get("torch.distributed.tensor")
@@ -35,7 +36,7 @@ def is_dtensor(tensor) -> bool:
 
 
 def local_of(tensor: torch.Tensor) -> torch.Tensor:
-    """Returns this rank's shard, detached, over the same memory."""
+    """Returns this rank's shard as a detached tensor over the same memory."""
     if not is_dtensor(tensor):
         return tensor.detach()
     with torch.no_grad():
@@ -43,7 +44,7 @@ def local_of(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def on_device(device: torch.device):
-    """Returns a context in which `device` is the current device, as exports through DLPack
+    """Returns a context manager that makes `device` the current device, as exports through DLPack
     require."""
     return torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()
 
@@ -60,8 +61,8 @@ def settle(device: torch.device) -> None:
 
 
 def _gpu_of(device: torch.device) -> str | None:
-    """Returns a value that identifies a GPU of a machine, even if each process sees only one
-    GPU."""
+    """Returns a value that identifies the GPU among all GPUs of the machine. The device index would
+    not be enough, because each process may see only one GPU. Returns None on the host."""
     if device.type != "cuda":
         return None
     return str(torch.cuda.get_device_properties(device).uuid)
@@ -72,10 +73,10 @@ def comm_of(device: torch.device, process_group=None,
     """Creates a communicator for parameters on `device` over the ranks of a process group.
 
     The communicator uses NCCL if each rank has its own GPU. Otherwise data pass through host memory: over TCP
-    on one machine, and over gloo on several. Rank 0 broadcasts its TCP addresses and a secret. On several
-    machines, each rank connects to the first address that answers. If `interface`, a name or an address, is
-    given, rank 0 listens at this interface only. Also returns the global ranks in the order of the
-    communicator. Collective over the group.
+    on one machine, and over gloo on several. Rank 0 broadcasts its TCP addresses and a secret. On
+    several machines, each rank connects to the first address that answers. If `interface` (a name
+    or an address) is set, rank 0 listens only on this interface. The second result is the list of
+    global ranks in the order of the communicator. Collective over the group.
     """
     group, ranks = None, [0]
     if dist.is_available() and dist.is_initialized():
@@ -97,7 +98,7 @@ def comm_of(device: torch.device, process_group=None,
     if len(set(gpus)) == len(places) > 1:
         return muonrt.Comm.nccl(host, device.index), ranks
     if len({machine for machine, _ in places}) > 1:
-        # The machines are already connected over TCP.
+        # The TCP connections stay open, because gloo does not transmit errors.
         host = over_gloo(host, ranks)
     return (muonrt.Comm.staged(host, device.index) if gpus else host), ranks
 
@@ -143,9 +144,10 @@ def _place(host: str, port: int) -> str:
 
 
 def over_gloo(tcp: muonrt.Comm, ranks: list[int]) -> muonrt.Comm:
-    """Creates a communicator that sends data over a separate gloo group, and errors over `tcp`.
+    """Creates a communicator that sends data over a new gloo group, and errors over `tcp`.
 
-    `ranks`: the global ranks, in the order of `tcp`. Later calls need no process group. Collective.
+    `ranks`: the global ranks, in the order of `tcp`. After this call the communicator needs no
+    process group of the caller. Collective.
     """
     group = dist.new_group(ranks, backend="gloo", use_local_synchronization=True)
     gloo = group._get_backend(torch.device("cpu"))
@@ -157,7 +159,7 @@ def over_gloo(tcp: muonrt.Comm, ranks: list[int]) -> muonrt.Comm:
         end = time.monotonic() + timeout
         own_sizes = [(peer, bytearray(len(view).to_bytes(8, "little"))) for peer, view in sends]
         peer_sizes = [(peer, bytearray(8)) for peer, _ in receives]
-        # The sizes are compared first, because gloo ends a process that receives too many bytes.
+        # The ranks first compare sizes, because gloo ends a process that receives too many bytes.
         move(own_sizes, peer_sizes, end)
         for (peer, length), (_, view) in zip(peer_sizes, receives):
             if (sent := int.from_bytes(length, "little")) != len(view):
@@ -176,7 +178,7 @@ def over_gloo(tcp: muonrt.Comm, ranks: list[int]) -> muonrt.Comm:
             for peer, work in works:
                 work.wait(timedelta(seconds=max(end - time.monotonic(), 0.001)))
         except RuntimeError as error:
-            disconnect()  # no more data arrive in these views
+            disconnect()  # so that gloo no longer writes to these views
             if time.monotonic() >= end:
                 raise TimeoutError(
                     f"the exchange with rank {peer} did not complete before the timeout; check whether "
@@ -190,19 +192,20 @@ def over_gloo(tcp: muonrt.Comm, ranks: list[int]) -> muonrt.Comm:
         exchange([(i, mine) for i in others], [(i, parts[i]) for i in others], timeout)
 
     def raise_reason(peer, error):
-        """Raises the error that a rank has published. If gloo has lost a peer, raises the error of
-        TCP."""
+        """Raises the error that a rank has sent over TCP. If no error arrives, raises gloo's
+        error."""
         start = time.monotonic()
         try:
             # No rank sends this message, so only an error can arrive.
             tcp.exchange([], [(peer, bytearray(1))])
         except muonrt.TimeoutError:
-            if time.monotonic() - start < REASON_S:  # the error that a peer has published
+            if time.monotonic() - start < REASON_S:  # a timeout that a peer has reported
                 raise
             raise muonrt.CommError(f"rank {peer}: {error}") from error
 
     def disconnect():
-        """Ends all waits of the group, on this rank and on its peers."""
+        """Closes gloo's connections, so that no operation of the group waits, on this rank or on
+        its peers."""
         nothing = torch.empty(1, dtype=torch.uint8)
         with contextlib.suppress(RuntimeError):  # after a timeout gloo closes its connections
             gloo.recv([nothing], number[rank - 1], NO_TAG).wait(timedelta(milliseconds=1))
@@ -233,8 +236,8 @@ def gather_objects(comm: muonrt.Comm, mine) -> list:
 
 
 def run_collectively(comm: muonrt.Comm, function) -> list:
-    """Runs `function()` on every rank and returns the JSON values of all ranks. If it raises on any
-    rank, all ranks raise that error. Collective."""
+    """Runs `function()` on every rank and returns the results of all ranks, which must be JSON
+    values. If `function` raises an error on any rank, all ranks raise this error. Collective."""
     try:
         mine = {"value": function()}
     except Exception as error:
@@ -251,8 +254,8 @@ def run_collectively(comm: muonrt.Comm, function) -> list:
 
 @dataclass(frozen=True)
 class TensorPlacement:
-    """The mesh and the placements of a DTensor, or "flat BEGIN END" for a shard of FSDP1. `ranks`
-    are ranks in the communicator."""
+    """The mesh and the placements of a DTensor. For a shard of FSDP1, `placements` is "flat BEGIN
+    END". `ranks` are ranks in the communicator."""
 
     mesh_shape: tuple[int, ...]
     ranks: tuple[int, ...]
@@ -260,9 +263,10 @@ class TensorPlacement:
 
 
 def placement_of(name: str, tensor: torch.Tensor, number: dict[int, int]) -> TensorPlacement | None:
-    """Returns the placement of a DTensor, or None for a plain tensor, which all ranks hold.
+    """Returns the placement of a DTensor, or None for a plain tensor, which every rank holds as a
+    whole.
 
-    `number`: the rank in the communicator of each global rank.
+    `number`: maps a global rank to the rank in the communicator.
     """
     if not is_dtensor(tensor):
         return None
@@ -282,7 +286,7 @@ def placement_of(name: str, tensor: torch.Tensor, number: dict[int, int]) -> Ten
 
 def lift(name: str, everywhere: list[TensorPlacement | None],
          reading: str) -> "muonrt.Layout | None":
-    """Returns the layout over all ranks. Different ranks may have different submeshes.
+    """Returns the layout over all ranks, even if ranks have different submeshes.
 
     `everywhere`: the placements of all ranks, in rank order.
     """
@@ -305,7 +309,8 @@ def lift(name: str, everywhere: list[TensorPlacement | None],
 
 
 def layout_of(name: str, tensor: torch.Tensor, everywhere: list[TensorPlacement | None], rank: int):
-    """Returns the muonrt.Layout, and checks that it agrees with the offset that torch reports."""
+    """Returns the muonrt.Layout of a parameter. Raises an error if torch reports a different offset
+    of this rank's shard."""
     if any(shard is not None and shard.placements.startswith("flat") for shard in everywhere):
         return _torch_flat.layout_of(name, everywhere)
     literal = lift(name, everywhere, "literal")
@@ -328,8 +333,8 @@ def layout_of(name: str, tensor: torch.Tensor, everywhere: list[TensorPlacement 
 
 
 def _compare_offsets(name, tensor, literal, rank, world) -> None:
-    """Compares the layout with the offset that torch reports. That offset follows the literal
-    reading of placements, even for FSDP2 over TP."""
+    """Compares the layout with the offset that torch reports. `literal`: the layout in the literal
+    reading of placements, on which torch bases the offset even for FSDP2 over TP."""
     from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
     shape = tuple(tensor.shape)

@@ -12,15 +12,17 @@ from muonrt import _torch_ranks as ranks
 from muonrt._torch_arguments import reject_unknown
 from muonrt._torch_models import ModelRoles, of_name, unwrapped
 
-# Settings of muonrt.Param that a group may have, and those that a role may have.
+# DIMS: the settings of muonrt.Param that a group may have. PARAM_SETTINGS: those that a role may
+# have.
 DIMS = ("transposed", "batch_dims", "row_dims")
 PARAM_SETTINGS = ("view", *DIMS, "parts", "qk_clip", "lr_factor", "normuon_axis", "layout", "shape",
                   "owner", "priority")
 
-# The settings of a param_group that may change between steps. All other settings are fixed.
+# The settings of a param_group that a trainer may change between steps. All other settings are
+# fixed.
 CHANGING = {"muon": ("lr", "weight_decay", "momentum", "nesterov"),
             "adamw": ("lr", "weight_decay", "betas", "eps")}
-# The values of settings that neither the call nor the preset sets.
+# The values of settings that neither the caller nor the preset sets.
 DEFAULTS = {"muon": dict(weight_decay=0.1, momentum=0.95, nesterov=True),
             "adamw": dict(weight_decay=0.01, betas=(0.9, 0.95), eps=1e-8)}
 
@@ -31,13 +33,14 @@ Role = Callable[[str, torch.Tensor], "str | tuple[str, str | dict[str, Any]] | N
 
 
 class Settings(dict):
-    """The settings of muonrt.Param for a parameter, and the reason for its role."""
+    """Holds the settings of muonrt.Param for a parameter, and the reason for its role."""
 
     reason = ""
 
 
 class RoleOfModel:
-    """Combines the caller's function with the roles that follow from the model's modules."""
+    """A role function that calls the caller's function. `model` has the roles that follow from the
+    model's modules."""
 
     def __init__(self, model: torch.nn.Module, role: Role | None):
         self.model, self.role = ModelRoles(model), role
@@ -47,7 +50,7 @@ class RoleOfModel:
 
 
 def of_module(module: "torch.nn.Module | None", role: Role | None) -> Role | None:
-    """Returns a role function that takes the model's modules into account, if there is a model."""
+    """Returns a role function that also considers the modules, if the model is known."""
     return role if module is None else RoleOfModel(unwrapped(module), role)
 
 
@@ -61,8 +64,8 @@ def role_of(name: str, p: torch.Tensor, group_role, role: Role | None,
         of = role.model.of if isinstance(role, RoleOfModel) else of_name
         try:
             if p.ndim > 2 and (dims.get("batch_dims") or dims.get("row_dims")):
-                # The group states how the dimensions form matrices, so only the name determines the
-                # role.
+                # The group states how the dimensions form matrices, so the role depends only on the
+                # name.
                 kind, _, reason = muonrt._core._route_and_reason(name, 2)
                 chosen = (kind, {})
             else:
@@ -147,8 +150,8 @@ def split(params: Iterable, role: Role | None) -> list[tuple[str, list[tuple], d
         for kind, named in members.items():
             if named:
                 reject_unknown("a group", rest, GROUP_KEYS, keeps_others=True)
-                # "adamw_lr" is the "lr" of a group of AdamW, and so on. Other keys belong to the
-                # caller.
+                # For AdamW, "adamw_lr" and "adamw_weight_decay" override "lr" and "weight_decay".
+                # Unknown keys belong to the caller and are kept.
                 of_adamw = {k: rest[f"adamw_{k}"] for k in ("lr", "weight_decay")
                             if kind == "adamw" and f"adamw_{k}" in rest}
                 others = set(CHANGING["muon"] + CHANGING["adamw"]) - set(CHANGING[kind])
@@ -159,8 +162,8 @@ def split(params: Iterable, role: Role | None) -> list[tuple[str, list[tuple], d
 
 
 def warn_of_conv1d(groups: list[dict], param_settings: list[dict], muon: dict) -> None:
-    """Warns if a parameter has a name from GPT-2 and the shape of a Conv1D weight, and if a setting
-    distinguishes rows from columns."""
+    """Warns if a parameter seems to be a Conv1D weight of GPT-2, by its name and shape. Does
+    nothing if no setting distinguishes rows from columns."""
     if muon.get("scale_rule") not in ("original", "ratio") \
             and muon.get("normuon_axis", "off") == "off" and not muon.get("block_period"):
         return

@@ -1,5 +1,5 @@
-"""Implements the `state` of muonrt.torch.Muon: tensors that view muonrt's memory, under the keys of
-torch's optimizers."""
+"""Implements the `state` of muonrt.torch.Muon. Its entries are views of muonrt's memory, and have
+the keys that torch's optimizers use."""
 
 import math
 
@@ -9,19 +9,20 @@ import torch
 import muonrt
 from muonrt import _torch_ranks as ranks
 
-# muonrt's kind of state for each key of torch.optim.Muon and AdamW. The momentum of both is a
+# Maps the keys of torch.optim.Muon and AdamW to muonrt's kinds of state. The momentum of both is a
 # running mean.
 KINDS = {"muon": {"momentum_buffer": "momentum"},
          "adamw": {"exp_avg": "momentum", "exp_avg_sq": "variance"}}
 
-# Settings of torch's optimizers that muonrt does not have. load() ignores them.
+# Settings of torch's optimizers. load() ignores those that the group does not have.
 SETTINGS_OF_TORCH = ("amsgrad", "maximize", "foreach", "capturable", "differentiable", "fused",
                      "decoupled_weight_decay", "ns_coefficients", "ns_steps", "adjust_lr_fn",
                      "lr", "weight_decay", "momentum", "nesterov", "betas", "eps")
 
 
 def momentum_factor(of: str, to: str, momentum: float) -> float:
-    """Returns the factor that converts a momentum, because heavy ball = EMA / (1 - momentum)."""
+    """Returns the factor that converts a momentum between kinds: heavy ball = EMA / (1 -
+    momentum)."""
     if not {of, to} <= {"ema", "ema_corrected", "heavy_ball"}:
         raise ValueError(f"momentum_kind is '{of}' and '{to}'; use 'ema', 'ema_corrected' or "
                          "'heavy_ball'")
@@ -36,8 +37,9 @@ def tensor_over(array) -> torch.Tensor:
 
 
 class NeuronMoments:
-    """NorMuon's second moments, which the owners of the matrices hold. `tensors` maps the index of
-    a parameter to a tensor for all moments of this parameter. `gather` fills it on every rank."""
+    """NorMuon's second moments, which only the owners of the matrices hold. `tensors` has, for the
+    index of each parameter, a tensor with all moments of this parameter. `gather` fills these
+    tensors on every rank."""
 
     def __init__(self, core, comm, shards: list):
         self._comm = comm
@@ -53,7 +55,7 @@ class NeuronMoments:
         if not self.tensors:
             return
         for whole in self.tensors.values():
-            whole.fill_(torch.nan)  # marks the elements of other owners
+            whole.fill_(torch.nan)  # marks elements that this rank does not own
         for memory, part in self._shards:
             part.copy_(memory)
         joined = torch.cat(list(self.tensors.values()))
@@ -71,17 +73,18 @@ class NeuronMoments:
 
 
 class State:
-    """Fills `optimizer.state` with tensors that view muonrt's memory. They are DTensors if the parameter is a
-    DTensor."""
+    """Fills `optimizer.state` with views of muonrt's memory. If a parameter is a DTensor, its state
+    consists of DTensors."""
 
     def __init__(self, optimizer):
         self._optimizer = optimizer
         shards = optimizer._core.state_shards()
         self._local = {(s.param, s.kind): s.data for s in shards}
-        # For AdamW this is the update count of each parameter, for Muon the number of all steps.
+        # The entries "step": for AdamW the update count of the parameter, for Muon the number of
+        # all steps.
         self._steps = torch.zeros(len(optimizer._params), dtype=torch.float32, device="cpu")
-        # For each parameter: the tensors of `state`, unless the trainer has replaced them, and
-        # local tensors over the same memory.
+        # _views: for each parameter, the tensors that muonrt has put into `state`. _memory: local
+        # tensors over the same memory.
         self._views: list[dict[str, torch.Tensor]] = []
         index = 0
         for group in optimizer.param_groups:
@@ -102,8 +105,8 @@ class State:
             self._views[i]["normuon"] = whole
         self._memory = [{key: ranks.local_of(view) for key, view in views.items()}
                         for views in self._views]
-        # The data that absorb() compares: for each entry of `state` its key, tensor, local tensor
-        # and address.
+        # What absorb() compares: for each entry of `state`, its key, tensor, local tensor and
+        # address.
         self._watched = [self._watch(i) for i in range(len(self._views))]
         for p, views in zip(optimizer._params, self._views):
             optimizer.state[p] = dict(views)
@@ -114,9 +117,9 @@ class State:
                 for key, view in self._views[i].items()]
 
     def absorb(self) -> None:
-        """Copies the trainer's changes of `state` to muonrt's memory: step numbers, and entries
-        that the trainer has replaced, for example to offload them. Resets the state of entries that
-        the trainer has removed."""
+        """Copies the trainer's changes of `state` to muonrt's memory: changed step numbers, and
+        entries that the trainer has replaced, for example to offload them. If the trainer has
+        removed an entry, resets this state."""
         optimizer, state = self._optimizer, self._optimizer.state
         copies, resets, steps = [], [], self._steps.clone()
         for i, (p, watched) in enumerate(zip(optimizer._params, self._watched)):
@@ -158,16 +161,15 @@ class State:
         self._set_steps(steps)
 
     def _set_steps(self, steps: torch.Tensor) -> None:
-        """Sets the core's update counts to the counts in `state`, and adapts its number of steps to
-        them."""
+        """Sets the core's update counts and its number of steps to the numbers in `state`."""
         core = self._optimizer._core
         is_muon = [g["role"] == "muon" for g in self._optimizer.param_groups for _ in g["params"]]
         changed = (steps != self._known_steps).tolist()
         counts = [int(n) if c else count
                   for n, c, count in zip(steps.tolist(), changed, core.update_counts)]
         all_muon = all(c for c, muon in zip(changed, is_muon) if muon)
-        # For Muon "step" is the number of all steps, so a change counts only if all of them have
-        # changed.
+        # All of Muon's "step" entries hold the number of all steps, so the number of steps changes
+        # only if the trainer has changed all of these entries.
         number = max(counts) if any(changed) and all_muon else max(core.steps, *counts)
         core.steps = number
         core.update_counts = counts
@@ -218,7 +220,8 @@ class State:
         self._optimizer._core.reset_masters()
 
     def take_over(self, states: dict, core) -> None:
-        """Copies the `state` and the counts from an optimizer of the first of these parameters."""
+        """Copies the state and the counts from the previous core, which has only the first of these
+        parameters. `states`: the entries of the previous `optimizer.state`."""
         for p, old in states.items():
             new = self._optimizer.state[p]
             for key, tensor in old.items():
@@ -235,7 +238,8 @@ class State:
         self.read_steps()
 
     def load(self, state_dict: dict) -> None:
-        """Checks a state, and then copies it. If the check fails, raises an error and changes nothing."""
+        """Checks all of a state dict before it copies anything. If the check fails, raises an
+        error, and the optimizer does not change."""
         optimizer = self._optimizer
         groups, saved = optimizer.param_groups, state_dict["param_groups"]
         sizes, saved_sizes = ([len(g["params"]) for g in gs] for gs in (groups, saved))
@@ -248,7 +252,7 @@ class State:
         for group, other in zip(groups, saved):
             factor = 1.0
             steps = max(steps, _number("'steps' of a group", other.get("steps", 0)))
-            # AdamW has no such setting; see below.
+            # AdamW's momentum has no kind.
             if group["role"] == "muon" and "momentum" in other:
                 ours = group["momentum_kind"]
                 theirs = other.get("momentum_kind", ours if "role" in other else "ema")
@@ -282,8 +286,8 @@ class State:
 
     @staticmethod
     def _keys(group: dict, other: dict) -> list:
-        """Returns the keys of the saved state in the order of `group`. Numeric keys are matched by
-        parameter name if the saved group has names."""
+        """Returns the keys of the saved state in the order of `group`. If the keys are numbers and
+        the saved group has names, finds the order by parameter name."""
         keys, names = other["params"], other.get("param_names")
         if names is None or any(isinstance(key, str) for key in keys):
             return keys
@@ -295,8 +299,8 @@ class State:
         return [of[name] for name in group["param_names"]]
 
     def _checked_entries(self, i: int, p: torch.Tensor, found: dict, factor: float) -> list[tuple]:
-        """Returns the data that load() copies for a parameter: the memory, the new values, and
-        their factor."""
+        """Returns the copies that load() makes for a parameter, as tuples of memory, new values and
+        the factor to apply."""
         out = []
         name = self._optimizer._names[i]
         for key, view in self._views[i].items():
@@ -306,7 +310,7 @@ class State:
             if key in found:
                 theirs = _checked(f"param '{name}': state '{key}'", view, found[key])
                 out.append((memory, theirs, factor if key == "momentum_buffer" else 1.0))
-            # Torch has no master weights, so they are copied from the parameter.
+            # A state of torch's optimizers has no master weights, so load() uses the parameter.
             elif key == "master":
                 out.append((memory, ranks.local_of(p), 1.0))
             else:
@@ -319,8 +323,8 @@ class State:
 
 
 def _is_ours(group: dict, key: str) -> bool:
-    """Returns whether load() copies this setting of a saved group: it must be a setting of this
-    role, or of the trainer."""
+    """Returns whether load() copies this setting of a saved group: either the role has this
+    setting, or a trainer has added it."""
     return key in group or key not in SETTINGS_OF_TORCH
 
 
@@ -330,7 +334,7 @@ def raw_of(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _number(what: str, value) -> int:
-    """Returns a step number, which may be a tensor."""
+    """Converts a step number, which may be a tensor, to an int."""
     try:
         number = int(value)
     except (TypeError, ValueError, RuntimeError):
@@ -341,7 +345,8 @@ def _number(what: str, value) -> int:
 
 
 def _checked(what: str, ours: torch.Tensor, theirs) -> torch.Tensor:
-    """Returns the local elements of `theirs`, which must have the shape and placements of `ours`."""
+    """Returns the local elements of `theirs`. Raises an error if its shape or placements differ
+    from those of `ours`."""
     if not isinstance(theirs, torch.Tensor):
         raise muonrt.InvalidArgumentError(
             f"{what} is of type {type(theirs).__name__}; pass a tensor of shape {tuple(ours.shape)}")

@@ -1,5 +1,5 @@
-"""Implements the step of muonrt.torch.Muon, which reads parameters, settings and gradients, and
-runs the core's step."""
+"""Implements the step of muonrt.torch.Muon: reads parameters, settings and gradients, and then runs
+the core's step."""
 
 import sys
 import warnings
@@ -15,13 +15,13 @@ from muonrt._torch_state import raw_of
 
 
 class Steps(Registered):
-    """The part of muonrt.torch.Muon that runs steps."""
+    """Implements the methods of muonrt.torch.Muon that run steps."""
 
     @property
     def _step_supports_amp_scaling(self) -> bool:
-        """Returns True if torch's GradScaler reads this. The GradScaler then sets grad_scale and
-        found_inf before a step, so that all ranks skip the step together. Returns False to other
-        callers, because Lightning clips gradients only in this case."""
+        """Returns True to torch's GradScaler, which then sets grad_scale and found_inf before a
+        step, so that all ranks skip the step together. Returns False to other callers, because
+        Lightning clips gradients only if this is False."""
         return sys._getframe(1).f_globals.get("__name__", "").startswith("torch.")
 
     def step(self, closure: Callable[[], Any] | None = None, *,
@@ -30,13 +30,15 @@ class Steps(Registered):
 
         With ``sync=False`` the step may still run when the call returns; see `wait`.
 
-        `last_report` is the report of the last completed step. A parameter that has no gradient on any rank does not
-        take part in the step. If only some ranks have its gradient, the missing ones count as zero.
+        `last_report` is the report of the last completed step. A parameter that has no gradient on
+        any rank does not take part in the step. If only some ranks have a gradient for a parameter,
+        the missing gradients count as zero.
 
         :param closure: a function that computes the gradients and returns the loss.
-        :param qk_logits: for parameters with "qk_clip": the largest attention logit of each query head on
-            this rank, in float32. Either one tensor, as for muonrt.Optimizer.step, or a dict with one tensor
-            for each layer. A layer in the dict that has no "qk_clip" causes a warning.
+        :param qk_logits: the largest attention logit of each query head on this rank, in float32,
+            if parameters have "qk_clip". Pass one tensor, as for muonrt.Optimizer.step, or a dict
+            with one tensor for each layer. If the dict has a layer without "qk_clip", muonrt prints
+            a warning.
         :return: the loss of the closure, or None.
         """
         self.wait()
@@ -53,12 +55,14 @@ class Steps(Registered):
         return loss
 
     def prepare(self, *, qk_logits: torch.Tensor | dict[int, torch.Tensor] | None = None) -> None:
-        """Prepares a step: reads parameters, settings and gradients, redistributes gradients whose placements
-        differ, and binds them. `compute` then runs the step, and `wait` completes it.
+        """Prepares a step: reads parameters, settings and gradients. If the placements of a
+        gradient differ from those of its parameter, redistributes the gradient. `compute` then
+        begins the step, and `wait` completes it.
 
-        Until you call `compute`, do not write gradients or parameters, and call no other method than
-        `zero_grad`, which discards the prepared step, or `close`. If `prepare` raises an error on one rank, call
-        `wait` on all ranks: it raises the reason on the others. Hooks registered for `step` do not run.
+        Until you call `compute`, do not write to gradients or parameters. Apart from `compute`, you
+        may call only `zero_grad`, which discards the prepared step, and `close`. If `prepare`
+        raises an error on one rank, call `wait` on all ranks; it raises the error on the other
+        ranks. Hooks registered for `step` do not run.
 
         :param qk_logits: as for `step`.
         """
@@ -66,19 +70,19 @@ class Steps(Registered):
         self._prepared = self._arguments(qk_logits, False)
 
     def compute(self) -> None:
-        """Begins the step that `prepare` has prepared, and returns before the step has ended, as `step` with
-        ``sync=False`` does. The step exchanges gradients, orthogonalizes, lets the ranks vote, and updates every
-        parameter or none. `wait` completes it. Collective.
+        """Begins the prepared step, and returns before the step has ended, as `step` with
+        ``sync=False`` does. The ranks exchange gradients, orthogonalize matrices, vote, and update
+        every parameter or none. `wait` completes the step. Collective.
         """
         prepared, self._prepared = self._prepared, None
         if prepared is None:
             raise muonrt.InvalidStateError("compute: no step is prepared; call prepare() first")
         self._begin(*prepared)
-        self._opt_called = True  # torch's schedulers otherwise warn that step() was not called
+        self._opt_called = True  # otherwise torch's schedulers warn that step() was not called
 
     def _arguments(self, qk_logits, sync: bool) -> tuple[list, list[float], dict]:
-        """Binds the data that the next step reads. Returns the gradients, the learning rates and
-        the other arguments."""
+        """Registers the memory that the next step reads. Returns the gradients, the learning rates
+        and the other arguments of the step."""
         with torch.no_grad(), ranks.on_device(self._device):
             try:
                 self._follow()
@@ -105,12 +109,13 @@ class Steps(Registered):
                 self._mark_written(grads)  # in the order of the current stream
 
     def wait(self) -> None:
-        """Completes the step that `compute`, or `step` with ``sync=False``, has begun: raises its errors, and
-        sets `last_report`. Does nothing if no step is in flight. Collective.
+        """Completes the step that `compute`, or `step` with ``sync=False``, has begun. Raises the
+        errors of the step, and sets `last_report`. If no step is in flight, does nothing.
+        Collective.
 
-        `step` and all functions that access the state call `wait` themselves. With parameters in host memory,
-        call `wait` or `zero_grad` before you use the parameters or write gradients. On CUDA this is not
-        necessary, because the current stream waits for the step.
+        `step` and all methods that access the state call `wait` themselves. If the parameters are
+        in host memory, call `wait` or `zero_grad` before you use the parameters or write to
+        gradients. On CUDA this is not necessary, because the current stream waits for the step.
         """
         if self._prepared is not None:
             raise muonrt.InvalidStateError(
@@ -122,14 +127,14 @@ class Steps(Registered):
             try:
                 report = self._core.wait()
             except muonrt.Error:
-                if grads:  # otherwise this rank has already raised the reason
+                if grads:  # otherwise this rank has already raised the error
                     raise
                 return
             self._finish(report, grads, not_marked=self._device.type == "cpu")
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Resets the gradients, and discards a prepared step. With parameters in host memory, it first completes
-        a step that is in flight."""
+        """Resets the gradients, and discards a prepared step. If the parameters are in host memory,
+        first completes a step that is in flight."""
         self._prepared = None
         if self._device.type == "cpu":
             self.wait()
@@ -172,7 +177,7 @@ class Steps(Registered):
     def _gradient_of(self, name: str, p: torch.Tensor) -> torch.Tensor | None:
         grad = p.grad
         if grad is None:
-            # FSDP1 does not set the gradient of an empty shard.
+            # FSDP1 does not set the gradient of an empty shard, so pass another empty tensor.
             is_empty = p.numel() == 0 and id(p) in self._flat and self._flat[id(p)].has_gradient()
             return p.detach() if is_empty else None
         if grad.layout != torch.strided:
@@ -186,8 +191,8 @@ class Steps(Registered):
         return (grad.detach() if grad.requires_grad else grad).contiguous()
 
     def _set_grads(self, grads: list) -> None:
-        """Passes the addresses of the gradients to the core, because DLPack would take longer than updating a
-    small parameter."""
+        """Passes the addresses of the gradients to the core, because an export through DLPack would
+    take longer than the update of a small parameter."""
         addresses = []
         for grad, (_, dtype, shape, _, device) in zip(grads, self._memory):
             if grad is None:
@@ -208,7 +213,7 @@ class Steps(Registered):
     def _scaler(self) -> dict:
         """Returns the arguments that torch.amp.GradScaler has set for the step."""
         scale, found = getattr(self, "grad_scale", None), getattr(self, "found_inf", None)
-        # They stay on the GPU, so that the host does not wait for them.
+        # On CUDA these values stay on the GPU, so that the host does not wait for them.
         if self._device.type == "cuda":
             given = {"grad_scale_inv": None if scale is None else scale.double().reciprocal(),
                      "found_inf": found}
@@ -232,7 +237,8 @@ class Steps(Registered):
         return self._core.step(rates, sorted(inactive), **given)
 
     def _refuse_empty_step(self) -> None:
-        """Raises an error on every rank if no rank had a gradient in the last step, and does not count this step."""
+        """Undoes the count of the last step, in which no rank had a gradient, and raises an error
+        on every rank."""
         counts = self._core.update_counts
         self._core.steps -= 1
         self._core.update_counts = counts
@@ -242,14 +248,15 @@ class Steps(Registered):
             "model were replaced")
 
     def _vote_to_reject(self, sync: bool) -> None:
-        """Joins the step of the other ranks, but passes no gradients, so that they get an error instead of waiting."""
+        """Takes part in the step of the other ranks without gradients, so that these ranks raise an
+        error instead of waiting."""
         if self._core is not None and self._comm.size > 1:
             self._core.set_grads([None] * len(self._params))
             rates, stream = [1.0] * len(self.param_groups), ranks.stream_of(self._device)
             try:
                 if sync:
                     self._core.step(rates, stream=stream)
-                else:  # the other ranks learn the reason in wait(), in which this rank must take part
+                else:  # wait() is collective, so this rank must take part in it
                     self._core.step_async(rates, stream=stream)
                     self._in_flight = []
             except muonrt.Error:

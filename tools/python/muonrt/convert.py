@@ -2,8 +2,8 @@
 
   python -m muonrt.convert IN... OUT [--to FORMAT] [--names FILE] [--model FILE] [--set KEY=VALUE]...
 
-IN: files of torch.save or folders of torch.distributed.checkpoint (DCP) that contain state dicts of
-optimizers at any depth (of torch: both Muon and AdamW); or files of `muonrt state export --state`.
+IN: files of torch.save or folders of torch.distributed.checkpoint (DCP) with state dicts of
+optimizers (torch's Muon and AdamW both) at any depth; or files of `muonrt state export --state`.
 OUT: NAME.safetensors for `muonrt state import`; NAME.pt for torch.load; otherwise a DCP folder.
 """
 
@@ -26,7 +26,7 @@ from muonrt._torch_state import momentum_factor
 PUBLISHED = {"muon": {"weight_decay": 0.1, "nesterov": True, "momentum_kind": "ema"},
              "adamw": {"weight_decay": 0.01, "betas": (0.9, 0.95), "eps": 1e-8}}
 FORMAT = "muonrt step state 1"  # the format that tools/command/state/export.cpp writes
-WITH_CHECKSUMS = "muonrt step state 2"  # the same with checksums, which are not read
+WITH_CHECKSUMS = "muonrt step state 2"  # as above, with checksums, which are not read
 
 
 @dataclass
@@ -37,14 +37,14 @@ class Group:
 
 
 class Checkpoint:
-    """The content of a checkpoint: groups, state as {name: {kind: tensor}} with muonrt's kinds, and
-    step counts."""
+    """The content of a checkpoint: groups, step counts, and the state as {name: {kind: tensor}},
+    with muonrt's kinds of state."""
 
     def __init__(self):
         self.groups: list[Group] = []
         self.state: dict[str, dict] = {}
         self.step = 0
-        self.update_counts: dict[str, int] = {}  # for parameters that have their own count
+        self.update_counts: dict[str, int] = {}  # of parameters with a separate count
 
     def set_step(self, number, name: str | None = None) -> None:
         """Sets the number of steps of a parameter, or of all parameters."""
@@ -61,7 +61,7 @@ class Checkpoint:
         self.state[name] = state
 
     def change(self, changes: dict) -> None:
-        """Applies the settings of --set. If momentum_kind changes, the momentum is converted."""
+        """Applies the settings of --set. If momentum_kind changes, converts the momentum."""
         for group in self.groups:
             kind = group.settings.get("momentum_kind")
             of_adamw = {k.removeprefix("adamw."): v for k, v in changes.items() if "." in k}
@@ -84,7 +84,7 @@ class Checkpoint:
 
 
 def find_all(value, predicate) -> list[dict]:
-    """Returns the dicts in nested dicts and lists that satisfy `predicate`."""
+    """Searches nested dicts and lists, and returns the dicts that satisfy `predicate`."""
     if isinstance(value, dict) and predicate(value):
         return [value]
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
@@ -113,7 +113,8 @@ def format_of(found: dict) -> str:
 
 
 def read_dict(out: Checkpoint, found: dict, names) -> None:
-    """Adds a state dict of an optimizer. `names`: an iterator over names for parameters without names."""
+    """Adds an optimizer's state dict to `out`. `names`: an iterator over missing parameter
+    names."""
     form = format_of(found)
     for group in found["param_groups"]:
         keys = list(group["params"])
@@ -151,7 +152,7 @@ def read_entry(out: Checkpoint, form: str, role: str, name: str, entry: dict) ->
         if kinds[key] == "step":
             out.set_step(value, name)
         else:
-            # Other optimizers' moments may have the gradients' dtype; muonrt's follow its settings.
+            # Other optimizers may store moments in the dtype of the gradients.
             state[kinds[key]] = value if form == "muonrt.torch" else value.float()
     needed = ("momentum", "variance") if role == "adamw" else ("momentum",)
     for key, kind in kinds.items():
@@ -168,7 +169,7 @@ def read_settings(form: str, role: str, group: dict) -> dict:
     theirs, rule = SETTINGS[form][role], RULES[form][role]
     either = SETTINGS[form]["muon"] | SETTINGS[form]["adamw"]
     for key, value in group.items():
-        # Other settings belong to the trainer.
+        # A trainer may add its own settings to groups of muonrt.torch.
         if form != "muonrt.torch" and key not in {*theirs, *rule, *STRUCTURE}:
             raise ValueError(f"unknown setting '{key}' of a group of {form}")
         if key in REFUSED and value == REFUSED[key]:
@@ -185,7 +186,7 @@ def read_settings(form: str, role: str, group: dict) -> dict:
 
 
 def read_file(out: Checkpoint, path: Path) -> None:
-    """Adds a file of `muonrt state export --state`."""
+    """Adds the content of a file of `muonrt state export --state` to `out`."""
     tensors, metadata = _safetensors.read(path)
     if metadata.get("format") not in (FORMAT, WITH_CHECKSUMS):
         raise ValueError(f"{path}: the format is {metadata.get('format')!r}, but must be '{FORMAT}'")
@@ -203,7 +204,7 @@ def read_file(out: Checkpoint, path: Path) -> None:
     for group in groups:
         if "betas" in group.settings:
             group.settings["betas"] = tuple(group.settings["betas"])
-    if not groups:  # this is a file of muonrt state export
+    if not groups:  # only `muonrt state export` writes files without groups
         by_kind: dict[str, list] = {}
         for name in states:
             by_kind.setdefault(metadata[f"momentum/{name}"], []).append(name)
@@ -228,8 +229,8 @@ def write_file(ck: Checkpoint, path: Path) -> None:
 
 
 def write_dict(ck: Checkpoint, form: str, groups: list[Group], by_name: bool) -> dict:
-    """Returns a state dict of `groups`. Its keys are names or, as in Optimizer.state_dict(),
-    numbers."""
+    """Returns a state dict of `groups`. If `by_name` is set, its keys are names; otherwise they are
+    numbers, as in Optimizer.state_dict()."""
     out = {"state": {}, "param_groups": []}
     for group in groups:
         keys = group.names if by_name else \
@@ -257,7 +258,7 @@ def write_entry(ck: Checkpoint, form: str, role: str, name: str) -> dict:
         raise ValueError(f"param '{name}' has {have['momentum'].ndim} dimensions; "
                          f"Muon of {form} supports only matrices")
     if form != "muonrt.torch":
-        have.pop("master", None)  # these optimizers continue from the parameter
+        have.pop("master", None)  # the other optimizers have no master weights
     count = ck.update_count_of(name)
     number = count if form == "moonlight" else torch.tensor(float(count))
     out = {"use_muon": role == "muon"} if form == "moonlight" else {}
@@ -272,7 +273,7 @@ def write_entry(ck: Checkpoint, form: str, role: str, name: str) -> dict:
 
 
 def one_step(ck: Checkpoint, group: Group) -> int:
-    """Returns the step count of a group, because Dion has one count for each group."""
+    """Returns the step count of a group, for Dion, whose state has one count for each group."""
     if group.role == "muon":
         return ck.step
     counts = {ck.update_count_of(name): name for name in group.names}
@@ -283,8 +284,8 @@ def one_step(ck: Checkpoint, group: Group) -> int:
 
 
 def one_group(groups: list[dict]) -> dict:
-    """Returns one group for all parameters, with Muon's parameters first, because Moonlight has a
-    single group."""
+    """Combines all groups into one, with Muon's parameters first, because Moonlight has a single
+    group."""
     out: dict = {}
     for group in sorted(groups, key=lambda g: "momentum" not in g):
         for key, value in group.items():
@@ -297,8 +298,8 @@ def one_group(groups: list[dict]) -> dict:
 
 
 def take_model(ck: Checkpoint, path: Path, masters: bool) -> None:
-    """Compares shapes with the shapes in the model, and makes master weights from its bf16
-    parameters."""
+    """Checks that the shapes agree with those in the model. If `masters` is set, copies the model's
+    bf16 parameters to master weights."""
     whole = _safetensors.read(path)[0] if path.suffix == ".safetensors" else load(path)
     models = find_all(whole, lambda d: all(name in d for name in ck.state))
     if not models:
@@ -314,7 +315,7 @@ def take_model(ck: Checkpoint, path: Path, masters: bool) -> None:
 
 def convert(inputs: list[Path], output: Path, to: str | None = None, names: Path | None = None,
             model: Path | None = None, changes: dict | None = None) -> Checkpoint:
-    """Converts like the command. If a checkpoint cannot be converted, raises ValueError and writes
+    """Does the work of the command. If it cannot convert a checkpoint, raises ValueError and writes
     nothing."""
     if output.exists():
         raise ValueError(f"{output} already exists; use another name")

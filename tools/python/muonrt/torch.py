@@ -39,21 +39,22 @@ _alive: "weakref.WeakSet[Muon]" = weakref.WeakSet()
 class Muon(Folders, Steps):
     """Updates matrices with Muon and all other parameters with AdamW. Parameters may be sharded.
 
-    Creation, step, save and load are collective: call them on all ranks.
+    The constructor, `step`, `save` and `load` are collective: call them on all ranks.
 
     :param params: the model, ``model.named_parameters()``, or groups: dicts with "params" (pairs of
         name and parameter, or parameters with "param_names") and any of the settings below;
-        "adamw_lr" and "adamw_weight_decay" apply to the parameters of the group that get AdamW. muonrt
-        ignores other keys. If no names are given, muonrt looks for the module that contains all of these
-        parameters. A group may also set "role" ("muon" or "adamw" for all of its parameters) and state how
-        its tensors form matrices: "transposed" (True: stored as inputs x outputs), "batch_dims" and
-        "row_dims" (see muonrt.Param). Parameters are float32 or bfloat16, all in host memory or all on one
-        CUDA device. DTensors (FSDP2, HSDP, TP) keep their placements. Parameters that need no gradient
-        are ignored.
-    :param lr: learning rate of Muon. The default "scale_rule", "match_rms", scales Muon's updates
-        to the size of AdamW's. The learning rate then also applies to AdamW, and a learning rate
-        that is tuned for AdamW fits. Default: 3e-4, or 0.02 with a different "scale_rule".
-    :param adamw_lr: learning rate of AdamW. Default: lr. Required with a "scale_rule" other than "match_rms".
+        "adamw_lr" and "adamw_weight_decay" apply to the parameters of the group that get AdamW.
+        muonrt ignores other keys. If you pass no names, muonrt searches for the module that
+        contains all of these parameters. A group may also set "role" ("muon" or "adamw" for all of
+        its parameters), and describe how its tensors form matrices: "transposed" (True: stored as
+        inputs x outputs), "batch_dims" and "row_dims" (see muonrt.Param). Parameters must be
+        float32 or bfloat16, and all must be in host memory or on the same CUDA device. DTensors
+        (FSDP2, HSDP, TP) keep their placements. muonrt ignores parameters that need no gradient.
+    :param lr: learning rate of Muon. With the default "scale_rule", "match_rms", Muon's updates
+        have the same scale as AdamW's. You can therefore use a learning rate that is tuned for
+        AdamW, and it applies to both. Default: 3e-4, or 0.02 with a different "scale_rule".
+    :param adamw_lr: learning rate of AdamW. Default: lr. With a "scale_rule" other than "match_rms"
+        there is no default.
     :param weight_decay: weight decay of Muon. Default: 0.1.
     :param adamw_weight_decay: weight decay of AdamW. Default: 0.01.
     :param momentum: momentum of Muon. Default: 0.95.
@@ -61,44 +62,50 @@ class Muon(Folders, Steps):
     :param betas: betas of AdamW. Default: (0.9, 0.95).
     :param eps: epsilon of AdamW. Default: 1e-8.
     :param preset: name of a published optimizer, such as "moonlight"; see muonrt.torch.presets().
-        Settings that are passed here replace those of the preset.
-    :param role: a function of name and parameter that returns the role and, if needed, how the tensor
-        forms matrices: "muon"; "adamw"; ("muon", "stack") for experts x rows x columns; ("muon", "flatten")
-        for convolution kernels; or ("muon", {...}) with settings of muonrt.Param, such as
-        "transposed", "parts" or "qk_clip", which replace those of the group. If a plain tensor is a shard,
-        pass its "layout" and the "shape" of the whole tensor here. Default (None): embeddings, output heads,
-        norms and vectors get AdamW. muonrt recognizes them by their modules if you pass the model, and by
-        their names otherwise; see describe().
+        The other arguments override the settings of the preset.
+    :param role: a function that receives a name and a parameter. It returns the role and, if
+        needed, how the tensor forms matrices: "muon"; "adamw"; ("muon", "stack") for experts x rows
+        x columns; ("muon", "flatten") for convolution kernels; or ("muon", {...}) with settings of
+        muonrt.Param, such as "transposed", "parts" or "qk_clip", which override those of the group.
+        If a plain tensor is a shard, this dict must have its "layout" and the "shape" of the whole
+        tensor. If the function is missing or returns None, embeddings, output heads, norms and
+        vectors get AdamW, and other matrices get Muon. muonrt recognizes them by their modules if
+        you pass the model, and by their names otherwise; see describe().
     :param qk_clip: a muonrt.QkClip without kind and layer. It clips all query and key projections whose
         names muonrt recognizes, such as "layers.3.self_attn.q_proj.weight"; see muonrt_qk_layer_parse().
-        The function `role` can return another "qk_clip" for a parameter, or None for no clipping.
+        The function `role` can return a different "qk_clip" for a parameter, or "qk_clip": None to
+        disable clipping.
     :param muon: further settings of muonrt.Group for Muon, such as {"coefficients":
-        "keller_jordan"}. They cannot change later.
-    :param adamw: further settings of muonrt.Group for AdamW. They cannot change later.
-    :param process_group: the ranks that hold the parameters. None: all ranks. With pipeline
-        parallelism, create one optimizer per stage.
-    :param interface: on several machines, the name or address of the interface at which the group's
-        first rank listens. Default: GLOO_SOCKET_IFNAME, or any of its addresses that answers.
-    :param comm: a muonrt.Comm over the same ranks, to use instead of a new one. For CUDA tensors, create
-        it with Comm.nccl or Comm.staged.
-    :param sync: if False, `step` returns before the step has ended, and `wait` or the next `step` raises the
-        errors of the step. If, in such a step, only some ranks have a gradient of a parameter, MismatchError
-        is raised. Default: True.
+        "keller_jordan"}. They cannot be changed later.
+    :param adamw: further settings of muonrt.Group for AdamW. They cannot be changed later.
+    :param process_group: the process group of the ranks that hold the parameters. None: all ranks.
+        With pipeline parallelism, create one optimizer per stage.
+    :param interface: the name or address of the network interface on which the group's first rank
+        listens if the ranks run on several machines. Default: GLOO_SOCKET_IFNAME. If this is not
+        set, each rank uses the first address that answers.
+    :param comm: an existing muonrt.Comm over these ranks. Default: the optimizer creates one. For
+        CUDA tensors, create it with Comm.nccl or Comm.staged.
+    :param sync: if False, `step` returns before the step has ended, and `wait` or the next `step`
+        raises the errors of the step. In this mode, a gradient that only some ranks have causes a
+        MismatchError instead of counting as zero. Default: True.
     :param options: settings of muonrt.Optimizer, such as clip_norm. The default of `threads` is
         torch.get_num_threads(). The functions assign(info), gather(name, owner, local, full) and
-        redistribute(name, owner, full, local) receive tensors in the transport dtype and ranks of the
-        process group. On CUDA, muonrt's stream is the current stream when it calls them.
+        redistribute(name, owner, full, local) receive tensors in the transport dtype, and `owner`
+        is a rank of the process group. On CUDA, muonrt's stream is the current stream during these
+        calls.
 
-    Before each step the optimizer binds the current parameters of ``param_groups`` and of the model, and
-    takes over what a trainer has written into ``state``. It cannot be copied or pickled.
+    Before each step the optimizer registers the current tensors of the parameters in
+    ``param_groups`` and in the model, and copies the entries of ``state`` that a trainer has
+    changed. An optimizer cannot be copied or pickled.
 
-    On CUDA a step waits for the current stream. When `step` returns, the step has ended. With
-    ``sync=False``, it may still run; the current stream then waits for it, so that work that you enqueue on
-    this stream later reads the new parameters.
+    On CUDA a step waits for the work on the current stream, and `step` returns after the step has
+    ended. With ``sync=False``, the step may still run when `step` returns. The current stream then
+    waits for it, so work that you enqueue on this stream afterwards reads the new parameters.
 
-    By default the Newton-Schulz iteration uses bfloat16 on CUDA and on processors with instructions for
-    products in bfloat16 (AVX512_BF16 or AMX), otherwise float32. In the Gram form it uses float16 on CUDA and
-    float32 on the host. Ranks exchange bfloat16. To get the values of torch.optim.Muon, set iteration_dtype="bfloat16",
+    By default the standard form of the Newton-Schulz iteration uses bfloat16 on CUDA and on
+    processors with instructions for products in bfloat16 (AVX512_BF16 or AMX), and float32 on other
+    processors. The Gram form uses float16 on CUDA and float32 on the host. Ranks exchange data in
+    bfloat16. To get the results of torch.optim.Muon, set iteration_dtype="bfloat16",
     transport_dtype="float32" and muon={"coefficients": "keller_jordan", "normalize": "max_eps",
     "scale_rule": "original"}.
     """
@@ -125,10 +132,10 @@ class Muon(Folders, Steps):
                  "adamw": dict(lr=adamw_lr, weight_decay=adamw_weight_decay, betas=betas, eps=eps)}
         self._core = None
         self._sync = sync
-        self._in_flight: list | None = None  # gradients of a step that wait() must complete
+        self._in_flight: list | None = None  # gradients of the step that wait() must complete
         self._prepared: tuple | None = None  # arguments of the step that compute() must begin
         self._saving = False
-        # The without_params of save_reserve(); None if it was not called.
+        # The argument without_params of save_reserve(), or None if save_reserve() was not called.
         self._reserved: bool | None = None
         self._names: list[str] = []
         self._param_settings: list[dict[str, Any]] = []
@@ -174,7 +181,7 @@ class Muon(Folders, Steps):
         _alive.add(self)
 
     def _connect(self, device: torch.device) -> None:
-        """Uses the caller's communicator, or creates one for parameters on `device`."""
+        """Uses the caller's communicator, or creates a communicator for parameters on `device`."""
         given, role, _, options = self._made_with
         self._device = device
         with ranks.on_device(device):
@@ -197,8 +204,8 @@ class Muon(Folders, Steps):
         return out
 
     def _group_settings(self, group: dict) -> dict:
-        """Converts a param_group to settings of muonrt.Group, without the learning rate, which is an argument
-        of each step. Raises an error if a setting or the learning rate is invalid."""
+        """Converts a param_group to settings of muonrt.Group. Omits the learning rate, which is an
+        argument of each step. Raises an error if a setting or the learning rate is invalid."""
         _torch_arguments.check_numbers({key: group[key] for key in CHANGING[group["role"]]},
                                        f"{{}} of the group of '{group['param_names'][0]}' ({group['role']})")
         out = {"weight_decay": float(group["weight_decay"])}
@@ -208,7 +215,8 @@ class Muon(Folders, Steps):
                       "adamw_eps": float(group["eps"])}
 
     def _check_settings(self, groups: list[dict]) -> None:
-        """Raises an error if a setting of these param_groups is invalid. Does not change the core optimizer."""
+        """Raises an error if a setting of these param_groups is invalid. The core optimizer keeps
+        its settings."""
         tried = []
         try:
             for i, group in enumerate(groups):
@@ -244,14 +252,14 @@ class Muon(Folders, Steps):
                 params.append(muonrt.Param(name, self._data(i), group=of_group[i], **settings))
 
         ranks.run_collectively(self._comm, describe)
-        ranks.settle(self._device)  # the creation copies parameters to master weights
+        ranks.settle(self._device)  # the constructor copies parameters to master weights
         self._core = muonrt.Optimizer(params, groups, self._comm, **_torch_functions.wrapped(options))
         self._sizes = [len(g["params"]) for g in self.param_groups]
         self._memory = [memory_of(self._data(i)) for i in range(len(self._params))]
         self._find_places()
 
     def _shape_of(self, p: torch.Tensor) -> tuple[int, ...]:
-        """Returns the shape of the whole tensor. FSDP1 shows only a range of its elements."""
+        """Returns the shape of the whole tensor, of which FSDP1 shows only a range of elements."""
         return self._flat[id(p)].shape if id(p) in self._flat else tuple(p.shape)
 
     def _placement(self, name: str, p: torch.Tensor, number: dict[int, int]):
@@ -270,18 +278,19 @@ class Muon(Folders, Steps):
         return found and (found.mesh_shape, found.ranks, found.placements)
 
     def add_param_group(self, param_group: dict) -> None:
-        """Adds a group of parameters, for example of layers that are unfrozen. Collective.
+        """Adds a group of parameters, for example those of layers that you unfreeze. Collective.
 
-        The group is a dict as at creation. muonrt computes a new plan. State, update counts and learning
-        rates of the other parameters do not change, and the state of the new parameters starts at its initial
-        values. During the call, memory holds the old and the new state. No save may be in progress.
+        The group is a dict, as in the constructor's `params`. muonrt computes a new plan. State,
+        update counts and learning rates of the other parameters do not change, and the new
+        parameters start with initial state. During the call, memory must hold both the old and the
+        new state. Complete a save with `save_wait` before you call this method.
         """
         add = super().add_param_group
 
         def enter(group: dict) -> None:
             add(group)
             for key in set(cycled_keys) - set(CHANGING[group["role"]]):
-                group.pop(key, None)  # a torch default that only the other role has
+                group.pop(key, None)  # a default from torch that this role does not have
 
         cycled_keys = ("momentum", "betas")
         if self._core is None:
@@ -294,12 +303,13 @@ class Muon(Folders, Steps):
                         "communicator; create a new one and load state_dict() into it")
 
     def plan(self) -> muonrt.Plan:
-        """Returns the plan: owners, chunks, bytes, memory and balance. str() formats it as text."""
+        """Returns the plan: owners, chunks, bytes, memory and balance. str() of it is readable
+        text."""
         return self._core.plan()
 
     def health(self) -> dict[str, float]:
-        """Returns the statistics of the last step that collected them (health_every=k), as a flat dict
-        for W&B or TensorBoard."""
+        """Returns the health statistics of the last step that collected them (see health_every), as
+        a flat dict for Weights & Biases or TensorBoard."""
         found = self._core.health()
         out = {"muonrt/step": found["step"]}
         for matrix in found["matrices"]:
@@ -308,17 +318,18 @@ class Muon(Folders, Steps):
         return out
 
     def reset_masters(self) -> None:
-        """Resets float32 master weights to the values of the parameters. Call it on every rank after
-        you have loaded parameters into the model."""
+        """Sets the float32 master weights to the values of the parameters. Call this method on
+        every rank after you have loaded parameters into the model."""
         with torch.no_grad(), ranks.on_device(self._device):
             self._follow()
         self._state_tensors.reset_masters()
 
     def state_dict(self) -> dict:
-        """Returns the state in the form of torch.optim.Optimizer. Its tensors are views of muonrt's memory,
-        and they are DTensors if the parameters are.
+        """Returns the state in the format of torch.optim.Optimizer. Its tensors are views of
+        muonrt's memory, and DTensors if the parameters are DTensors.
 
-        With NorMuon the call is collective, because the owners of matrices hold its second moments.
+        With NorMuon the call is collective, because only the owner of a matrix holds its second
+        moments.
         """
         self._follow_state()
         self._state_tensors.gather()
@@ -327,8 +338,8 @@ class Muon(Folders, Steps):
     def load_state_dict(self, state_dict: dict) -> None:
         """Copies a state of muonrt.torch.Muon, or of torch.optim.Muon and AdamW, into this optimizer.
 
-        If the call raises an error, nothing has changed. To join the states of separate torch optimizers,
-        use ``python -m muonrt.convert``.
+        If the call raises an error, the optimizer has not changed. To combine the states of
+        separate torch optimizers, use ``python -m muonrt.convert``.
         """
         self._follow_state()
         state_dict = state_dict.copy()
@@ -341,7 +352,7 @@ class Muon(Folders, Steps):
 
     def close(self) -> None:
         """Releases memory and connections, and empties `state`."""
-        self._in_flight = self._prepared = None  # the core completes a step that is in flight
+        self._in_flight = self._prepared = None  # close() completes a step that is in flight
         self.state.clear()
         self._state_tensors = None
         if self._core is not None:

@@ -33,7 +33,8 @@ void bind_state_shard(nb::module_& module) {
           "returns it");
 }
 
-/// Shows the garbage collector the caller's functions, because they may refer to the optimizer.
+/// Reports the caller's functions to the garbage collector, because they may refer to the
+/// optimizer.
 int traverse(PyObject* self, visitproc visit, void* arg) {
   Py_VISIT(Py_TYPE(self));
   if (!nb::inst_ready(self)) return 0;
@@ -48,7 +49,7 @@ int traverse(PyObject* self, visitproc visit, void* arg) {
 int clear(PyObject* self) {
   CallerFunctions* f = nb::inst_ready(self) ? nb::inst_ptr<Optimizer>(self)->functions() : nullptr;
   if (f == nullptr) return 0;
-  // The functions are moved out first, because destroying one may run code that reads the
+  // Move the functions out first, because the destruction of a function may run code that reads the
   // optimizer.
   const nb::object kept[] = {std::exchange(f->assign, nb::none()),
                              std::exchange(f->gather, nb::none()),

@@ -40,8 +40,8 @@ constexpr muonrt_status_t kInvalidArg = MUONRT_ERROR_INVALID_ARGUMENT;
 [[noreturn]] inline void refuse(muonrt_status_t status, const std::string& text) {
   throw muonrt::Error(muonrt_set_last_error(status, text.c_str()));
 }
-/// Concatenates texts and numbers. It uses no C++ streams, because a statically linked libstdc++
-/// would give the module streams that do not know the process's locale.
+/// Concatenates texts and numbers. Does not use C++ streams, because streams from a statically
+/// linked libstdc++ ignore the locale of the process.
 template <class... Values>
 std::string cat(const Values&... values) {
   std::string out;
@@ -81,15 +81,15 @@ class Busy {
   std::atomic<bool>& flag_;
 };
 
-/// Returns the live objects of a class, so that they can be closed when the process ends. Access
-/// this set only with the GIL.
+/// Returns the live objects of a class, which must be closed when the process exits. Access this
+/// set only while you hold the GIL.
 template <class T>
 std::set<T*>& alive() {
   static std::set<T*> all;
   return all;
 }
 
-/// Adds the communicators of those objects of a class that other threads are using.
+/// Adds the communicators of all objects of a class that other threads are using.
 template <class T>
 void list_used_comms(std::vector<std::shared_ptr<muonrt_comm_t>>& comms) {
   for (T* object : alive<T>())
@@ -101,26 +101,26 @@ bool any_in_use() {
   return std::any_of(all.begin(), all.end(), [](const T* object) { return object->in_use(); });
 }
 
-/// Closes the objects of a class that no other thread is using. Closing an object may release the
-/// GIL, and then another thread may create or destroy objects.
+/// Closes the objects of a class that no other thread is using. While an object is closed, the GIL
+/// may be released, and other threads may create or destroy objects.
 template <class T>
 void close_all() {
   const std::set<T*>& all = alive<T>();
   for (T* object : std::vector<T*>(all.begin(), all.end())) {
     if (all.count(object) == 0) continue;
-    // The reference keeps the object alive. An object that Python does not own is in use.
+    // The reference keeps the object alive. If Python does not own an object, another thread uses
+    // it.
     const nb::object kept = nb::find(*object);
     if (kept.is_valid() && !object->in_use()) object->close();
   }
 }
 
-/// A communicator. Objects that were created from it share its handle.
+/// A communicator. Objects that were created from a communicator share its handle.
 struct Comm {
   std::shared_ptr<muonrt_comm_t> handle;
   std::atomic<bool> busy{false};
 
-  /// @param over  the communicator over which `raw` was created; it lives at least as long as
-  ///     `raw`.
+  /// @param over  the communicator over which `raw` was created. It is kept alive as long as `raw`.
   explicit Comm(muonrt_comm_t* raw, std::shared_ptr<muonrt_comm_t> over = nullptr);
   ~Comm() { alive<Comm>().erase(this); }
   Comm(const Comm&) = delete;
@@ -158,9 +158,9 @@ std::unique_ptr<Comm> from_functions(int32_t rank, int32_t size, nb::object exch
                                      nb::object allgather, const std::string& name,
                                      bool caller_thread_only, nb::object abort, nb::object close);
 
-/// Runs `call` without the GIL and throws the error that it returns. In Python's main thread,
-/// `call` runs in another thread while the main thread handles signals. If a signal handler raises
-/// an exception (Ctrl-C), `comm` is aborted, which ends the call, and this exception is thrown.
+/// Runs `call` without the GIL and throws the error that it returns. If the caller is Python's main
+/// thread, `call` runs in another thread while the main thread handles signals. If a signal handler
+/// raises an exception (Ctrl-C), aborts `comm`, which ends `call`, and throws this exception.
 muonrt_status_t collective(muonrt_comm_t* comm, const std::function<muonrt_status_t()>& call);
 
 struct Mesh {
@@ -196,7 +196,7 @@ struct Layout {
   int32_t world_or_mesh(std::optional<int32_t> world) const;
 };
 
-/// A layout as a C struct that points into the Layout and into this object.
+/// A C struct of a layout, with pointers into the Layout and into this object.
 class LayoutView {
  public:
   explicit LayoutView(const Layout& layout);
@@ -223,7 +223,7 @@ struct Place {
   std::string text() const { return on_cuda() ? cat("cuda:", index) : "the host"; }
 };
 
-/// An array of any shape, strides and dtype from another framework. This object keeps it alive.
+/// An array from another framework, with any shape, strides and dtype. This object keeps it alive.
 struct Exported {
   nb::ndarray<nb::ro> array;
   std::string dtype;  // "bfloat16" if the array holds its bits as uint16
@@ -234,8 +234,8 @@ struct Exported {
 Exported export_array(const std::string& what, nb::handle object, const std::string& dtype,
                       bool writable);
 
-/// An array from another framework: row-major, contiguous, and f32 or bf16. This object keeps it
-/// alive.
+/// An array from another framework that is row-major, contiguous, and f32 or bf16. This object
+/// keeps it alive.
 struct Array {
   nb::ndarray<nb::ro> held;
   void* data = nullptr;  // NULL if the array has no elements
@@ -244,10 +244,9 @@ struct Array {
   Place place;
 };
 
-/// Checks an array of another framework and keeps it alive.
+/// Checks an array from another framework and keeps it alive.
 /// @param what      the name of the array in messages, such as "param 'w': data".
-/// @param dtype     the dtype that the caller states, such as "bfloat16" for uint16 bits; "" if
-///     none.
+/// @param dtype     the dtype that the caller states, such as "bfloat16" for uint16 bits, or "".
 /// @param writable  whether to reject a read-only array.
 Array take_array(const std::string& what, nb::handle object, const std::string& dtype,
                  bool writable);
@@ -270,7 +269,7 @@ struct QkClip {
   muonrt_qk_clip_t settings;
 };
 
-/// A parameter with which an optimizer can be created.
+/// A parameter from which an optimizer can be created.
 struct Param {
   std::string name;
   std::vector<Part> parts;
@@ -299,7 +298,8 @@ struct Group {
   std::vector<int32_t> gram_restarts;
   muonrt_group_t settings;
 
-  /// Makes the pointers of the C struct point into this object. Call it after every copy.
+  /// Updates the pointers of the C struct, which point into this object. Call this function after
+  /// every copy.
   void point_inside() {
     settings.name = name.empty() ? nullptr : name.c_str();
     settings.custom = custom.empty() ? nullptr : custom.data();
@@ -308,9 +308,9 @@ struct Group {
   }
 };
 
-/// The three option structs of muonrt_optimizer_create(). In Python all their fields, and those of
-/// muonrt_distributed_config_t, are keyword arguments on the same level. Each keyword names a field
-/// of only one of the structs.
+/// The three option structs of muonrt_optimizer_create(). In Python the fields of these structs and
+/// of muonrt_distributed_config_t are keyword arguments of one function, because no two fields have
+/// the same name.
 struct Options : muonrt_optimizer_options_t, muonrt_tuning_options_t, muonrt_debug_options_t {
   Options()
       : muonrt_optimizer_options_t(muonrt::options()),
@@ -320,7 +320,7 @@ struct Options : muonrt_optimizer_options_t, muonrt_tuning_options_t, muonrt_deb
   }
   Options(const Options&) = delete;
   Options& operator=(const Options&) = delete;
-  /// Returns the C struct with pointers to the other two.
+  /// Returns the main option struct, with pointers to the other two structs.
   const muonrt_optimizer_options_t* get() {
     tuning = this;
     debug = this;
@@ -333,8 +333,8 @@ struct Options : muonrt_optimizer_options_t, muonrt_tuning_options_t, muonrt_deb
   bool has_distributed = false;  // whether a keyword has set one of its fields
 };
 
-/// Returns the device that `settings` name, or else the device of the arrays, and sets it in the
-/// options. Rejects arrays that are on another device.
+/// Determines the device: that in `settings`, or, if `settings` name none, that of the arrays. Sets
+/// it in the options and returns it. Rejects arrays that are on another device.
 Place place_of(const std::vector<Param*>& params, Options& options, const nb::kwargs& settings);
 
 /// The report of a step: muonrt_step_report_t.
@@ -346,13 +346,14 @@ nb::dict counters(const muonrt_optimizer_t* optimizer);
 nb::dict memory(const muonrt_optimizer_t* optimizer);
 nb::dict health(const muonrt_optimizer_t* optimizer, const std::vector<std::string>& names);
 
-/// Sets the fields that `kwargs` names. A keyword has the name of the C field. The value of an enum
-/// is a word in lower case.
+/// Sets the fields that `kwargs` names. Each keyword is the name of a C field. The values of enums
+/// are words in lower case.
 void set_group(Group& group, const nb::kwargs& kwargs);
 void set_options(Options& options, const nb::kwargs& kwargs);
-/// Returns the content of the file if the text is the path of a profile *.json; otherwise the text.
+/// If the text is the path of a profile (*.json), returns the content of this file, otherwise the
+/// text.
 std::string machine_text(const std::string& name_or_path);
-/// Return the keyword arguments of groups, and of options, as the end of a Python signature.
+/// Return the end of a Python signature: the keyword arguments of groups, and those of options.
 std::string group_signature();
 std::string option_signature();
 /// Return the C value for a word such as "muon", "stack" or "float32".
@@ -365,8 +366,8 @@ int32_t dtype_of(const std::string& word);
 int32_t qk_clip_of(const std::string& word);
 /// Returns the word for a kind of QK-clip.
 std::string qk_clip_word(int32_t kind);
-/// Returns the C value for a word. "" gives MUONRT_NORMUON_OFF, which here means the axis of the
-/// group.
+/// Returns the C value for a word. For "" it is MUONRT_NORMUON_OFF, which for a part means the axis
+/// of the group.
 int32_t normuon_of(const std::string& word);
 /// Returns the word for a kind of state.
 std::string state_word(muonrt_state_kind_t kind);
@@ -389,8 +390,8 @@ void bind_distributed(nb::module_& module);
 /// status.
 void set_python_error(const muonrt::Error& error);
 /// Closes all optimizers and communicators, so that their peers receive this rank's last messages
-/// before the process ends. Objects that other threads still use, such as daemon threads, are
-/// aborted first. They stay open if their calls do not end within 5 seconds.
+/// before the process exits. First aborts objects that other threads still use, for example daemon
+/// threads. If the calls of these threads do not end within 5 seconds, leaves the objects open.
 void close_everything();
 
 }  // namespace binding

@@ -132,7 +132,7 @@ std::unique_ptr<Comm> connected(Options& options, nb::object listening,
   return std::make_unique<Comm>(handle);
 }
 
-/// Returns the text as a C string. Rejects a text with a NUL, because C would end the text there.
+/// Returns the text as a C string. Rejects a text with a NUL, at which C would truncate the text.
 const char* c_text(const std::string& text, const char* name) {
   if (text.find('\0') != text.npos)
     throw nb::value_error((std::string(name) + " contains a NUL character; remove it").c_str());
@@ -171,7 +171,7 @@ std::unique_ptr<Comm> over_folder(int32_t rank, int32_t size, const std::string&
   return connected(folder, nb::none(), ports, muonrt_comm_create_folder);
 }
 
-/// Calls mpi4py through Python, so that the module depends on no particular MPI library.
+/// Uses mpi4py through Python, so that the module does not depend on a particular MPI library.
 nb::object over_mpi(nb::object comm, double timeout) {
   return nb::module_::import_("muonrt._mpi").attr("comm_of")(comm, timeout);
 }

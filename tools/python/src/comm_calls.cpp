@@ -27,7 +27,7 @@ std::vector<double> allreduce_sum(Comm& comm, const std::vector<double>& values)
   return sums;
 }
 
-/// The memory of a Python object that supports the buffer protocol; row-major and contiguous.
+/// The row-major, contiguous memory of a Python object that supports the buffer protocol.
 class Buffer {
  public:
   Buffer(nb::handle object, bool writable) {
@@ -106,7 +106,7 @@ void bind_comm_calls(nb::class_<Comm>& comm) {
       .def(
           "abort",
           [](Comm& self, const std::string& message, muonrt_status_t status) {
-            self.get();  // throws if it is closed
+            self.get();  // throws if the communicator is closed
             // Another thread may close the communicator during the call.
             const std::shared_ptr<muonrt_comm_t> kept = self.handle;
             const GilReleased release;

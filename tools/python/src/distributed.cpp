@@ -4,8 +4,9 @@ namespace binding {
 
 namespace {
 
-/// Returns an array over memory of the step, or None if `data` is NULL and the array has elements.
-/// The array keeps `owner` alive, so it stays readable after the call, but its values may change.
+/// Returns an array over memory of the step. If `data` is NULL but the array would have elements,
+/// returns None. The array keeps `owner` alive, so the memory stays valid after the call, but its
+/// values may change.
 nb::object view_of(const CallerFunctions& f, const void* data, const std::vector<size_t>& shape,
                    bool writable, const nb::object& owner) {
   static float nothing = 0.0f;
@@ -26,8 +27,8 @@ nb::object view_of(const CallerFunctions& f, const void* data, const std::vector
       nb::ndarray<nb::numpy, nb::ro>(memory, shape.size(), shape.data(), owner, nullptr, type));
 }
 
-/// Runs `call` with the GIL, and keeps the first exception, which the error of the step reports.
-/// Returns 1 if `call` has thrown, otherwise 0.
+/// Acquires the GIL and runs `call`. Stores the first exception, which becomes the cause of the
+/// step's error. Returns 1 if `call` has thrown an exception, otherwise 0.
 int as_code(CallerFunctions& f, const std::function<void()>& call) {
   const GilAcquired acquire;
   try {
@@ -85,7 +86,8 @@ int call_assign(void* state, int64_t param, const muonrt_assign_info_t* c, int32
   });
 }
 
-/// Returns the shape of `full` for an owner, which may have only some of the matrices of a stack.
+/// Returns the shape of `full` for an owner. It may be smaller than the tensor, because an owner
+/// may have only some of the matrices of a stack.
 std::vector<size_t> full_shape(const CallerFunctions::Tensor& tensor, int32_t owner) {
   const auto mine =
       static_cast<size_t>(std::count(tensor.owners.begin(), tensor.owners.end(), owner));

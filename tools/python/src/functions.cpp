@@ -23,8 +23,8 @@ nb::list views_of(const Message* messages, int64_t n) {
   return out;
 }
 
-/// Runs `call` with the GIL. If it throws, returns the status of the exception and writes the text
-/// of the exception to `message`.
+/// Acquires the GIL and runs `call`. If `call` throws, returns the status of the exception and
+/// writes its text to `message`.
 muonrt_status_t as_status(const char* what, char* message, int64_t capacity,
                           const std::function<void()>& call) {
   const GilAcquired acquire;
@@ -69,7 +69,7 @@ muonrt_status_t call_allgather(void* state, const void* mine, void* all, int64_t
   });
 }
 
-/// Runs `call` with the GIL. No caller can receive an exception here, so Python prints it.
+/// Acquires the GIL and runs `call`. Python prints an exception, because no caller can receive it.
 void call_quietly(const char* what, const std::function<void()>& call) {
   const GilAcquired acquire;
   try {
@@ -82,7 +82,7 @@ void call_quietly(const char* what, const std::function<void()>& call) {
 void call_abort(void* state, muonrt_status_t status, const char* message) {
   if (Py_IsInitialized() == 0) return;
   call_quietly("abort of a communicator", [&] {
-    // The library may have truncated the text inside a UTF-8 character.
+    // The library may have truncated the text in the middle of a UTF-8 character.
     const nb::object text = nb::bytes(message).attr("decode")("utf-8", "replace");
     static_cast<Functions*>(state)->abort(text, status);
   });

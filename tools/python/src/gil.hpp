@@ -10,13 +10,13 @@
 
 namespace binding {
 
-/// Calls a function that waits for the GIL or runs Python code. While the interpreter is being
-/// finalized, Python ends such a thread by unwinding its stack. A noexcept function on the stack,
-/// such as a destructor, would then terminate the process. This function makes the thread sleep
-/// instead until the process has ended.
+/// Calls a function that waits for the GIL or runs Python code. During the finalization of the
+/// interpreter, Python ends a thread in such a function by unwinding its stack. If the stack has a
+/// noexcept function, such as a destructor, this would terminate the process. The thread therefore
+/// sleeps here until the process has exited.
 template <class Call>
 auto or_sleep(const Call& call) {
-  // The unwinding cannot be caught inside another handler, but it calls destructors.
+  // A handler cannot stop this unwinding, but a destructor, which it calls, can.
   struct Sleep {
     bool unwound = true;
     ~Sleep() {

@@ -97,8 +97,8 @@ std::vector<std::pair<int64_t, int64_t>> runs(const Layout& layout,
   return out;
 }
 
-/// Returns the text for muonrt_placements_parse(). A text is returned unchanged, and other
-/// placements are converted to text as Python prints them.
+/// Returns the text to pass to muonrt_placements_parse(). If `placements` is a text, returns it
+/// unchanged; otherwise returns the text with which Python prints the placements.
 std::string placements_text(nb::handle placements) {
   if (nb::isinstance<nb::str>(placements)) return nb::cast<std::string>(placements);
   std::string out;
@@ -130,7 +130,7 @@ Cut cut_of(const Mesh& mesh, nb::handle cut) {
 
 using Pairs = std::vector<std::pair<int64_t, int64_t>>;
 
-/// Sets the last element of a layout, which follows the cuts.
+/// Sets the part of a layout that is applied after the cuts.
 void set_last(Layout& layout, const std::optional<Pairs>& flat,
               const std::optional<std::vector<int64_t>>& row_bounds,
               const std::optional<int64_t>& owner) {
@@ -195,7 +195,7 @@ Layout from_names(const Mesh& mesh, int32_t tp_dim, bool expert, const std::stri
   return out;
 }
 
-/// Returns the placements in the short form that the constructor reads.
+/// Returns the placements in the short notation that the constructor accepts.
 std::vector<std::string> placements_of(const Layout& layout) {
   std::vector<std::string> out;
   for (const muonrt_placement_t& p : layout.placements)

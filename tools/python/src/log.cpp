@@ -7,9 +7,9 @@
 namespace binding {
 namespace {
 
-/// The messages that the thread of muonrt._log has not taken yet. Threads of muonrt add messages
-/// without the GIL, so that they are blocked neither by a thread that holds the GIL nor by the end
-/// of the interpreter.
+/// A queue of messages for the thread of muonrt._log. The library's threads add messages without
+/// the GIL, so that neither a thread that holds the GIL nor the end of the interpreter can block
+/// them.
 class LogQueue {
  public:
   void put(int32_t level, const char* message) {
@@ -21,7 +21,8 @@ class LogQueue {
     }
     changed_.notify_all();
   }
-  /// Waits for a message. After close(), returns level 0 once all messages have been taken.
+  /// Waits for a message and removes it from the queue. After close(), returns level 0 when the
+  /// queue is empty.
   std::pair<int32_t, std::string> take() {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [this] { return !messages_.empty() || closed_; });
@@ -49,8 +50,8 @@ class LogQueue {
   bool closed_ = false;
 };
 
-/// Returns the queue. It is never destroyed, because threads of muonrt may log while the process
-/// exits.
+/// Returns the queue. It is never destroyed, because the library's threads may log while the
+/// process exits.
 LogQueue& queue() {
   static LogQueue* const out = new LogQueue;
   return *out;

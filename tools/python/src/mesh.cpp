@@ -24,7 +24,7 @@ struct Groups {
 Groups groups_of(const std::string& name, const std::vector<std::vector<int32_t>>& given) {
   Groups out{name, {}, {}};
   for (const std::vector<int32_t>& ranks : given) {
-    // The list may contain the group of each rank, so that groups occur several times.
+    // Callers may pass the group of each rank, so the list may contain a group several times.
     if (std::find(out.groups.begin(), out.groups.end(), ranks) != out.groups.end()) continue;
     if (!out.groups.empty() && ranks.size() != out.groups[0].size())
       refuse(kInvalidArg, cat(name, ": the group ", ranks_text(ranks), " has ", ranks.size(),
@@ -45,7 +45,8 @@ Groups groups_of(const std::string& name, const std::vector<std::vector<int32_t>
   return out;
 }
 
-/// Returns the mesh in which the ranks along each dimension form the groups of that name.
+/// Returns the mesh in which the ranks along each dimension form the groups with the dimension's
+/// name.
 Mesh from_groups(const nb::dict& given) {
   std::vector<Groups> dims;
   Mesh out;
@@ -104,7 +105,7 @@ Mesh from_groups(const nb::dict& given) {
   return out;
 }
 
-/// Returns the part of a mesh at position `index` of dimension `dim`, without this dimension.
+/// Returns the submesh at position `index` of dimension `dim`, without this dimension.
 Mesh select(const Mesh& mesh, nb::handle dim, int64_t index) {
   const auto d = static_cast<size_t>(mesh.dimension(dim));
   if (index < 0 || index >= mesh.shape[d])

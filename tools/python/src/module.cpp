@@ -9,12 +9,12 @@ std::string shape_text(const std::vector<int64_t>& shape) {
 }
 
 void set_python_error(const muonrt::Error& error) {
-  // The exception class already shows the status.
+  // Remove the status from the text, because the exception class already shows it.
   std::string text = error.what();
   const std::string name = cat(muonrt_status_get_name(error.status()), ": ");
   if (text.compare(0, name.size(), name) == 0) text.erase(0, name.size());
   nb::object make = nb::module_::import_("muonrt._errors").attr("of_status");
-  // The library may have truncated the text inside a UTF-8 character.
+  // The library may have truncated the text in the middle of a UTF-8 character.
   const nb::object decoded = nb::bytes(text.data(), text.size()).attr("decode")("utf-8", "replace");
   const nb::object raised = make(error.status(), decoded);
   PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(raised.ptr())), raised.ptr());
@@ -58,8 +58,8 @@ std::tuple<std::string, std::string, std::string> route(
 NB_MODULE(_core, module) {
   using namespace binding;
   module.doc() = "The binding of muonrt's C ABI. Use the package muonrt.";
-  // Python does not free every object when it exits: daemon threads and autograd hooks keep some of
-  // them.
+  // Python does not free all objects when it exits, because daemon threads and autograd hooks may
+  // // still refer to them.
   nb::set_leak_warnings(false);
   nb::register_exception_translator(raise);
   module.def(

@@ -1,5 +1,5 @@
-/// Defines which Python objects are accepted as numbers. Every file of the module includes this
-/// header before it binds functions, because it replaces type casters of nanobind.
+/// Defines which Python objects the module accepts as numbers. Every file must include this header
+/// before it binds functions, because the header replaces type casters of nanobind.
 #ifndef MUONRT_PYTHON_NUMBERS_HPP
 #define MUONRT_PYTHON_NUMBERS_HPP
 
@@ -10,7 +10,8 @@
 
 namespace binding {
 
-/// Returns whether this is True, False or a bool of NumPy, which nanobind accepts as numbers.
+/// Returns whether the object is True, False or a bool of NumPy, which nanobind would accept as
+/// numbers.
 inline bool is_bool(nanobind::handle object) {
   if (PyBool_Check(object.ptr()) != 0) return true;
   if (PyLong_CheckExact(object.ptr()) != 0 || PyFloat_CheckExact(object.ptr()) != 0) return false;
@@ -24,7 +25,7 @@ inline bool is_bool(nanobind::handle object) {
 
 namespace nanobind::detail {
 
-/// Accepts whole numbers, but no bools, and no texts, which nanobind would parse.
+/// Accepts whole numbers. Rejects bools, and also strings, which nanobind would parse.
 template <class T>
 struct WholeNumber {
   NB_TYPE_CASTER(T, const_name("int"))
@@ -46,7 +47,7 @@ struct type_caster<int32_t> : WholeNumber<int32_t> {};
 template <>
 struct type_caster<int64_t> : WholeNumber<int64_t> {};
 
-/// Accepts numbers, but no bools.
+/// Accepts numbers. Rejects bools.
 template <>
 struct type_caster<double> {
   NB_TYPE_CASTER(double, const_name("float"))

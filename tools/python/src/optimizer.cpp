@@ -26,8 +26,8 @@ bool has_partial_gradients(const Param& param) {
   });
 }
 
-/// Takes part in the peers' muonrt_optimizer_create() with arguments that this call rejects. The
-/// peers then return an error at once; otherwise they would wait until their timeout.
+/// Takes part in the peers' muonrt_optimizer_create() with invalid arguments. The peers then return
+/// an error immediately instead of waiting for this rank until their timeout.
 void reject_creation(muonrt_comm_t* comm) {
   collective(comm, [&] {
     muonrt_optimizer_t* rejected = nullptr;

@@ -1,5 +1,5 @@
-/// The class muonrt.Optimizer. state.cpp and checkpoint.cpp define and bind some of its methods;
-/// optimizer.cpp and step.cpp define the others, and bind_optimizer.cpp binds them.
+/// Declares the class muonrt.Optimizer. state.cpp and checkpoint.cpp define and bind some of its
+/// methods. optimizer.cpp and step.cpp define the other methods, which bind_optimizer.cpp binds.
 #ifndef MUONRT_PYTHON_OPTIMIZER_HPP
 #define MUONRT_PYTHON_OPTIMIZER_HPP
 
@@ -19,8 +19,8 @@ struct AssignInfo {
 
 struct Held;
 
-/// The caller's functions of muonrt/distributed.h, and the data from which the arrays passed to
-/// them are made.
+/// The caller's functions of muonrt/distributed.h, and the data from which the module makes the
+/// arrays that it passes to these functions.
 struct CallerFunctions {
   struct Tensor {
     std::string name;
@@ -33,23 +33,24 @@ struct CallerFunctions {
   Place place;
   std::vector<Tensor> tensors;
   std::weak_ptr<Held> held;  // owns the memory of the arrays
-  // the first exception in this call; access it with the GIL
+  // the first exception in the current call; access it while you hold the GIL
   std::optional<nb::python_error> raised;
 };
 
-/// Returns the functions in the options, and sets them in the C options. Returns null if no keyword
-/// of muonrt_distributed_config_t was passed. `options` must not be moved afterwards.
+/// Returns the functions in the options, and sets them in the C options. If no keyword of
+/// muonrt_distributed_config_t was passed, returns null. Do not move `options` afterwards, because
+/// the C options point into it.
 std::unique_ptr<CallerFunctions> caller_functions(Options& options,
                                                   const std::vector<Param*>& params,
                                                   const Place& place);
 
-/// Throws the Python exception for `error`. The cause of this exception is the exception that one
-/// of the functions raised.
+/// Throws the Python exception for `error`. Its cause is the exception that one of the functions
+/// has raised.
 [[noreturn]] void raise_with_cause(const muonrt::Error& error, CallerFunctions& functions);
 
 /// Runs a collective call. If it fails after one of the caller's functions has raised an exception,
 /// that exception becomes the cause of the error.
-/// @param begins  if false, exceptions from before this call also count.
+/// @param begins  whether to discard exceptions from before this call.
 template <class Call>
 void with_cause(CallerFunctions* functions, const Call& call, bool begins = true) {
   if (functions == nullptr) return call();
@@ -62,8 +63,8 @@ void with_cause(CallerFunctions* functions, const Call& call, bool begins = true
   }
 }
 
-/// Everything that lives as long as the C optimizer. Arrays over its state share ownership of this
-/// object.
+/// All objects that must live as long as the C optimizer. Arrays over its state share ownership of
+/// this object.
 struct Held {
   std::shared_ptr<muonrt_comm_t> comm;  // aborted on Ctrl-C
   std::vector<Array> data, masters;     // borrowed by the C optimizer
@@ -71,7 +72,7 @@ struct Held {
   std::vector<Array> scalars;  // arrays of a step that is running or has failed
   std::unique_ptr<CallerFunctions> functions;
   muonrt_optimizer_t* handle = nullptr;
-  nb::object grad_owners;  // owners of gradients that were given by address
+  nb::object grad_owners;  // objects that own the gradients passed by address
 
   Held() = default;
   Held(const Held&) = delete;
@@ -112,9 +113,10 @@ class Optimizer {
   StepReport wait();
   void set_grad(nb::handle param, nb::handle grad);
   void set_grads(const std::vector<nb::object>& grads);
-  /// Like set_grads, for gradients whose dtypes, shapes and device the caller has checked.
+  /// Sets gradients as set_grads() does, but the caller must have checked dtypes, shapes and
+  /// devices.
   /// @param addresses  0 for a parameter without a gradient.
-  /// @param owners     kept alive as long as the gradients are bound.
+  /// @param owners     objects that are kept alive while the optimizer uses the gradients.
   void set_grad_addresses(const std::vector<uintptr_t>& addresses, nb::object owners);
   void set_data(nb::handle param, nb::handle data);
   void set_group(int32_t index, const nb::kwargs& settings);
@@ -131,7 +133,7 @@ class Optimizer {
   /// Copies the state of another optimizer. Collective.
   /// @param from  null if this rank has no old optimizer.
   void copy_state_from(Optimizer* from);
-  /// Makes a collective call of the C optimizer without the GIL. `call` must not throw.
+  /// Runs a collective call on the C optimizer without the GIL. `call` must not throw.
   void run(const std::function<muonrt_status_t(muonrt_optimizer_t*)>& call);
   int64_t save_reserve(const muonrt_save_options_t& options);
   bool in_use() const { return busy_; }
@@ -185,7 +187,7 @@ class Optimizer {
   struct Creation;
   void prepare(Creation& creation, const std::vector<Param*>& params,
                const std::vector<Group*>& groups, const Comm* comm, const nb::kwargs& settings);
-  /// Returns the index of a parameter that is given by name or index.
+  /// Returns the index of a parameter. `param` is its name or its index.
   size_t index(nb::handle param) const;
   Array take_like(const std::string& what, nb::handle object, muonrt_dtype_t dtype,
                   const std::vector<int64_t>& shape, bool writable) const;
@@ -196,8 +198,8 @@ class Optimizer {
   void take_scalars(muonrt_step_args_t& args, nb::handle grad_scale_inv, nb::handle found_inf,
                     nb::handle qk_logits);
   using StepCall = std::function<muonrt_status_t(muonrt_optimizer_t*, const muonrt_step_args_t*)>;
-  /// Makes the call with these arguments and keeps their arrays alive. If an argument is invalid,
-  /// makes the call without arguments, and then throws.
+  /// Runs the call with these arguments and keeps their arrays alive. If an argument is invalid,
+  /// runs the call without arguments, so that the peers do not wait, and then throws.
   void begin_step(const StepCall& call, const Rates& lr,
                   const std::vector<int64_t>& inactive_params, nb::handle grad_scale_inv,
                   nb::handle found_inf, std::optional<uintptr_t> stream, nb::handle qk_logits);

@@ -10,7 +10,7 @@ constexpr const char* kGroupSettings[] = {
     "gram_restarts", "iteration_dtype", "row_scaling", "renormalize"};
 constexpr const char* kOptions[] = {"threads", "symmetric", "portable_gemm"};
 
-/// An array of another framework, with any strides, and the C struct that describes it.
+/// An array from another framework, with any strides, and the C struct that describes it.
 struct Strided {
   Exported exported;
   std::vector<int64_t> shape, strides;

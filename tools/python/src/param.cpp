@@ -120,16 +120,16 @@ Exported export_array(const std::string& what, nb::handle object, const std::str
   nb::object source = nb::borrow(object);
   Exported out;
   out.dtype = dtype;
-  // torch exports only detached tensors
+  // torch exports a tensor only if it is detached
   if (nb::hasattr(source, "detach")) source = source.attr("detach")();
-  // ml_dtypes' bfloat16 supports neither the buffer protocol nor DLPack.
+  // Arrays with the bfloat16 of ml_dtypes support neither the buffer protocol nor DLPack.
   if (nb::hasattr(source, "dtype") && nb::hasattr(source, "view") &&
       text_of(source.attr("dtype")) == "bfloat16") {
     source = source.attr("view")("uint16");
     out.dtype = "bfloat16";
   }
   if (!nb::try_cast(source, out.array, false)) {
-    // raises an exception with the reason
+    // this call raises an exception with the reason
     if (nb::hasattr(source, "__dlpack__")) source.attr("__dlpack__")();
     refuse(kInvalidArg, cat(what, " has type ", nb::type_name(source.type()).c_str(),
                             ", which supports neither DLPack nor the buffer protocol; pass an "
@@ -243,7 +243,7 @@ Place place_of(const std::vector<Param*>& params, Options& options, const nb::kw
       whose = numbered ? by_setting : what;
       place = {array.place.device, numbered ? place.index : array.place.index};
     }
-    // If only `device` is set, the arrays determine the index of the device.
+    // If the caller has set only `device`, the arrays determine the index of the device.
     if (whose == by_setting && !settings.contains("device_index") && place.on_cuda() &&
         array.place.on_cuda()) {
       place.index = array.place.index;

@@ -9,7 +9,7 @@ using Ranges = std::optional<std::variant<Pair, std::vector<Pair>>>;
 constexpr const char* kUse = "pass (begin, end), an ascending list of such pairs, or None for all";
 
 /// Converts ranges to C structs.
-/// @param what  the argument in messages, such as "part 'q': rows".
+/// @param what  the name of the argument in messages, such as "part 'q': rows".
 std::optional<std::vector<muonrt_run_t>> runs_of(const std::string& what, nb::handle given) {
   Ranges ranges;
   if (!nb::try_cast(given, ranges))

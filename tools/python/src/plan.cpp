@@ -5,7 +5,7 @@ namespace binding {
 
 namespace {
 
-/// A plan that was made without an optimizer; see muonrt/plan.h.
+/// A plan that was computed without an optimizer; see muonrt/plan.h.
 struct PlanOfRanks {
   muonrt::Plan plan;
   std::string machine = {};  // the machine for time()

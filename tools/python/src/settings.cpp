@@ -46,13 +46,13 @@ template <class Rule>
 constexpr bool is_dtype =
     std::is_same_v<Rule, muonrt::StorageDType> || std::is_same_v<Rule, muonrt::AnyDType>;
 
-/// Sets fields of a struct from keyword arguments with the same names. Rejects keywords that name
-/// no field.
+/// Sets fields of a struct from keyword arguments with the same names. Rejects keywords that are
+/// not the name of a field.
 class Fields {
  public:
   explicit Fields(const nb::kwargs& kwargs) : kwargs_(kwargs) {}
 
-  /// Each of these functions returns whether the keyword is set.
+  /// Each of these functions sets a field if its keyword was passed, and returns whether it was.
   template <class T>
   bool value(const char* name, T& field, const char* kind) {
     nb::handle value = take(name);
@@ -87,7 +87,7 @@ class Fields {
       field = value_of(name, words, word);
     }
   }
-  /// Returns a visitor that sets the field of each row of a table. It skips the role, which is a
+  /// Returns a visitor that sets the field of each row of a table, except the role, which is a
   /// separate argument.
   template <class C>
   auto rows_of(C& to) {
@@ -163,7 +163,7 @@ std::string machine_text(const std::string& name_or_path) {
     char part[4096];
     for (size_t n = 0; (n = std::fread(part, 1, sizeof part, file)) > 0;) out.append(part, n);
     read = std::ferror(file) == 0;
-    std::fclose(file);  // keeps errno, because nothing was written
+    std::fclose(file);  // does not change errno, because nothing was written
   }
   if (!read)
     refuse(kInvalidArg,

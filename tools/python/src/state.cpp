@@ -45,7 +45,7 @@ nb::object Optimizer::state(nb::handle param, const std::string& kind) {
                      (c_kind != MUONRT_STATE_MOMENTUM || momentum_dtypes_[i] == MUONRT_DTYPE_F32);
     return over_memory(nullptr, f32 ? MUONRT_DTYPE_F32 : MUONRT_DTYPE_BF16, shape);
   }
-  // For each kind of state, the list has at most one entry for this parameter.
+  // For each parameter and kind of state, the list has at most one entry.
   const std::vector<muonrt_state_shard_t> shards = list_state_shards();
   const auto found = std::find_if(shards.begin(), shards.end(), [&](const auto& shard) {
     return shard.param == static_cast<int64_t>(i) && shard.kind == c_kind;

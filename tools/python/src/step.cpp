@@ -8,12 +8,12 @@ namespace binding {
 
 namespace {
 
-/// Warns if the first step has moved a parameter far.
+/// Prints a warning if the first step has changed a parameter by a large amount.
 /// @param lr  the learning rate of the parameter's group in this step.
 void warn_of_large_update(const muonrt_step_report_t& report, const std::string& name, double lr) {
   const double ratio = report.large_update_ratio;
   char numbers[160];
-  // The size of the update is proportional to the learning rate.
+  // The update is proportional to the learning rate, so a smaller rate can be computed.
   std::snprintf(numbers, sizeof numbers,
                 "%ld%% of its RMS, which is above 5%%; use a smaller learning rate instead of %g, "
                 "such as %.2g, which moves it by about 1%%",
@@ -24,8 +24,8 @@ void warn_of_large_update(const muonrt_step_report_t& report, const std::string&
 
 }  // namespace
 
-/// Returns the address of an array with one element, which the step reads on the device. Returns
-/// NULL if `object` is not an array.
+/// Returns the address of an array with one element, which the step reads on the device. If
+/// `object` is not an array, returns NULL.
 const float* Optimizer::take_scalar(const char* what, nb::handle object) {
   if (!nb::hasattr(object, "__dlpack__")) return nullptr;
   Array array = take_array(what, object, "float32", false);
@@ -36,7 +36,7 @@ const float* Optimizer::take_scalar(const char* what, nb::handle object) {
   return static_cast<const float*>(array.data);
 }
 
-/// Sets the arguments that may be arrays, and keeps the arrays alive in `held_`.
+/// Sets the arguments that may be arrays, and stores these arrays in `held_` to keep them alive.
 void Optimizer::take_scalars(muonrt_step_args_t& args, nb::handle grad_scale_inv,
                              nb::handle found_inf, nb::handle qk_logits) {
   static const float found = 1.0f;
@@ -65,7 +65,7 @@ void Optimizer::begin_step(const StepCall& call, const Rates& lr,
                            nb::handle qk_logits) {
   muonrt_optimizer_t* optimizer = get();
   const std::shared_ptr<Held> held = held_;
-  // The call may first complete an earlier step, which still reads its own arrays.
+  // Keep the old arrays, too, because the call may first complete an earlier step that reads them.
   const std::vector<Array> earlier = std::exchange(held->scalars, {});
   rates_ = lr;
   muonrt_step_args_t args = muonrt::step_args();
@@ -81,7 +81,8 @@ void Optimizer::begin_step(const StepCall& call, const Rates& lr,
   try {
     take_scalars(args, grad_scale_inv, found_inf, qk_logits);
   } catch (...) {
-    // A step without arguments votes to reject, so that the peers' step returns an error at once.
+    // Without arguments this rank votes to reject the step, so that the peers return an error
+    // immediately.
     collective(held->comm.get(), [&] {
       call(optimizer, nullptr);
       return MUONRT_OK;

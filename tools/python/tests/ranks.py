@@ -6,7 +6,7 @@ import muonrt
 
 
 def on_threads(size, work, comm_of=None):
-    """Returns [work(comm) of every rank], or raises the first exception of a rank."""
+    """Runs work(comm) on every rank. Returns the list of results, or raises the first exception."""
     comm_of = comm_of or muonrt.ThreadGroup(size).comm
     results, errors = [None] * size, []
 

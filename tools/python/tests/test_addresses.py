@@ -1,5 +1,5 @@
-"""Tests the address at which ranks on several machines connect: the choice of the address from a
-table, and connections between network namespaces that act as machines."""
+"""Tests how ranks on several machines find an address at which they can connect: with a table of
+cases, and with connections between network namespaces that act as machines."""
 
 import contextlib
 import os
@@ -21,8 +21,8 @@ OWN = {"lo": ["127.0.0.1", "::1"], "docker0": ["172.17.0.1"], "eth0": ["10.0.0.1
 @pytest.mark.parametrize("names, likely, expected", [
     (None, [], ["172.17.0.1", "10.0.0.1", "10.1.0.1", "127.0.0.1"]),
     (None, ["10.0.0.1"], ["10.0.0.1", "172.17.0.1", "10.1.0.1", "127.0.0.1"]),
-    # In Debian's /etc/hosts the host name is 127.0.1.1. A name keeps its place in the list, because
-    # other machines resolve it themselves.
+    # In Debian's /etc/hosts the host name resolves to 127.0.1.1. Names are not replaced by
+    # addresses, because other machines may resolve them differently.
     (None, ["127.0.1.1", "10.1.0.1"], ["10.1.0.1", "172.17.0.1", "10.0.0.1", "127.0.1.1", "127.0.0.1"]),
     (None, ["node0", "10.1.0.1"], ["node0", "10.1.0.1", "172.17.0.1", "10.0.0.1", "127.0.0.1"]),
     (None, ["fd00::1"], ["fd00::1", "fd01::1", "::1"]),  # only one version of IP
@@ -57,9 +57,9 @@ def test_no_rank_answers():
         _addresses.reachable(["127.0.0.1"], 1, 0.2)
 
 
-# Rank 0 and rank 2 are on the machine of the store, and rank 1 is on the other machine. Both
-# machines have the same name and resolve it to 127.0.1.1. The first machine also resolves the
-# store's name to 127.0.1.1. Both have a bridge with the same address.
+# Ranks 0 and 2 run on the machine with torch's store, and rank 1 runs on another machine. Both
+# machines have the same host name, which each resolves to 127.0.1.1, and a bridge with the same
+# address. The first machine also resolves the store's name to 127.0.1.1.
 RANK = """
 import os, sys, torch, torch.distributed as dist
 from muonrt import _torch_ranks as ranks

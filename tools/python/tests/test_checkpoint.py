@@ -1,5 +1,5 @@
-"""Tests `save` and `load` with NumPy arrays: arguments, notes, errors and memory. The tests of the
-library cover the format."""
+"""Tests `save` and `load` with NumPy arrays: arguments, notes, errors and memory use. The library's
+own tests cover the format."""
 
 import os
 
@@ -14,8 +14,8 @@ HALF, ALL = 3, 6  # steps
 
 
 class Trainer:
-    """Trains rows of a matrix, and a vector that every rank holds. The gradients depend only on the
-    step."""
+    """Trains a matrix that is sharded by rows, and a replicated vector. The gradients depend only
+    on the step."""
 
     def __init__(self, comm=None, lr_factor=0.1, more=(), scale=1.0):
         self.rank, self.size = (comm.rank, comm.size) if comm else (0, 1)
@@ -35,7 +35,7 @@ class Trainer:
         for step in range(first, last):
             w, v = gradients(step)
             self.optimizer.set_grads([self.mine(w), v])
-            # The vector has fewer updates than there are steps.
+            # The vector is inactive in step 1, so that its update count differs from the step.
             self.optimizer.step(0.02, inactive_params=[1] if step == 1 else [])
         return self
 
@@ -51,10 +51,10 @@ def test_a_background_save_on_two_ranks_continues_on_one_bit_for_bit(tmp_path):
         assert one.optimizer.save_wait() is None
         return reserved
 
-    # The files hold the weights, one momentum and the vector's two moments. Replicas divide the
-    # writing.
+    # The files contain the weights, one momentum and the vector's two moments. Replicas each write
+    # a part.
     assert sum(on_threads(2, work)) == 4 * (2 * ROWS * COLS + 3 * 7)
-    want, one = Trainer().steps(0, ALL), Trainer(scale=0.0)  # load() overwrites its weights
+    want, one = Trainer().steps(0, ALL), Trainer(scale=0.0)  # load() overwrites the zero weights
     momentum = one.optimizer.state("w", "momentum")
     (found,) = one.optimizer.load(tmp_path)
     # `momentum` is an array over this memory.

@@ -1,5 +1,5 @@
-"""Tests `muonrt.Checkpoint`: whole tensors of a sharded checkpoint, and errors. The tests of the
-library cover every kind of damage."""
+"""Tests `muonrt.Checkpoint`: whole tensors of a sharded checkpoint, and errors. The library's own
+tests cover every kind of damage."""
 
 import json
 

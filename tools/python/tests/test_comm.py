@@ -114,7 +114,8 @@ def test_one_thread_at_a_time():
 
 
 def moves(comm):
-    """Sends a message to the next rank and one to itself. The sizes depend on the rank."""
+    """Sends one message to the next rank and one to the rank itself. The sizes depend on the
+    rank."""
     after, before = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
     own, got = np.full(3, comm.rank, np.int32), bytearray(before + 1)
     kept = np.zeros_like(own)

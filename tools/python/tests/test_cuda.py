@@ -17,8 +17,8 @@ from torch_ranks import on_gloo  # noqa: E402
 RUNS = torch.cuda.is_available() and muonrt.build_info()["cuda"]
 pytestmark = pytest.mark.skipif(not RUNS, reason="no CUDA device, or a library without CUDA")
 LR = 0.02
-# This takes at least 0.2 seconds on any GPU, so a step that does not wait for the stream would run
-# too early.
+# This work takes at least 0.2 seconds on any GPU. A step that does not wait for the stream would
+# therefore read wrong gradients.
 LONG = 500_000_000
 
 
@@ -62,7 +62,7 @@ def test_a_step_sees_what_the_current_stream_writes():
         inject(m, 0)
         real = [p.grad for p in m.parameters()]
         for p in m.parameters():
-            p.grad = -p.grad  # the values that a step would read if it did not wait
+            p.grad = -p.grad  # the values that a step would read if it did not wait for the stream
         torch.cuda.synchronize()
         with torch.cuda.stream(torch.cuda.Stream()):
             if busy:
@@ -102,7 +102,7 @@ def test_a_state_dict_continues_bit_for_bit(dtype):
     file = io.BytesIO()
     torch.save(one.state_dict(), file)
     file.seek(0)
-    # The state is loaded from the GPU, and from the host.
+    # Loads the state from tensors on the GPU, and from tensors on the host.
     saved = [copy.deepcopy(one.state_dict()), torch.load(file, map_location="cpu")]
     twins = [copy.deepcopy(m) for _ in saved]
     others = [optimizer(twin, muon=muon, lr=0.7) for twin in twins]
@@ -139,7 +139,7 @@ def test_grad_scaler():
     one, other = optimizer(m), optimizer(unscaled)
     scaler = torch.amp.GradScaler("cuda", init_scale=1024.0)
     tokens = torch.arange(11, device="cuda")
-    for step in range(2):  # the second step has gradients that the trainer has unscaled
+    for step in range(2):  # before the second step, the trainer unscales the gradients
         for x in (m, unscaled):
             x.zero_grad()
         scaler.scale(m(tokens).square().mean()).backward()
@@ -149,7 +149,7 @@ def test_grad_scaler():
         scaler.update()
         unscaled(tokens).square().mean().backward()
         other.step()
-        assert bits(m) == bits(unscaled)  # the scale is a power of two
+        assert bits(m) == bits(unscaled)  # because the scale is a power of two
     before = bits(m)
     m.down.weight.grad[0, 0] = float("inf")
     scaler.step(one)
@@ -159,7 +159,8 @@ def test_grad_scaler():
 
 
 def test_fsdp2_over_nccl(tmp_path):
-    """Runs FSDP2 on one rank, with FSDP2's streams and collectives around the steps."""
+    """Runs FSDP2 on one rank. FSDP2 uses its own streams, and runs collectives before and after
+    each step."""
     from torch.distributed.fsdp import fully_shard
 
     dist.init_process_group("nccl", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
@@ -189,8 +190,8 @@ def test_the_core_without_muonrt_torch():
                                    iteration_dtype="float32", transport_dtype="float32")
                   for x, g in ((w, grad), (on_host, grad.cpu())))
     other.step(0.1)
-    # Newton-Schulz in float32 amplifies two roundings of 2^-24 by at most 1000 in each of the two
-    # results.
+    # In each of the two results, Newton-Schulz in float32 amplifies two rounding errors of 2^-24 by
+    # at most 1000.
     assert one.step(0.1).step == 1 and torch.allclose(w.cpu(), on_host, rtol=0, atol=2e-5)
     momentum = torch.from_dlpack(one.state("w", "momentum"))
     assert momentum.device == w.device and torch.equal(momentum, grad * 0.5)

@@ -62,7 +62,7 @@ def adamw(*arrays, **settings):
 @pytest.mark.parametrize("make", [
     lambda: adamw([On(0, 3), On(0, 3)]), lambda: adamw([On(0, 3)], comm=muonrt.Comm.self()),
     lambda: muonrt.Comm.nccl(muonrt.Comm.self()), lambda: muonrt.Comm.staged(muonrt.Comm.self()),
-    # If there is no device_index, the arrays determine it.
+    # Without device_index, the arrays determine the device.
     lambda: adamw([On(1, 3)], device="cuda")])
 def test_without_cuda_it_is_not_supported(make):
     with pytest.raises(muonrt.NotSupportedError, match="no CUDA device"):
@@ -133,7 +133,7 @@ def test_a_step_receives_the_current_stream(monkeypatch):
                         lambda d: entered.append(d) or contextlib.nullcontext())
     one.step()
     assert [args["stream"] for args in recorder.steps_args] == [None, 77]
-    # Once to bind the arguments, and once to run the step.
+    # The device becomes current once to bind the arguments, and once to run the step.
     assert entered == [torch.device("cuda", 1)] * 2
 
 

@@ -38,13 +38,13 @@ def example(rank, size, name, port, arguments):
     if size > 1 or name in TRAINERS:
         os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(size),
                           MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-    # Otherwise DeepSpeed compiles its exchange for more than a minute.
+    # Otherwise DeepSpeed compiles its communication extension, which takes more than a minute.
     if name == "deepspeed_zero.py":
         os.environ["DS_ACCELERATOR"] = "cpu"
         # The attribute deepspeed.comm.torch is PyTorch itself.
         importlib.import_module("deepspeed.comm.torch").build_shm_op = lambda: None
     sys.argv = [name, *arguments]
-    sys.path.insert(0, str(EXAMPLES))  # as if Python ran the file
+    sys.path.insert(0, str(EXAMPLES))  # as if Python ran this file as a program
     with contextlib.redirect_stdout(io.StringIO()) as out, cuda_on_the_host(name.startswith("megatron")):
         runpy.run_path(str(EXAMPLES / name), run_name="__main__")
     return out.getvalue()
@@ -52,7 +52,8 @@ def example(rank, size, name, port, arguments):
 
 @contextlib.contextmanager
 def cuda_on_the_host(replaced):
-    """Creates tensors for CUDA in host memory, because Megatron-LM requests no other device."""
+    """Creates tensors in host memory if CUDA is requested, because Megatron-LM always requests
+    CUDA."""
     import torch
 
     class OnHost(torch.overrides.TorchFunctionMode):
@@ -70,8 +71,8 @@ def cuda_on_the_host(replaced):
 
 
 def over_ranks(name, ranks, *arguments):
-    """Returns the output of rank 0. Does not use torchrun, because each rank would then import
-    torch for seconds."""
+    """Runs an example on several ranks and returns the output of rank 0. Does not use torchrun,
+    because each rank would then spend seconds to import torch."""
     pytest.importorskip("torch")
     from torch_ranks import on_gloo
 
@@ -102,7 +103,8 @@ def test_torch_trainer_resumes_on_another_number_of_ranks(name, tmp_path):
     begin = loss(2, folder, "8", *["1"] * (name == "deepspeed_zero.py"))
     resumed = loss(1, folder, "16")
     whole = loss(2, str(tmp_path / "whole"), "16")
-    # Each rank rounds the gradients of its batch, and Lightning runs in bf16.
+    # The losses differ slightly, because each rank rounds the gradients of its batch, and Lightning
+    # runs in bf16.
     assert abs(resumed - whole) < (1e-2 if name == "lightning_ddp.py" else 2e-3) * whole and resumed < begin
 
 

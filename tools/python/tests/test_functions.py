@@ -37,7 +37,7 @@ class Exchange:
         return self.owner_of(info)
 
     def all(self, array, shape):
-        """Returns the arrays of all ranks. `shape` is the largest of their shapes."""
+        """Returns the arrays of all ranks. `shape` is the largest shape of any rank."""
         size = int(np.prod(shape)) * array.dtype.itemsize
         return [np.frombuffer(b, array.dtype) for b in
                 self.comm.allgather(array.tobytes().ljust(size, b"\0"))]
@@ -125,7 +125,7 @@ def test_same_bits(settings, owner_of):
 
     calls = on_threads(RANKS, work)
     assert calls[0] == calls[1] == calls[2]
-    owners = 6 if owner_of is per_matrix else 4  # "e" has three owners
+    owners = 6 if owner_of is per_matrix else 4  # with per_matrix, "e" has three owners
     assert len(calls[0]) == 2 * 2 * owners
 
 
@@ -160,7 +160,7 @@ def test_exceptions_end_the_step_everywhere(fail):
             "KeyError('planted')" if comm.rank == 1 else None)
         assert all((data[n] == before[n]).all() for n in SHAPES)
         exchange.fail = None
-        assert optimizer.step(0.02).step == 1  # the error was only an error of that step
+        assert optimizer.step(0.02).step == 1  # the error does not affect later steps
         optimizer.close()
 
     on_threads(RANKS, work)
@@ -195,7 +195,7 @@ def test_bad_options(options, error, says):
 
 
 def test_a_returned_array_is_an_error():
-    """A function that returned the full tensor instead of writing it would leave `full` empty."""
+    """A gather function that returns a tensor instead of writing to `full` causes an error."""
     optimizer = one(assign=lambda info: 0, gather=lambda name, owner, local, full, stream: local,
                     redistribute=fill)
     for step in optimizer.step, lambda lr: (optimizer.step_async(lr), optimizer.wait()):
@@ -228,7 +228,7 @@ GRID = {"dp": [[0, 4], [1, 5], [2, 6], [3, 7]], "fsdp": [[0, 2], [1, 3], [4, 6],
 def test_meshes_from_groups():
     mesh = muonrt.Mesh.from_groups(GRID)
     assert (mesh.shape, mesh.names, mesh.ranks) == ([2, 2, 2], ["dp", "fsdp", "tp"], list(range(8)))
-    # The group of each rank, in a different order and with different ranks.
+    # One group for each rank. The order of ranks differs between the groups.
     turned = {n: [[7 - r for r in g] for g in GRID[n] for _ in g] for n in ("tp", "dp", "fsdp")}
     mesh = muonrt.Mesh.from_groups(turned)
     assert (mesh.names, mesh.ranks) == (["tp", "dp", "fsdp"], [7, 5, 3, 1, 6, 4, 2, 0])

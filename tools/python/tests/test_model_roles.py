@@ -1,12 +1,13 @@
 """Tests the roles of the parameters of real models, by name and by module, against the roles in
 model_roles.jsonl, which were reviewed by hand.
 
-A line is a model: "outputs" (sizes that its configuration states), "head" (its output embedding) and
-"params": name, shape, class of the module, role. The class is followed by its torch.nn base class and,
-for a convolution, by the arguments of its constructor. A role is "muon" or "adamw", and how the tensor
-is read; null if the parameter is frozen; "= name" if it is tied to that one. A fifth entry is the role
-by name alone, if it differs. Of parameters that differ only by numbers in their names there is one, and
-of vectors only those of norms."""
+Each line describes a model. "outputs" has the sizes in its configuration, and "head" is its output
+embedding. "params" has the name, shape, module class and role of each parameter. The class is
+followed by its torch.nn base class and, for a convolution, by the arguments of its constructor. The
+role is "muon" or "adamw", with the interpretation of the tensor; null if the parameter is frozen;
+or "= name" if the parameter is tied to another one. If the role by name alone differs, it is the
+fifth entry. Of parameters whose names differ only by numbers, the line lists only one, and of all
+vectors it lists only those of norms."""
 
 import json
 from pathlib import Path
@@ -33,7 +34,7 @@ def test_roles_by_name(model):
     wrong = []
     for name, shape, _, role, *by_name in model["params"]:
         if not role or role[0] == "=" or len(shape) > 1 and not is_matrix(shape):
-            continue  # frozen, tied, or a vector stored as a matrix, which the name does not show
+            continue  # frozen, tied, or a vector that is stored as a matrix
         if len(shape) > 2 and shape[1] == 1 and role == "adamw":
             continue  # a depthwise convolution
         want = by_name[0] if by_name else role
@@ -48,7 +49,7 @@ def test_roles_by_name(model):
 
 
 def module_of(torch, shape, kind, leaf):
-    """Returns a module of this class without the parameters of the model."""
+    """Returns a module of this class that has no parameters yet."""
     nn = torch.nn
     kind, *arguments = kind.split()
     name, _, base = kind.partition(":")

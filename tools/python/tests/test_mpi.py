@@ -1,5 +1,5 @@
-"""Tests Comm.mpi over ranks of mpirun, if mpirun and mpi4py are installed. If it is run as a
-program, this file is one rank."""
+"""Tests Comm.mpi over ranks of mpirun, if mpirun and mpi4py are installed. mpirun runs this file as
+a program, which is then one rank."""
 
 import os
 import shutil
@@ -16,8 +16,8 @@ pytest.importorskip("mpi4py")
 if shutil.which("mpirun") is None:
     pytest.skip("no mpirun", allow_module_level=True)
 
-# These settings let Open MPI 4 and 5 run as root, and with more ranks than cores. Other MPIs ignore
-# them.
+# With these settings, Open MPI 4 and 5 run as root, and with more ranks than cores. Other MPI
+# libraries ignore them.
 ENV = os.environ | {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
                     "OMPI_MCA_rmaps_base_oversubscribe": "1",
                     "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe"}
@@ -46,7 +46,7 @@ def fails(world, timeout, error, words, act):
     with pytest.raises(error, match=words):
         act(comm)
     comm.close()
-    world.Barrier()  # the failed communicator has not changed the caller's
+    world.Barrier()  # the caller's communicator still works after the failure
 
 
 def abort(comm):
@@ -62,7 +62,7 @@ def late(comm):
 
 
 def sizes(comm):
-    mine = bytearray(4 - comm.rank)  # one rank receives less than it expects, the other one more
+    mine = bytearray(4 - comm.rank)  # one rank receives less than it expects, the other more
     comm.exchange([(1 - comm.rank, mine)], [(1 - comm.rank, mine.copy())])
 
 

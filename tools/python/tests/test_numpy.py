@@ -1,5 +1,5 @@
-"""Tests NumPy arrays: settings, layouts and arrays reach the library, and state has the stated
-position."""
+"""Tests muonrt.Optimizer on NumPy arrays: whether settings, layouts and arrays have an effect in
+the library, and whether the state is where state_shards() states."""
 
 import numpy as np
 import pytest
@@ -60,7 +60,7 @@ def test_asynchronous_steps_have_the_bits_of_steps():
     with pytest.raises(muonrt.InvalidArgumentError, match="found_inf has shape"):
         optimizer.step_async(0.02, found_inf=np.zeros(2, np.float32))
     with pytest.raises(muonrt.InvalidArgumentError, match="args is N"):
-        optimizer.step(0.02)  # this step was rejected
+        optimizer.step(0.02)  # rejected, so the next step is step 1
     optimizer.step_async(0.02, found_inf=np.ones(1, np.float32))
     assert optimizer.wait().skipped and optimizer.steps == STEPS
     optimizer.step_async(0.02)
@@ -97,8 +97,8 @@ def test_settings_reach_the_rules():
 
 
 def stepped(store=np.copy, load=np.copy, lr=0.02, param=None, **group):
-    """Returns a matrix after one step. `store` converts it before the step, and `load` converts it
-    afterwards."""
+    """Returns a matrix after one step. `store` converts the matrix before the step, and `load`
+    converts it back."""
     w, grad = (np.ascontiguousarray(store(x[0])) for x in (weights(), gradients(0)))
     one = muonrt.Optimizer([muonrt.Param("w", w, grad, **param or {})],
                            [muonrt.Group("muon", **group)], **EXACT)
@@ -114,7 +114,7 @@ def bits(x):
     return x.view(np.uint16)
 
 
-# The rows are groups of 2 rows of Q, K and V, one after the other.
+# The rows of the fused matrix: 2 rows of Q, 2 of K, 2 of V, and so on.
 QKV = [muonrt.Part(n, rows=[(2 * i, 2 * i + 2), (2 * i + 6, 2 * i + 8)])
        for i, n in enumerate("qkv")]
 SAME = {
@@ -207,7 +207,7 @@ def train(comm, layout, mine=cut, **settings):
     with muonrt.Optimizer(params, groups(), comm, **EXACT) as optimizer:
         for step in range(STEPS):
             grad, gv[...] = gradients(step)
-            if settings:  # partial gradients: each of the first two ranks has half
+            if settings:  # partial gradients: half on each of the first two ranks
                 optimizer.set_grad("w", grad * np.float32(0.5 if comm.rank < 2 else 0.0))
             else:
                 optimizer.set_grad("w", mine(layout, grad, comm.rank, comm.size))
@@ -234,7 +234,8 @@ def test_results_do_not_depend_on_the_layout(name):
 
 
 def test_owners_of_a_stack():
-    """If experts are cut over ranks, each has an owner among its holders, and no bit changes."""
+    """If experts are sharded over ranks, the owner of each expert is one of the ranks that hold it,
+    and the results are bitwise identical."""
     layout, whole, grad = muonrt.Layout(muonrt.Mesh((2,)), "S(0)"), drawn(8, 4, 5, 3), drawn(9, 4, 5, 3)
 
     def work(owner):
@@ -262,7 +263,7 @@ def test_readings_of_placements_and_submeshes():
     assert ordered.runs((7, 1), 5, 0) == [(6, 7)] and ordered.runs((7, 1), 4, 0) == []
     assert muonrt.Layout(mesh, text).runs((7, 1), 4, 0) == [(6, 7)]
     assert ordered.local_shape((7, 4), 0) == [2, 4] and ordered.local_shape((7, 4), 5) == [1, 4]
-    # Ranks 0 to 3 are a mesh "dp, tp" of 2 x 2, and the layout is on "dp" only.
+    # Ranks 0 to 3 form a 2 x 2 mesh "dp, tp", and the layout uses only "dp".
     own = [(0, 2), (1, 3), (0, 2), (1, 3)]
     for ranks in own:
         layout = muonrt.Layout(muonrt.Mesh((2,), ["dp"], list(ranks)), "S(0)").lift(own)

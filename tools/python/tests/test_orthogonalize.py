@@ -18,8 +18,8 @@ def drawn(seed, *shape):
 
 
 def update_of_step(x, transport="float32", **settings):
-    """Returns the update of a step. A step from zero weights, with rate and scale 1, stores 0 -
-    update."""
+    """Returns the update of a step. If the weights are zero, and learning rate and scale are 1, the
+    weights after the step are the negative update."""
     w = np.zeros_like(x)
     group = muonrt.Group("muon", weight_decay=0, momentum=0, nesterov=False, scale_rule="none",
                          **settings)

@@ -1,4 +1,5 @@
-"""Tests muonrt.plan(): models as shapes and as modules, live optimizers, and invalid input."""
+"""Tests muonrt.plan() with models as dicts of shapes and as modules, compares it with running
+optimizers, and tests invalid input."""
 
 import json
 import pathlib
@@ -26,8 +27,8 @@ def test_a_dict_of_shapes_is_planned_without_ranks():
     assert found["layers.0.mlp.gate.weight"] == "S(0) over fsdp=4, R over dp=2, R over tp=2"
     assert found["layers.0.mlp.experts.up_proj"] == \
         "S(0) over ep=4, then S(0) over efsdp=2, R over dp_replicate=2"
-    # Rank 0 has an eighth of q_proj and of the stack of experts, and a quarter of gate and norm. Of
-    # the embedding's 50 rows it has the part that the ceil rule gives the first of 4 ranks.
+    # Rank 0 holds an eighth of q_proj and of the stack of experts, and a quarter of gate and norm.
+    # Of the embedding's 50 rows it holds ceil(50 / 4).
     elements = 64 * 32 // 8 + 32 * 64 + 8 * 32 // 4 + 8 + 13 * 32
     rank = plan.rank(0)
     assert [rank[k] for k in ("param_bytes", "grad_bytes", "master_bytes")] == [
@@ -37,7 +38,7 @@ def test_a_dict_of_shapes_is_planned_without_ranks():
                                       and k not in ("sent_bytes", "received_bytes", "total_bytes"))
     assert "16 ranks; 10 matrices" in str(plan) and "... 4 more" in plan.describe(max_rows=1)
     gpu = muonrt.plan(SHAPES, {"fsdp": 4}, device="cuda", muon={"coefficients": "keller_jordan"})
-    host = muonrt.plan(SHAPES, {"fsdp": 4}, iteration_dtype="float32")  # not the default of every processor
+    host = muonrt.plan(SHAPES, {"fsdp": 4}, iteration_dtype="float32")  # not every CPU's default
     assert gpu.rank(0)["scratch_bytes"] != host.rank(0)["scratch_bytes"]
 
 

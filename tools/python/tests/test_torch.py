@@ -23,7 +23,7 @@ def muon(m, **settings):
 
 
 class Float32Torch:
-    """The module torch, except that bfloat16 means float32."""
+    """Replaces the module torch, but bfloat16 is float32."""
 
     bfloat16 = torch.float32
 
@@ -32,7 +32,7 @@ class Float32Torch:
 
 
 def torch_muon_in_float32(monkeypatch):
-    """Returns torch.optim.Muon, from its own source, with its bf16 iteration in float32."""
+    """Returns torch.optim.Muon, but its iteration runs in float32 instead of bf16."""
     from torch.optim import _muon
 
     monkeypatch.setattr(_muon, "torch", Float32Torch())
@@ -122,7 +122,7 @@ def test_the_next_call_raises_the_error_of_a_deferred_step():
     one.wait()
     before = copy.deepcopy(m)
     one.param_groups[0]["lr"] = -1.0
-    # The error is known before the step begins.
+    # The error is detected before the step begins.
     with pytest.raises(muonrt.InvalidArgumentError, match="lr"):
         one.step()
     one.param_groups[0]["lr"] = 0.02
@@ -167,8 +167,8 @@ def test_schedulers_change_the_rate_of_each_group():
         train(m, [0], one)
         schedule.step()
         moved.append([(p - b).abs().max().item() for p, b in zip(m.parameters(), before)])
-    assert moved[1][1] == 0 and moved[0][1] > 0  # AdamW's rate is now 0
-    # Equal gradients and half the rate.
+    assert moved[1][1] == 0 and moved[0][1] > 0  # AdamW's learning rate is now 0
+    # The gradients are equal, and the learning rate is half.
     assert moved[1][0] == pytest.approx(moved[0][0] / 2, rel=0.01)
 
 
@@ -239,7 +239,7 @@ def test_parameters_that_move_are_bound_again(dtype):
             before = left.clone()
         for p in m.parameters():
             p.data = p.data.clone()
-    assert torch.equal(left, before)  # the step does not write to the old memory
+    assert torch.equal(left, before)  # the step did not write to the old memory
     same_bits(m, still)
 
 

@@ -38,7 +38,7 @@ def steps(m, one, first, last):
 
 
 def same(m, one, twin, other):
-    """Compares parameters and everything in `state`."""
+    """Checks that parameters and all entries of `state` are bitwise identical."""
     same_bits(m, twin)
     for x in (one, other):
         x.state_dict()  # copies NorMuon's second moments to `state`
@@ -64,7 +64,7 @@ def by_state_dict(one, other, m, twin, tmp_path):
 def by_folder(one, other, m, twin, tmp_path):
     one.save(tmp_path)
     assert [note.split(":")[0] for note in other.load(tmp_path)] == ["parameters"]
-    assert other.param_groups[0]["lr"] == 0.7  # load() does not change rates
+    assert other.param_groups[0]["lr"] == 0.7  # load() does not change learning rates
     for group in other.param_groups:
         group["lr"] = 3e-4
 
@@ -96,7 +96,7 @@ def test_a_state_of_torch_optim_muon(settings, factor):
     train(m, [0], theirs)
     one = muonrt.torch.Muon(named, **settings)
     one.load_state_dict(theirs.state_dict())
-    # After one step torch's mean is a tenth of the gradient, and a heavy ball is the whole
+    # After one step, torch's running mean is a tenth of the gradient, and a heavy ball is the
     # gradient.
     for p in (m[0].weight, m[2].weight):
         assert torch.allclose(one.state[p]["momentum_buffer"], factor * 0.1 * p.grad, rtol=1e-6)

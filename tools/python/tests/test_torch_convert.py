@@ -108,7 +108,7 @@ def test_states_of_other_repositories_are_converted_and_back(source, form, prese
     torch.save(theirs, tmp_path / "in.pt")
     (tmp_path / "names").write_text("".join(f"{n}\n" for named in parts(m) for n, _ in named))
     assert run(tmp_path / "in.pt", tmp_path / "out.pt", "--names", tmp_path / "names") == 0
-    # The momentum is also a heavy ball.
+    # Dion's momentum is a heavy ball, too.
     one = muonrt.torch.Muon(m.named_parameters(), preset=preset)
     one.load_state_dict(torch.load(tmp_path / "out.pt")["optimizer"])
     for (_, p), want in zip(parts(m)[0], matrices):
@@ -175,7 +175,7 @@ def test_a_file_and_back_keeps_every_bit(tmp_path, monkeypatch):
     assert run(tmp_path / "state.safetensors", tmp_path / "ball.safetensors", "--set",
                "momentum_kind=heavy_ball") == 0
     ball, metadata = _safetensors.read(tmp_path / "ball.safetensors")
-    # Its momentum is 0.9, so it is ten times the mean.
+    # The momentum constant is 0.9, so the heavy ball is ten times the mean.
     assert metadata["momentum/0.weight"] == "heavy_ball"
     assert torch.allclose(ball["momentum/0.weight"], 10 * tensors["momentum/0.weight"])
 
@@ -189,7 +189,7 @@ def test_the_command_imports_a_file_and_exports_it(tmp_path, monkeypatch):
                   ["export", tmp_path / "checkpoint", "--state", "--to", tmp_path / "next"]):
         done = subprocess.run([COMMAND, "state", *map(str, words)], text=True, capture_output=True)
         assert done.returncode == 0, done.stderr
-    # The command's file has neither a rate nor a momentum.
+    # The file of `muonrt state export` has neither a learning rate nor a momentum constant.
     state = tmp_path / "next" / "state-00001-of-00001.safetensors"
     assert run(state, tmp_path / "out.pt", "--to", "torch") == 1
     assert run(state, tmp_path / "out.pt", "--to", "torch", "--set",
@@ -210,7 +210,7 @@ def test_dcp_folders(tmp_path, monkeypatch):
     dcp.load(found, checkpoint_id=tmp_path / "out", no_dist=True)
     of_model.set_optimizer_state_dict(twin, one, optim_state_dict=found["optimizer"])
     same_updates(m, theirs, twin, [one])
-    # Also converts from muonrt's DCP to torch's, which has both optimizers in one dict.
+    # Converts also from muonrt's DCP format to torch's, which has both optimizers in one dict.
     dcp.save({"optimizer": of_model.get_optimizer_state_dict(twin, one)},
              checkpoint_id=tmp_path / "in2", no_dist=True)
     assert run(tmp_path / "in2", tmp_path / "out2", "--to", "torch") == 0

@@ -68,7 +68,8 @@ def test_qk_clip_by_role():
 
 
 def test_one_qk_clip_for_a_model():
-    # Two query heads of two rows share a key head. With rate 0 the factors of the rows remain.
+    # Two query heads of two rows share a key head. The learning rate is 0, so only QK-clip scales
+    # the rows.
     sizes = {"q_proj.weight": 4, "k_proj.weight": 2, "v_proj.weight": 2, "q_proj.bias": 0}
     named = [(f"layers.{layer}.attn.{name}", torch.nn.Parameter(torch.ones((rows, 5) if rows else 4)))
              for layer in (0, 3) for name, rows in sizes.items()]
@@ -94,7 +95,7 @@ RATIO = {"muon": {"scale_rule": "ratio"}}
 
 
 @pytest.mark.parametrize("shapes, group, settings, named", [
-    ({"c_attn": (7, 24), "c_proj": (24, 7)}, {}, RATIO, ["c_attn"]),  # only the first one
+    ({"c_attn": (7, 24), "c_proj": (24, 7)}, {}, RATIO, ["c_attn"]),  # warns only once
     ({"c_proj": (24, 7)}, {}, {"muon": {"normuon_axis": "rows"}}, ["c_proj"]),
     ({"c_fc": (7, 24)}, {}, {}, []),  # match_rms does not distinguish rows and columns
     ({"c_fc": (7, 24)}, {"transposed": True}, RATIO, []),

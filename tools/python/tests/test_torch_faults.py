@@ -1,5 +1,5 @@
-"""Tests faults between ranks, over TCP and over gloo: no rank hangs, and the message names the
-rank."""
+"""Tests faults between ranks, over TCP and over gloo: no rank hangs, and the message names the rank
+that failed."""
 
 import itertools
 import os
@@ -36,7 +36,7 @@ def over_tcp(rank, size, work, *arguments):
 
 
 def over_gloo(rank, size, work, *arguments):
-    """Runs `work` as a rank that has its own machine, so that muonrt.torch uses gloo."""
+    """Runs `work` on a rank that seems to have its own machine, so that muonrt.torch uses gloo."""
     made, real = [], ranks.over_gloo
 
     def counted(*given):
@@ -53,7 +53,7 @@ def over_gloo(rank, size, work, *arguments):
 
 def test_results_of_one_rank_over_gloo():
     on_gloo(3, over_gloo, each_way, one_rank(), one_rank(Experts))
-    on_gloo(4, over_gloo, stages, one_rank()[0])  # each process group has some of the ranks
+    on_gloo(4, over_gloo, stages, one_rank()[0])  # each process group has only some of the ranks
 
 
 def sharded(size, **settings):
@@ -132,8 +132,8 @@ def inactive(rank, size):
 
 
 def omitted(rank, size):
-    """With omit_inactive an inactive parameter exchanges nothing, and the results are bitwise
-    identical."""
+    """With omit_inactive, the ranks exchange nothing for an inactive parameter, and the results are
+    bitwise identical."""
     (zeros, one), (omits, other) = sharded(size), sharded(size, omit_inactive=True)
     for step in range(4):
         for m, of_m in ((zeros, one), (omits, other)):
@@ -198,13 +198,13 @@ def overflow_on_one_rank(rank, size):
 
 
 def interrupted_early(rank, size):
-    """Ctrl-C arrives while Python still reads gradients."""
+    """Sends Ctrl-C while Python still reads gradients."""
     def ctrl_c(name, p):
         raise KeyboardInterrupt
 
     m, one = sharded(size)
     inject(m, 0)
-    dist.barrier()  # both ranks have an optimizer
+    dist.barrier()  # now both ranks have an optimizer
     if rank == 0:
         one._gradient_of = ctrl_c
         with pytest.raises(KeyboardInterrupt):
@@ -219,7 +219,7 @@ def interrupted(rank, size):
     m, one = sharded(size)
     inject(m, 0)
     if rank == 0:
-        # Shells make background processes ignore it.
+        # Shells make background processes ignore SIGINT.
         signal.signal(signal.SIGINT, signal.default_int_handler)
         timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
         timer.start()
@@ -244,7 +244,7 @@ def forking_loader(rank, size):
     m, one = sharded(size)
     loader = torch.utils.data.DataLoader(Tokens(), 8, num_workers=2,
                                          multiprocessing_context="fork")
-    for _ in range(2):  # workers start and end while the optimizer exists
+    for _ in range(2):  # DataLoader workers start and end while the optimizer exists
         for tokens, labels in loader:
             one.zero_grad()
             torch.nn.functional.cross_entropy(m(tokens), labels).backward()

@@ -11,8 +11,8 @@ from torch_ranks import on_gloo  # noqa: E402
 
 
 def meshes(rank, size):
-    """Runs four ranks as dp x tp. tp has plain tensors that are shards, and each dp has its own
-    optimizer."""
+    """Runs four ranks on a mesh dp x tp. Over tp, plain tensors are shards, and each tp group has a
+    separate optimizer."""
     groups = {name: [dist.new_group(g) for g in lists]
               for name, lists in (("dp", [[0, 2], [1, 3]]), ("tp", [[0, 1], [2, 3]]))}
     dp, tp = groups["dp"][rank % 2], groups["tp"][rank // 2]
@@ -42,8 +42,8 @@ def meshes(rank, size):
 
 
 def faults(rank):
-    """If a function raises on one rank, its exception is the cause of the error there, and all
-    ranks get the error."""
+    """If a function raises an exception on one rank, all ranks raise an error, whose cause on this
+    rank is the exception."""
     seen = []
 
     def gather(name, owner, local, full):
@@ -54,7 +54,7 @@ def faults(rank):
         if full is not None:
             full.copy_(local)
 
-    w = torch.nn.Parameter(torch.ones(3, 2))  # replicated, so any replica may be used
+    w = torch.nn.Parameter(torch.ones(3, 2))  # replicated, so any replica may be the source
     optimizer = muonrt.torch.Muon([("w", w)], role=lambda n, p: "muon", assign=lambda info: 1, gather=gather,
                                   redistribute=lambda name, owner, full, local: None, async_parallelism=False)
     w.grad = torch.ones(3, 2)

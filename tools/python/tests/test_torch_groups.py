@@ -26,7 +26,8 @@ SETTINGS = dict(muon={"normuon_axis": "rows"})
 
 
 def unfreeze(m):
-    """Runs two steps without the parameters LATE and two with them. LATE always has gradients."""
+    """Runs two steps without the parameters LATE, and then two with them. LATE always has
+    gradients."""
     late = [(n, p) for n, p in m.named_parameters() if n in LATE]
     for _, p in late:
         p.requires_grad_(False)
@@ -65,7 +66,7 @@ def over_ranks(rank, size, want):
     one = unfreeze(m)
     for name, p in m.named_parameters():
         same_part(name, p, want[name])
-    # Only one rank has a parameter that is rejected; all ranks raise its error.
+    # Only one rank passes an invalid parameter, and all ranks raise its error.
     for shape, dtype, match in (((2, 3, 4, 5), torch.float32, "with role="),
                                 ((2, 3), torch.float16, "dtype float16")):
         bad = torch.nn.Parameter(torch.ones(shape, dtype=dtype) if rank == 1 else torch.ones(2, 3))
@@ -147,7 +148,8 @@ def test_a_group_is_rejected_during_a_save(tmp_path, monkeypatch):
 
 
 def rates(*groups, **settings):
-    """Checks the rates of Muon and of AdamW in each group. `groups` names the parameters."""
+    """Checks the learning rates of Muon and of AdamW in each group. `groups` has the names of the
+    parameters."""
     named = dict(Model().named_parameters())
     entries = [g | {"params": [(n, named[n]) for n in g["params"]]} for g in groups]
     one = muonrt.torch.Muon(entries or named.items(), **settings)
@@ -169,8 +171,8 @@ RATES = [  # groups, settings, rates
     ([UP | {"lr": 1e-3}], dict(adamw_lr=2e-3, muon=OTHER), [1e-3, 2e-3]),
     ([{"params": ["up.weight"]}, EMBED | {"role": "adamw", "lr": 2e-3}], dict(lr=1e-3, muon=OTHER),
      [1e-3, 2e-3]),
-    # Presets keep both rates of their original, but a single rate from the caller applies to both
-    # with match_rms.
+    # A preset has both learning rates of the original. If the caller passes one learning rate, and
+    # the scale rule is match_rms, it applies to both.
     ([], dict(preset="keller_jordan"), [0.02, 3e-4]),
     ([], dict(preset="keller_jordan", lr=0.05), [0.05, 3e-4]),
     ([], dict(preset="dmuon"), [0.02, 1e-3]),
@@ -217,7 +219,8 @@ def test_the_first_step_warns_of_a_large_update(lr, change, names):
             one.step()
     assert [str(w.message)[:9] for w in found] == [f"param '{n}'" for n in names]
     if names:
-        # The update is 0.2 x 0.2 / 0.5 = 8% of the RMS. With a rate of 0.025 it would be 1%.
+        # The update is 0.2 x 0.2 / 0.5 = 8% of the RMS. With a learning rate of 0.025 it would be
+        # 1%.
         assert "by 8% of its RMS" in str(found[0].message)
         assert "instead of 0.2, such as 0.025, which" in str(found[0].message)
 

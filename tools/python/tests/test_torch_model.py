@@ -56,7 +56,7 @@ def test_a_model_in_place_of_names():
     for p in m.parameters():
         p.grad = torch.ones_like(p)
     one.step()
-    # The grouped kernel is two matrices; `last_one` is not the last layer.
+    # The kernel with two groups forms two matrices; `last_one` is not the last layer.
     assert one.last_report.orthogonalized == 6
     assert one.describe() == muonrt.torch.Muon(torch.compile(m), lr=1e-3).describe()
 

@@ -100,7 +100,7 @@ def test_parameters_that_cannot_be_bound_are_rejected():
 
 def test_a_step_without_any_gradient_is_an_error():
     m = two_layers()
-    one = muonrt.torch.Muon(list(m.named_parameters()))  # the model is not known
+    one = muonrt.torch.Muon(list(m.named_parameters()))  # muonrt does not get the model
     train(m, [0], one)
     m[0].bias.grad = None
     one.step()
@@ -269,7 +269,7 @@ def test_copies_are_refused(copied):
 
 
 def offloaded(one):
-    """Moves the state away and back, as trainers do between steps."""
+    """Moves the state to other memory and back, as trainers do between steps."""
     for entries in one.state.values():
         for key, value in entries.items():
             entries[key] = value.clone()

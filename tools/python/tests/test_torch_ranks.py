@@ -52,7 +52,7 @@ def fsdp_tp(m, size):
 
     mesh = init_device_mesh("cpu", (size // 2, 2), mesh_dim_names=("dp", "tp"))
     tensor_parallel(m, mesh["tp"])
-    # Norm and head are sharded only over "dp", so each rank has its own submesh.
+    # Norm and head are sharded only over "dp", so each rank has its own submesh of "dp".
     return fully_shard(m, mesh=mesh["dp"])
 
 
@@ -70,7 +70,7 @@ def flattened(m, size):
 
 
 def of_a_whole_mesh(m, size):
-    """Like `flattened`, with parameters that are DTensors on the mesh of all ranks."""
+    """Does the same as `flattened`, but all parameters are DTensors on the mesh of all ranks."""
     from torch.distributed.fsdp import DataParallelMeshDims, fully_shard
     from torch.distributed.tensor import Replicate, distribute_module
 
@@ -97,8 +97,8 @@ def expert_rows(m, size):
     return m
 
 
-# For each number of ranks: ways to shard, with each rank's rows of "up.weight", or its experts or
-# rows of w1.
+# For each number of ranks: functions that shard the model, and each rank's rows of "up.weight", or
+# its experts or rows of w1.
 WAYS = {
     1: [(fsdp, [13])],
     2: [(ddp, [13, 13]), (fsdp, [7, 6]), (tp, [7, 6])],
@@ -111,7 +111,8 @@ WAYS = {
 
 
 def each_way(rank, size, whole, whole_experts):
-    """Compares this rank's parts with the whole tensors of one rank after STEPS steps."""
+    """Checks this rank's shards after STEPS steps against the whole tensors of a run on one
+    rank."""
     import torch.distributed.fsdp as fsdp2
 
     for way, rows in WAYS[size]:
@@ -175,8 +176,8 @@ SIDED = dict(muon={"scale_rule": "original", "normuon_axis": "rows"}, transport_
 
 
 def two_steps(rows, experts, layouts=None):
-    """Runs two steps with rows of a matrix that no DTensor has, for example [BOUNDS[i], BOUNDS[i +
-    1]), and with experts."""
+    """Runs two steps with a matrix whose row bounds (BOUNDS) no DTensor can express, and with
+    experts."""
     part = {"rows": drawn(5, *ROWS)[rows].clone(), "experts": drawn(6, *STACK)[experts].clone()}
     named = {name: torch.nn.Parameter(p) for name, p in part.items()}
     layouts = layouts or {"rows": {}, "experts": {"view": "stack"}}

@@ -1,5 +1,5 @@
-"""Tests muonrt.torch.Muon in common trainers, on tiny models: transformers, accelerate and peft,
-and with FSDP1. The examples also use them. A test is skipped if its library is missing."""
+"""Tests muonrt.torch.Muon on tiny models in common trainers (transformers, accelerate and peft) and
+with FSDP1. A test is skipped if its library is not installed."""
 
 import os
 
@@ -108,8 +108,9 @@ def whole(p):
 
 
 def as_models(rank, size):
-    """A model that is sharded and compiled has the roles of the whole model, and nearly the same
-    weights after three steps. The compiled code does not have to run, which would take seconds."""
+    """A sharded and compiled model has the same roles as the whole model, and nearly the same
+    weights after three steps. The test does not run the compiled code, because this would take
+    seconds."""
     for make in (language_model, tied_model, adapted_model):
         m, twin = sharded(make()), make()
         twin.load_state_dict({name: whole(p) for name, p in m.state_dict().items()})
@@ -191,8 +192,8 @@ def test_accelerate_with_fsdp2():
 
 
 def as_fsdp1(rank, size, folder):
-    """The shards of FSDP1 are ranges of elements. With equal batches on all ranks, results are
-    bitwise identical to those of one rank."""
+    """FSDP1 shards parameters into ranges of elements. If all ranks have equal batches, the results
+    are bitwise identical to those of one rank."""
     from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy
     from torch_models import Model, same_bits
 
@@ -238,7 +239,7 @@ QUINTIC, MINIMAL = [(3.4445, -4.7750, 2.0315)] * 5, [
 
 
 def torchtitan_step():
-    """Functions of torchtitan's DistMuon, which itself needs a GPU."""
+    """Calls functions of torchtitan's DistMuon, because DistMuon itself needs a GPU."""
     muon = pytest.importorskip("torchtitan.distributed.flex_shard.dist_muon")
 
     def step(p, grad, momentum):
@@ -251,7 +252,7 @@ def torchtitan_step():
 
 
 def deepspeed_step():
-    """DeepSpeed's update of one matrix, which ZeRO applies to gathered gradients."""
+    """Calls DeepSpeed's update of one matrix, which ZeRO applies to gathered gradients."""
     os.environ["DS_ACCELERATOR"] = "cpu"
     pytest.importorskip("deepspeed")
     from deepspeed.runtime.zero.muon.original_muon import muon_update
@@ -259,13 +260,13 @@ def deepspeed_step():
     def step(p, grad, momentum):
         with torch.compiler.set_stance("force_eager"):
             p.sub_(muon_update(grad.clone(), momentum), alpha=0.01)
-    # On the host it iterates in float32.
+    # On the host, DeepSpeed iterates in float32.
     return step, QUINTIC, True, lambda m, n: max(1, m / n) ** 0.5, {
         "muon": {"iteration_dtype": "float32"}, "transport_dtype": "float32"}
 
 
 def emerging_step():
-    """The Muon of Emerging-Optimizers, which Megatron-LM derives its own from."""
+    """Runs the Muon of Emerging-Optimizers, from which Megatron-LM's Muon is derived."""
     pytest.importorskip("emerging_optimizers")
     from emerging_optimizers.orthogonalized_optimizers import Muon
 
@@ -280,8 +281,8 @@ def emerging_step():
 
 @pytest.mark.parametrize("preset", ["torchtitan", "deepspeed", "emerging"])
 def test_updates_have_the_rounding_errors_of_the_trainers_own_muon(preset):
-    """Both are compared with the same rule in float64: 5 steps of matrices of three shapes. DeepSpeed's square
-    matrices have the standard form, muonrt's the Gram form."""
+    """Compares muonrt and the original with the same rule in float64, over 5 steps of matrices of
+    three shapes. For square matrices DeepSpeed uses the standard form, and muonrt the Gram form."""
     step, coefficients, nesterov, scale, settings = globals()[f"{preset}_step"]()
     for shape in ((24, 40), (40, 24), (32, 32))[:2 if preset == "deepspeed" else 3]:
         grads = [torch.randn(shape, generator=torch.Generator().manual_seed(i)) for i in range(5)]

@@ -193,7 +193,7 @@ def test_arrays_live_as_long_as_the_optimizer():
     state = one.state("w1", "momentum")
     one.step(0.1)
     one.close()
-    assert w_there() is not None  # the array over the state keeps all arrays alive
+    assert w_there() is not None  # the array over the state keeps all other arrays alive
     assert state[0, 0] == pytest.approx(0.05)
     del state
     gc.collect()

@@ -1,4 +1,4 @@
-"""Models for the tests of muonrt.torch, and gradients that are the same on every mesh."""
+"""Defines models for the tests of muonrt.torch, and gradients that are the same on every mesh."""
 
 import torch
 import torch.distributed as dist
@@ -9,8 +9,8 @@ from muonrt._torch_ranks import local_of
 
 
 class Model(torch.nn.Module):
-    """A model with odd sizes. It has 13 rows on fsdp=3, tp=2, for which the two readings of
-    placements differ, and a head with fewer rows than some meshes have ranks."""
+    """A model with odd sizes. For its 13 rows on fsdp=3, tp=2 the two readings of placements
+    differ. Its head has fewer rows than some meshes have ranks."""
 
     def __init__(self):
         super().__init__()
@@ -75,7 +75,7 @@ def train(m, steps, *optimizers):
 
 
 def cut_as(p, whole):
-    """Returns this rank's part of `whole` as torch computes it: first TP's shard, then FSDP's."""
+    """Returns this rank's shard of `whole`, sharded as torch does it: first by TP, then by FSDP."""
     placements = list(p.placements)
     coordinate = p.device_mesh.get_coordinate()
     strided = [i for i, q in enumerate(placements) if "StridedShard" in type(q).__name__]
@@ -90,8 +90,8 @@ def cut_as(p, whole):
 
 
 def full(tensor):
-    """Returns the whole tensor in NumPy. The call is collective for a DTensor, which is
-    gathered."""
+    """Returns the whole tensor as a NumPy array. Gathers a DTensor, so the call is then
+    collective."""
     whole = tensor.detach()
     whole = whole.full_tensor() if isinstance(whole, dist.tensor.DTensor) else whole
     return whole.float().numpy().copy()
@@ -109,7 +109,7 @@ def one_rank(make=Model, steps=3, **settings):
 
 
 def same_part(name, tensor, whole):
-    """Checks that this rank's part of a tensor is bitwise identical."""
+    """Checks that this rank's shard of a tensor is bitwise identical to the expected shard."""
     whole = torch.from_numpy(whole)
     mine = cut_as(tensor, whole) if isinstance(tensor, dist.tensor.DTensor) else whole
     assert local_of(tensor).shape == mine.shape, name

@@ -15,7 +15,7 @@ def _process(work, rank, size, store, queue, lost, arguments):
         torch.set_num_threads(1)
         dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=size)
         result = work(rank, size, *arguments)
-        # The results are bytes, because tensors would be in shared memory of a process that ends.
+        # Send bytes, because tensors would be in the shared memory of a process that exits.
         queue.put((rank, result, None))
         if dist.is_initialized() and lost is None:
             dist.barrier()
@@ -27,23 +27,24 @@ def _process(work, rank, size, store, queue, lost, arguments):
 
 
 def on_gloo(size, work, *arguments, lost=None):
-    """Returns [work(rank, size, *arguments) of every rank]; each rank is a process.
+    """Runs work(rank, size, *arguments) in one process for each rank, and returns the list of
+    results.
 
     work: a global function.
-    lost: a rank that ends without a result, by an exception or a signal.
+    lost: a rank that does not return a result, because of an exception or a signal.
     """
     try:
         return _on_gloo(size, work, *arguments, lost=lost)
     except AssertionError as error:
-        # Sometimes gloo fails to connect two ranks at the start. The ranks are then started again.
+        # Sometimes gloo fails to connect two ranks at the start. Then start the ranks again.
         if "Gloo connectFullMesh failed" not in str(error) or "in init_process_group" not in str(error):
             raise
     return _on_gloo(size, work, *arguments, lost=lost)
 
 
 def _on_gloo(size, work, *arguments, lost):
-    # Ranks are forked from a process that has imported torch, but has not used it. FSDP2 imports
-    # torch._dynamo when it is first used.
+    # Ranks are forked from a process that has imported torch but has not used it. The list contains
+    # torch._dynamo, because the first use of FSDP2 would import it.
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["torch.distributed.fsdp", "torch.distributed.checkpoint",
                                     "torch.distributed.tensor.parallel", "torch._dynamo", "pytest",

@@ -10,9 +10,9 @@
 namespace muonrt::train {
 
 /// A byte-level GPT with learned positions, RMSNorm before each block, causal attention, a GELU
-/// MLP, no biases and a separate head. It holds no parameters and no state. Every call takes full
-/// tensors, with one pointer for each entry of `params()`, in that order. Threads: any number of
-/// calls at the same time, each with its own workspace.
+/// MLP, no biases and a separate head. This object has no parameters and no state. The caller
+/// passes full tensors, with one pointer for each entry of `params()`, in the same order. Threads:
+/// any number of calls at the same time, each with its own workspace.
 class Gpt {
  public:
   explicit Gpt(const Config& config) : config_(config), specs_(param_specs(config)) {}
@@ -20,18 +20,18 @@ class Gpt {
   const Config& config() const { return config_; }
   const std::vector<ParamSpec>& params() const { return specs_; }
 
-  /// Returns the SUM over all tokens of -log p(next token), in nats, and writes grad_scale times
-  /// its gradient to `grads`. With grad_scale = 1 / (tokens of the global batch), the gradients of
-  /// the parts of a batch add up to the gradient of the batch's mean loss.
-  /// @param params  full tensors, row-major; read only.
+  /// Returns the sum (not the mean) of -log p(next token) over all tokens, in nats, and writes its
+  /// gradient times grad_scale to `grads`. If grad_scale is 1 / (number of tokens in the global
+  /// batch), the gradients of the parts of a batch add up to the gradient of the batch's mean loss.
+  /// @param params  full tensors, row-major, which are only read.
   /// @param tokens  sequences x (context + 1) bytes below vocab, contiguous; position t predicts
   ///     position t + 1.
-  /// @param grads   shaped like `params`; overwritten.
-  /// Errors: std::runtime_error if `ws` was made for fewer sequences.
+  /// @param grads   tensors with the shapes of `params`, which are overwritten. Errors:
+  /// std::runtime_error if `ws` was made for fewer sequences.
   double forward_backward(const float* const* params, const uint8_t* tokens, int64_t sequences,
                           float grad_scale, float* const* grads, Workspace& ws) const;
 
-  /// Returns the same sum without computing gradients.
+  /// Returns the same sum, but does not compute gradients.
   double evaluate(const float* const* params, const uint8_t* tokens, int64_t sequences,
                   Workspace& ws) const;
 

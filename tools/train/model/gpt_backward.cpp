@@ -72,7 +72,7 @@ void Gpt::backward_attention(const Pass& pass, int64_t layer, float* const* grad
   products.weight_gradient(rows, d, d, ws.dq, a.normed1, out[ParamIndex::kWq]);
   products.weight_gradient(rows, d, d, ws.dk, a.normed1, out[ParamIndex::kWk]);
   products.weight_gradient(rows, d, d, ws.dv, a.normed1, out[ParamIndex::kWv]);
-  // The sum of three terms is formed in two alternating buffers.
+  // Sums three terms in two buffers, which are used alternately.
   products.input_gradient(rows, d, d, ws.dq, params[ParamIndex::kWq], ws.dnormed);
   products.input_gradient(rows, d, d, ws.dk, params[ParamIndex::kWk], ws.dmixed, ws.dnormed);
   products.input_gradient(rows, d, d, ws.dv, params[ParamIndex::kWv], ws.dnormed, ws.dmixed);

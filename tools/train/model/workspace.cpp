@@ -29,7 +29,7 @@ void Workspace::forget_attention_max() {
   std::fill(attention_max.begin(), attention_max.end(), -std::numeric_limits<float>::infinity());
 }
 
-// If the base is null, this function only counts the elements.
+// If the base is null, only counts the elements.
 int64_t Workspace::place(float* base) {
   const int64_t per_line = static_cast<int64_t>(kAlignment) / static_cast<int64_t>(sizeof(float));
   int64_t used = 0;

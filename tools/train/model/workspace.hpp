@@ -10,8 +10,8 @@
 namespace muonrt::train {
 
 /// Memory for one thread that runs the model: the activations of a pass over at most `sequences`
-/// sequences, and their gradients. It is allocated once. In the comments below, `rows` is sequences
-/// * context.
+/// sequences, and their gradients. The constructor allocates it. In the comments below, `rows` is
+/// sequences * context.
 class Workspace {
  public:
   Workspace(const Config& config, int64_t sequences);
@@ -38,9 +38,8 @@ class Workspace {
 
   Products products;
   std::vector<Layer> layers;
-  /// layers x heads: for each head, the largest input of the softmax, including the scale, over all
-  /// queries and their keys in the passes since `forget_attention_max`. It is -infinity before the
-  /// first pass.
+  /// layers x heads: for each head, the largest scaled input of the softmax, over all queries and
+  /// keys in the passes since `forget_attention_max`. Before the first pass, it is -infinity.
   std::vector<float> attention_max;
   float* x = nullptr;       // rows x d_model: output of the last layer
   float* inv = nullptr;     // rows
