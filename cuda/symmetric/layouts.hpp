@@ -24,7 +24,8 @@ struct Offset2 {
   int row, col;
 };
 
-/// Returns the element that value v of thread t of the warpgroup has in wgmma.m64nNk16, for any N.
+/// Returns the row and column of the element that a thread of the warpgroup holds as its value
+/// number `value` after wgmma.m64nNk16, for any N.
 MUONRT_HOST_DEVICE constexpr Offset2 wgmma_c(int thread, int value) {
   return {thread / 32 * 16 + thread % 32 / 4 + 8 * (value / 2 % 2),
           value / 4 * 8 + 2 * (thread % 4) + value % 2};

@@ -50,7 +50,7 @@ struct Shared {
   __device__ uint64_t* peer_empty(int fill) const {
     return barriers() + 2 * kRingStages + stage_of(fill);
   }
-  /// Returns the place that stores the index of the job that begins with this fill, if jobs are
+  /// Returns the slot for the index of the job that begins with this fill. Used only if jobs are
   /// counted.
   __device__ int* taken(int fill) const {
     return reinterpret_cast<int*>(memory + Config::kTakenAt) + stage_of(fill);

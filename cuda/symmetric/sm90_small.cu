@@ -136,9 +136,9 @@ __device__ inline void consume(float (&sums)[kCols / 2], const Shared& shared, i
   wgmma_settle(sums);
 }
 
-/// Sets `totals` to the sums of the slices, added from first to last, for this block's part of the
-/// columns. All consumer threads of the cluster call this function; the producers' threads take
-/// part in its cluster_sync.
+/// Adds the sums of all slices, from first to last, for this block's part of the columns, and
+/// writes the results to `totals`. All consumer threads of the cluster call this function; the
+/// producers' threads take part in its cluster_sync.
 template <int kSlices>
 __device__ inline void add_slices(float (&totals)[32 / kSlices], const float (&sums)[32],
                                   const Shared& shared, uint32_t rank) {

@@ -237,7 +237,7 @@ MUONRT_API muonrt_status_t muonrt_comm_barrier(muonrt_comm_t* comm);
  *   - MUONRT_ERROR_INVALID_ARGUMENT: a pointer is NULL, or `bytes` is out of range. Only this rank
  *     returns the error, while its peers wait;
  *   - MUONRT_ERROR_MISMATCH: `bytes` differs between ranks that are threads or connected by TCP.
- *     Over MPI and callbacks a difference may cause a different error or wrong data.
+ *     With MPI or callbacks, such a mismatch may cause another error or wrong data.
  *
  * If only some ranks pass 0 for `bytes`, the other ranks wait until their timeout.
  */
@@ -285,9 +285,9 @@ MUONRT_API muonrt_status_t muonrt_comm_allreduce_sum(double* sums, muonrt_comm_t
  * Sends messages to other ranks and receives messages from them.
  *
  * Each rank may send at most one message to each rank, including itself. The sender and the
- * receiver of a message pass the same size. If a rank has nothing to send to another rank, leave
- * the message out of the lists of both ranks. A rank that exchanges no messages with other ranks
- * does not wait.
+ * receiver of a message must pass the same size. If a rank has nothing to send to another rank,
+ * leave the message out of the lists of both ranks. A rank that exchanges no messages with other
+ * ranks does not wait.
  *
  * @code
  * // Pass `n` bytes to the next rank of a ring.

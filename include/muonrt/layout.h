@@ -3,9 +3,9 @@
  * Layouts, which describe how a global tensor is distributed over a mesh of ranks.
  *
  * A layout has three parts:
- *   1. A mesh, which is an array of ranks with one or several dimensions. A rank outside the mesh
+ *   1. A mesh, which is an array of ranks with one or more dimensions. A rank outside the mesh
  *      holds no elements.
- *   2. Cuts. A cut shards one tensor dimension over one or several mesh dimensions. You can
+ *   2. Cuts. A cut shards one tensor dimension over one or more mesh dimensions. You can
  *      describe the cuts with placements as in DTensor, one for each mesh dimension, or with a list
  *      of muonrt_cut_t.
  *   3. Optionally, a last step, which distributes the local tensor that remains after the cuts. It

@@ -12,7 +12,7 @@ namespace {
 
 using Real = long double;
 
-// Smaller singular values of a normalized matrix cannot be distinguished from zero in any dtype.
+// Singular values of a normalized matrix below this limit are zero within rounding in any dtype.
 constexpr double kSmallestSigma = 1e-9;
 constexpr double kLargestSigma = 4.0;
 // No step may map a value in (0, 1] to a value above this limit. By design, steps of generated

@@ -97,7 +97,7 @@ struct Findings {
   /// Bits of the gradient factor XOR bits of the factor without device scalars. The value must be
   /// equal on all ranks.
   int64_t factor = 0;
-  // This rank's contributions to two sums over all ranks. A sum is 0 if all replicas are equal.
+  // This rank's contributions to two sums over all ranks. Each sum is 0 if all replicas are equal.
   // Used only if the step compares replicas.
   int64_t gradient_replicas = 0, weight_replicas = 0;
 };

@@ -13,8 +13,8 @@ struct VectorOf {
   typedef T type __attribute__((vector_size(N * sizeof(T))));
 };
 
-/// Interleaves the lower halves of `a` and `b`, or the upper halves. The result is an argument,
-/// because returning a vector depends on the instruction set.
+/// Interleaves the lower halves of `a` and `b`, or the upper halves. The result is an output
+/// argument, because the ABI for returning a vector depends on the instruction set.
 template <bool kUpper, class V, int... i>
 MUONRT_ALWAYS_INLINE void zip(const V& a, const V& b, V& out, std::integer_sequence<int, i...>) {
   constexpr int kCount = sizeof...(i), kFirst = kUpper ? kCount / 2 : 0;

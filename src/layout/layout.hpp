@@ -176,8 +176,8 @@ class Layout {
   /// Combines the coordinates of `rank` on full_replica_dims(). All ranks with the same value
   /// together hold all shards and all partial gradients of the tensor.
   int64_t full_replica_index(int rank) const;
-  /// Returns the rank with full replica index `index` that holds the same elements and the same
-  /// partial gradient as `rank`. `rank` must be in the mesh.
+  /// Among the ranks that hold the same elements and the same partial gradient as `rank`, returns
+  /// the rank whose full replica index is `index`. `rank` must be in the mesh.
   /// @param full  It must be full_replica_dims().
   int equal_holder(int rank, int64_t index, const std::vector<int>& full) const;
   /// Return the first rank that holds the same elements and the same partial gradient as `rank` (-1

@@ -69,7 +69,7 @@ class CommitState {
   /// communicator, which ends the optimizer.
   bool agree_on(Comm& comm, int64_t mine);
 
-  /// Stores the fingerprint of the step that begins.
+  /// Stores the fingerprint of the step that is starting.
   void begin_step(int64_t fingerprint) { fingerprint_ = fingerprint; }
   /// Returns the end state of the step according to its readback. Does not include errors of
   /// streams and of the communicator.

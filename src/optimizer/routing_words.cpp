@@ -65,7 +65,7 @@ const Set kLayersOfHead = {"classifier", "decoder", "fc",       "final",  "final
                            "linear",     "out",     "out proj", "output", "output layer",
                            "outputs",    "proj",    "proj out", "score",  "projection",
                            "regression", "summary"};
-// Components that are the output of the model if their parents are only containers.
+// Components that name the output layer of a model if their parents are only containers.
 const Set kOutputs = {"conv out",      "ff out",
                       "generator",     "final",
                       "final linear",  "final proj",
@@ -78,12 +78,12 @@ const Set kOutputs = {"conv out",      "ff out",
 const Set kContainers = {"base model", "decoder",    "gpt",        "language model",
                          "lm",         "model",      "module",     "net",
                          "network",    "text model", "transformer"};
-// Components that are the output of the model outside of numbered layers.
+// Components that name the output layer of a model, except within numbered layers.
 const Set kOutputLayers = {"action net", "class predictor",  "final layer",  "head dist",
                            "objective",  "out layers",       "output layer", "output layers",
                            "qa outputs", "regression layer", "value net"};
-// Words at the beginning of components that are the output of the model outside of numbered layers,
-// as in ctc_proj and predict_action.
+// First words of components that name the output layer of a model, except within numbered layers.
+// Examples are ctc_proj and predict_action.
 const Set kOutputFirst = {"ctc", "predict"};
 // Modules that predict boxes. They have the same layers as a head.
 const Set kBoxes = {"bbox embed", "bbox predictor", "box embed", "box predictor"};

@@ -39,9 +39,9 @@ inline const Vote& final_vote_sum(const StepEndState& end) {
 
 /// Returns the outcome of the step. If the streams end without an error, it depends only on the
 /// vote sums and on the rank's own fingerprint. All ranks then continue with the same exchange, or
-/// with none. For ranks with different fingerprints to get different outcomes, the sum of all
-/// fingerprints would have to equal the world size times one of them. This is as unlikely as a hash
-/// collision.
+/// with none. Ranks with different fingerprints get different outcomes only if the sum of all
+/// fingerprints happens to equal the world size times the fingerprint of one rank. This is as
+/// unlikely as a hash collision.
 StepOutcome determine_outcome(const StepEndState& end);
 
 }  // namespace muonrt

@@ -23,7 +23,7 @@ struct PlannedMemory {
   int64_t scratch = 0, block_scratch = 0;
 };
 
-/// Reports on the plan of full steps and on the plan of block steps.
+/// The report on the plan of full steps and the report on the plan of block steps.
 struct PlanReports {
   PlanReport full;
   std::optional<PlanReport> block;

@@ -155,8 +155,8 @@ void Orthogonalizer::finish(bool captured) {
 
 namespace {
 
-/// Returns the number of matrices of this size that run together. Limits the workspace of a batch
-/// to that of a chunk with the default chunk_bytes for GPUs.
+/// Returns the number of matrices of this size that are computed in one batch. Limits the workspace
+/// of a batch to that of a chunk with the default chunk_bytes for GPUs.
 int64_t part_size(const MatrixRules& rules, int64_t elements, int64_t count) {
   const int64_t most = std::min(rules.launch_limits().max_elements, int64_t{1} << 27);
   return std::clamp<int64_t>(most / std::max<int64_t>(elements, 1), 1, count);

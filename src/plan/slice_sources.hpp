@@ -28,7 +28,8 @@ class SliceSources {
   /// Returns the replica of the gradient that `owner` gathers. This is the owner's replica; if the
   /// owner does not hold the gradient, its rank number selects one.
   int64_t replica_for(int owner) const;
-  /// Returns the ranks that hold a replica of the gradient, including all partial gradients.
+  /// Returns the ranks that hold a part of this replica of the gradient. If the gradient is
+  /// partial, these include the ranks of all its partial gradients.
   const std::vector<int>& holders(int64_t replica) const {
     return holders_[static_cast<size_t>(replica)];
   }

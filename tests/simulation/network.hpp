@@ -47,8 +47,8 @@ struct Endpoint {
   int64_t in_transit = 0;   // in bytes
 };
 
-/// The sockets of all processes and the network between them. On errors, the functions return -1
-/// and set errno like those of the system.
+/// The sockets of all processes and the network between them. On error, the functions return -1
+/// and set errno, as the corresponding system calls do.
 class Network {
  public:
   static constexpr int kFirstFd = 1 << 20;

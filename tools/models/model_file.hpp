@@ -13,7 +13,7 @@ struct NamedModel {
   const char* json;
 };
 
-/// Returns all files of tools/models with their names. CMake generates this list.
+/// Returns all files in tools/models, with their names. CMake generates this list.
 const std::vector<NamedModel>& named_models();
 
 /// Returns whether `text` is the name of a file or folder, and not of a published model or a list

@@ -167,11 +167,11 @@ struct Part {
 Part whole_matrix(int64_t rows, int64_t cols);
 /// Divides each part into r x c blocks of ceil(size / number) rows and columns. Omits empty blocks.
 std::vector<Part> cut_into(const std::vector<Part>& parts, int64_t r, int64_t c);
-/// Runs one step of a matrix that consists of parts. Updates w and m in place. If NorMuon is on,
+/// Runs one step on a matrix that consists of parts. Updates w and m in place. If NorMuon is on,
 /// also updates the second moments of each part.
 void muon_step(const Muon& how, const std::vector<Part>& parts, Matrix& w, Matrix& m,
                const Matrix& g, std::vector<std::vector<double>>& moments);
-/// Runs one step of a matrix that has a single part.
+/// Runs one step on a matrix that has a single part.
 void muon_step(const Muon& how, Matrix& w, Matrix& m, const Matrix& g,
                std::vector<double>* v = nullptr);
 

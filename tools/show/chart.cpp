@@ -51,7 +51,7 @@ std::string drawn(const Style& s) {
                      : fmt::format("fill=\"{}\" fill-opacity=\"{}\"", s.colour, s.opacity);
 }
 
-/// Returns a distance of ticks: 1, 2, 2.5 or 5 times a power of ten, at least span / kTicks.
+/// Returns the spacing between ticks: 1, 2, 2.5 or 5 times a power of ten, at least span / kTicks.
 double round_step(double span) {
   const double raw = span / kTicks, power = std::pow(10.0, std::floor(std::log10(raw)));
   for (const double factor : {1.0, 2.0, 2.5, 5.0}) {

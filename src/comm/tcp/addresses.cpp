@@ -81,8 +81,8 @@ int get_addresses(const std::string& host, const std::string& port, int flags,
   return 0;
 }
 
-/// Returns the addresses of the interface with that name, or the local address that `interface`
-/// states.
+/// Returns the addresses of the interface with the name `interface`. If `interface` is an address,
+/// returns this local address.
 std::vector<LocalAddress> addresses_of_interface(const std::string& interface) {
   std::vector<SocketAddress> number;  // the address may be written in several ways ("fd00:0::5" and
                                       // "fd00::5")

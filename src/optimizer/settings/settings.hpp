@@ -287,8 +287,8 @@ void take_grad_layout(ParamSettings& p, Layout layout);
 /// Returns true if muonrt stores f32 master weights for `param`.
 bool owns_master(const ParamSettings& param);
 
-/// Returns the factor for the group's weight decay of a parameter whose learning rate has the
-/// factor `lr_factor`.
+/// Returns the factor by which the group's weight decay is multiplied for a parameter whose
+/// learning rate is multiplied by `lr_factor`.
 double decay_scale(WeightDecayKind kind, double lr_factor);
 
 const char* name_of(MasterKind kind);

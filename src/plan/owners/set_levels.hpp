@@ -9,8 +9,8 @@
 
 namespace muonrt {
 
-/// For each set of ranks, the mean load that it will have at least. The mean counts the items that
-/// only ranks of the set may own, and the other items that these ranks already own. An item that
+/// For each set of ranks, the mean load that it will have at least. The mean includes the items
+/// that only ranks of the set may own, and all items that these ranks already own. An item that
 /// many ranks may own should be assigned to a set with a low mean, even if all ranks are equally
 /// loaded at that time.
 ///

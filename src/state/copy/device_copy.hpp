@@ -8,7 +8,7 @@
 namespace muonrt {
 
 /// Copies data between device and host memory. Each call waits until its copy is complete. Use it
-/// only while no step runs.
+/// only while no step is running.
 class DeviceCopy {
  public:
   /// Creates an object that copies within host memory.

@@ -10,7 +10,7 @@
 
 // A model of a cluster's thread blocks, which use a ring of stages. The model has barriers, memory,
 // copies and arrivals in flight, and threads that run programs without branches. At each step, any
-// thread that can continue may run next. Schedules differ in the threads that they prefer.
+// thread that can continue may run next. Each schedule prefers different threads.
 namespace ring_model {
 
 /// A barrier like mbarrier. A phase ends when all arrivals and all announced units have been

@@ -44,8 +44,8 @@ enum class Fault {
   kSumsTooSoon     // a block writes its sums to a stage that its products read
 };
 
-/// A tile as the ring processes it. If the tile has several slices, each slice adds its part of the
-/// depth.
+/// A tile as the ring processes it. If the tile has several slices, each slice sums the products
+/// over its part of the depth.
 struct Tile {
   JobKind kind;
   int stages;

@@ -74,7 +74,7 @@ struct SymmetricCase {
   int64_t n, k, count = 1;
   bool with_d = false;
   float alpha = 1.0f, beta = 0.0f, gamma = 0.0f;
-  // Whether B is A S with a diagonal matrix S. Then B differs from A, but the result is symmetric.
+  // Whether B = A * S for a diagonal matrix S. Then B differs from A, but the result is symmetric.
   bool two_operands = false;
   muonrt::DType dtype = muonrt::DType::kBF16;
 
@@ -230,7 +230,8 @@ struct SymmetricNumbers {
   IntegerBatch a, b, d, out;
 
  private:
-  /// f32 represents these sums exactly, and is faster than integers.
+  /// Computes the sums of products in f32, which is exact for these values and faster than
+  /// integers.
   void multiply(const SymmetricCase& c, int64_t m) {
     std::vector<float> columns(static_cast<size_t>(c.k * c.n)), sums(static_cast<size_t>(c.n));
     for (int64_t r = 0; r < c.n; ++r)

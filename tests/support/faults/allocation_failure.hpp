@@ -48,7 +48,7 @@ class AllocationFailure {
 
 inline constinit AllocationFailure refusal;
 
-/// Runs `work(rank)` on `ranks` threads, and makes allocation number `nth` of rank `faulty` fail.
+/// Runs `work(rank)` on `ranks` threads. On rank `faulty`, allocation number `nth` fails.
 /// If `faulty` is -1 or `nth` is negative, no allocation fails.
 /// @return Whether the rank reached this allocation.
 template <class Work>

@@ -4,7 +4,7 @@
 
 namespace test_support {
 
-/// Returns a number that depends only on i. The numbers have both signs and many magnitudes.
+/// Returns a number that depends only on i. The numbers vary in sign and magnitude.
 inline float noise(int64_t i) {
   uint32_t x = static_cast<uint32_t>(i + 1) * 0x9e3779b1u;
   x ^= x >> 15;

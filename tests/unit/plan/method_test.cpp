@@ -83,8 +83,8 @@ TEST_CASE("method: FLOPs follow the tabulated counts", "[unit][method]") {
 TEST_CASE("method: the cost of a product is that of its FLOPs or of its memory, and its launch",
           "[unit][method]") {
   const Method five = choose(FormChoice::kStandard, 1, 1);
-  // R = X X^T needs m^2 n FLOPs and m (m + n) elements, R R needs m^3 and 3 m^2, and Z X needs 2
-  // m^2 n and m (m + 2 n).
+  // R = X X^T takes m^2 n FLOPs and accesses m (m + n) elements. R R takes m^3 FLOPs and accesses 3
+  // m^2 elements. Z X takes 2 m^2 n FLOPs and accesses m (m + 2 n) elements.
   CHECK(orthogonalize_cost(five, 4096, 8192) ==
         orthogonalize_flops(five, 4096, 8192) + 15 * 0x1p20);
   const double m = 16, n = 65536;

@@ -12,7 +12,7 @@ import muonrt.torch
 
 def main():
     torch.manual_seed(0)
-    # cmake/docs/guides/MOVING.md shows the lines from here to the last print (tools/check/readme).
+    # MOVING.md quotes the lines from here to the last print; tools/check/readme compares them.
     model = torch.nn.Sequential(torch.nn.Embedding(64, 32), torch.nn.Linear(32, 96),
                                 torch.nn.GELU(), torch.nn.Linear(96, 32), torch.nn.Linear(32, 64))
     tokens = torch.randint(64, (256,))

@@ -278,7 +278,7 @@ bool some_nan(T a, T b) {
   return is_nan(a) || is_nan(b);
 }
 
-/// Moves that do not change bits.
+/// Copies a value without changing its bits.
 inline void moved(Thread& t, const Instruction& i) {
   t.slots[i.at[0].slot] = t.slots[i.at[1].slot];
 }
