@@ -64,7 +64,8 @@ class Ops : public MatrixRules {
 
   /// message <- cast(direction(new momentum, gradient)) for each block of an active parameter, and
   /// zeros for an inactive parameter. Does not write parameters and state. Records in `findings`
-  /// whether a direction or gradient is non-finite, and whether the value is still finite in f32.
+  /// whether a direction or gradient is non-finite in the dtype of the message, and whether it was
+  /// finite in f32.
   virtual void pack_direction(Stream& stream, std::span<const ShardBlock> blocks,
                               const StepTables& tables, TypedBuffer message,
                               Findings* findings) = 0;
