@@ -17,8 +17,8 @@
  *     init macro sets them; otherwise the call returns MUONRT_ERROR_INVALID_ARGUMENT. When the
  *     library fills a struct, it leaves these fields unchanged.
  *   - If the program was compiled with headers that are older than the library, the library
- *     accesses only the first `struct_size` bytes of a struct. Before version 1.0, it rejects a
- *     struct that is shorter than its own declaration with MUONRT_ERROR_INVALID_ARGUMENT; only
+ *     accesses only the first `struct_size` bytes of a struct. Before version 1.0, it returns
+ *     MUONRT_ERROR_INVALID_ARGUMENT if a struct is shorter than the library declares it; only
  *     muonrt_transport_t may be shorter. From version 1.0 on, it uses the defaults of the missing
  *     fields.
  *   - In an array of structs, the `struct_size` of the first element is the size of every element.
@@ -204,7 +204,8 @@ typedef int32_t muonrt_role_t;
 enum muonrt_role { MUONRT_ROLE_MUON = 1, MUONRT_ROLE_ADAMW = 2 };
 
 /**
- * Whether NorMuon normalizes the rows or the columns of a matrix, with one second moment for each.
+ * Selects whether NorMuon normalizes the rows or the columns of a matrix. NorMuon keeps one second
+ * moment for each of these rows or columns.
  */
 typedef int32_t muonrt_normuon_axis_t;
 enum muonrt_normuon_axis {
@@ -325,8 +326,8 @@ enum muonrt_log_level {
  * Receives a log message.
  *
  * The function runs on the thread that logs the message, which may be one of muonrt's threads. Only
- * one thread calls the function at a time, and other threads that log a message wait meanwhile, so
- * the function should return quickly. It must not call muonrt, throw, or end the thread. It must
+ * one thread calls the function at a time, and other threads that log a message wait until it
+ * returns, so it should return quickly. It must not call muonrt, throw, or end the thread. It must
  * not wait for a thread that is inside a muonrt call, because that thread may be waiting for it.
  *
  * @param[in] state    The pointer that was passed to muonrt_set_log().
@@ -340,10 +341,10 @@ typedef void (*muonrt_log_function_t)(void* state, enum muonrt_log_level level,
  * Sets the function that receives the log messages of this process. Without such a function muonrt
  * logs nothing, because muonrt itself never prints messages.
  *
- * The call replaces the previous function, and waits until other threads have left it. After the
- * call has returned, muonrt does not call the previous function again, so you may free its state.
- * If another thread logs a message during the call, the previous or the new function receives the
- * message, or the message is lost.
+ * The call replaces the previous function, and waits until other threads have returned from it.
+ * After the call has returned, muonrt does not call the previous function again, so you may free
+ * its state. If another thread logs a message during the call, the previous or the new function
+ * receives the message, or the message is lost.
  *
  * A child process that was created by `fork()` logs nothing until it calls muonrt_set_log().
  *

@@ -297,16 +297,16 @@ typedef struct muonrt_group {
 
   /**
    * Muon: the steps before which the Gram form restarts: it applies the steps so far to the matrix
-   * and computes a new Gram matrix. Steps count from 0; restarts ascend from 1 to steps - 1. Must
-   * be NULL with MUONRT_FORM_STANDARD. Fixed. Default: NULL, which lets muonrt choose restarts with
-   * which the error is at most that of the standard form in bf16.
+   * and computes a new Gram matrix. Steps are numbered from 0; restarts ascend and are between 1
+   * and steps - 1. Must be NULL with MUONRT_FORM_STANDARD. Fixed. Default: NULL, which lets muonrt
+   * choose restarts with which the error is at most that of the standard form in bf16.
    */
   const int32_t* gram_restarts;
 
   /** Number of elements in `gram_restarts`, 0 to 31; 0 if it is NULL. Default: 0. */
   int32_t n_gram_restarts;
 
-  /** Muon: dtype of the iteration; 0 means that of muonrt_tuning_options_t. Fixed. Default: 0. */
+  /** Muon: dtype of the iteration; 0 means the optimizer's `iteration_dtype`. Fixed. Default: 0. */
   muonrt_dtype_t iteration_dtype;
 
   /** Muon: how rows are scaled before the iteration. Fixed. Default: MUONRT_ROW_SCALING_NONE. */

@@ -91,7 +91,7 @@ MUONRT_API muonrt_status_t muonrt_nccl_get_version(int32_t* version);
  * Use it for optimizers on MUONRT_DEVICE_CUDA when each rank has its own GPU. Each exchange is one
  * group of NCCL sends and receives. muonrt uses duplicates of `host` to report errors, to compare
  * settings between ranks, and to exchange data in host memory. `host` may be any communicator for
- * host memory: over MPI, threads, TCP, a shared folder or callbacks.
+ * host memory: it may use MPI, threads, TCP, a shared folder or callbacks.
  *
  * @code
  * muonrt_nccl_options_t options;
@@ -106,7 +106,7 @@ MUONRT_API muonrt_status_t muonrt_nccl_get_version(int32_t* version);
  *
  * @par Order of NCCL operations
  * NCCL requires that all ranks issue NCCL operations, and that all GPUs run them, in the same
- * order. While a step runs:
+ * order. While a step is running:
  *   - Do not use another NCCL communicator on the same GPU from another thread.
  *   - If collectives of another communicator are still running on a stream, make the step's stream
  *     wait for them with an event. With NCCL 2.26 or later you can set NCCL_LAUNCH_ORDER_IMPLICIT=1
@@ -124,7 +124,7 @@ MUONRT_API muonrt_status_t muonrt_nccl_get_version(int32_t* version);
  * Set `nccl_comm` to reuse a communicator that the program already has. This communicator must be
  * initialized and have no operation outstanding.
  *   - With borrow = 0, muonrt splits `nccl_comm` in this call, and once more for each optimizer
- *     that you create over `*comm`. Keep `nccl_comm` alive until you have created the last of these
+ *     that you create with `*comm`. Keep `nccl_comm` alive until you have created the last of these
  *     optimizers.
  *   - By default, NCCL and PyTorch create blocking communicators. The split of a blocking
  *     `nccl_comm` has no timeout. If the split fails on one rank, that rank returns its error after
@@ -163,8 +163,8 @@ MUONRT_API muonrt_status_t muonrt_nccl_get_version(int32_t* version);
  *
  * @par Flow control
  * Two NCCL operations of a rank can always be in flight. A step enqueues a further operation only
- * if all operations in flight, including the new one, have at most 256 messages in total. Otherwise
- * it waits until earlier operations are complete.
+ * if all operations in flight, including the new one, contain at most 256 messages in total.
+ * Otherwise it waits until earlier operations are complete.
  *
  * @param[out] comm     The new communicator; NULL on error. Destroy it with muonrt_comm_destroy().
  * @param[in]  host     A communicator for host memory; muonrt uses duplicates of it.
@@ -175,8 +175,8 @@ MUONRT_API muonrt_status_t muonrt_nccl_get_version(int32_t* version);
  *   - MUONRT_ERROR_NOT_SUPPORTED: a rank has no CUDA device, or no NCCL 2.19 or later.
  *   - MUONRT_ERROR_MISMATCH: the ranks have different versions of NCCL or muonrt, or different
  *     values of max_ctas or borrow, or only some of them pass an `nccl_comm`.
- *   - MUONRT_ERROR_INVALID_ARGUMENT: an option is out of range, a pointer is NULL, or `nccl_comm`
- *     has different ranks than `host` or a different GPU than device_index.
+ *   - MUONRT_ERROR_INVALID_ARGUMENT: an option is out of range, a pointer is NULL, or the ranks or
+ *     the GPU of `nccl_comm` differ from those of `host` and `device_index`.
  *   - MUONRT_ERROR_DEVICE: a rank has no GPU device_index, or CUDA has reported an error.
  *   - MUONRT_ERROR_OUT_OF_MEMORY, _COMM: a rank has failed.
  *   - MUONRT_ERROR_TIMEOUT: a rank did not take part before the timeout.

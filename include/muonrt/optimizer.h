@@ -53,7 +53,7 @@ enum muonrt_state_kind {
 
   /**
    * The second moments of NorMuon: one value per neuron, that is, per row or per column. They are
-   * ordered by expert, then by part. Matrices and parts with only one neuron have none.
+   * ordered by expert, then by part. Matrices and parts with only one neuron have no second moment.
    */
   MUONRT_STATE_NORMUON = 4
 };
@@ -79,8 +79,8 @@ typedef struct muonrt_optimizer_options {
 
   /**
    * Number of compute threads of this rank on the host, 1 to 256. Results do not depend on it.
-   * Default: 0, which divides the processors of an affinity mask among the ranks with this mask,
-   * within the cgroup's CPU quota. muonrt_counters_t reports the number in use.
+   * Default: 0, which divides the processors in this rank's affinity mask among the ranks that have
+   * the same mask, within the cgroup's CPU quota. muonrt_counters_t reports the number in use.
    */
   int32_t threads;
 
@@ -167,7 +167,7 @@ MUONRT_API void muonrt_optimizer_options_init_sized(muonrt_optimizer_options_t* 
  *   - MUONRT_ERROR_OUT_OF_MEMORY, _DEVICE, _COMM, _TIMEOUT, _ABORTED.
  *
  * A NULL `comm` is reported only on the rank that passes it. After MUONRT_ERROR_COMM, _TIMEOUT and
- * _ABORTED, `comm` itself may have failed, so create another. After other errors you can retry.
+ * _ABORTED, `comm` itself may have failed, so create a new one. After other errors you can retry.
  */
 MUONRT_API muonrt_status_t muonrt_optimizer_create(muonrt_optimizer_t** optimizer,
                                                    muonrt_comm_t* comm,

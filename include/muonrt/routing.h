@@ -166,9 +166,9 @@ MUONRT_API muonrt_status_t muonrt_name_normalize(char* buffer, int64_t capacity,
  *   - "c_attn", "qkv_proj", "qkv", "Wqkv": MUONRT_QK_QKV_BLOCKS, as in GPT-2, Phi-3, timm and MPT;
  *   - others: MUONRT_QK_NONE.
  *
- * A few models use one of these names for a fused weight whose rows have the order of the other
- * kind, for example "query_key_value" in ChatGLM and "wqkv" in gpt-fast. For these models, set
- * `kind` of muonrt_qk_clip_t yourself.
+ * A few models use one of these names for a fused weight whose rows are in the order of the other
+ * fused kind, for example "query_key_value" in ChatGLM and "wqkv" in gpt-fast. For these models,
+ * set `kind` of muonrt_qk_clip_t yourself.
  *
  * Example: "layers.3.attention.wq.weight" is MUONRT_QK_QUERY of layer 3.
  *

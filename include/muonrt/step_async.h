@@ -65,9 +65,9 @@
  * that is being captured into a CUDA graph is rejected.
  *
  * Complete the step, or destroy the optimizer, before the process exits. Otherwise, on the host,
- * muonrt's threads run while the process destroys its global objects, and the process may crash.
- * Also complete the step before fork(), because the child would otherwise inherit partly written
- * parameters.
+ * muonrt's threads may still be running while the process destroys its global objects, and the
+ * process may crash. Also complete the step before fork(), because the child would otherwise
+ * inherit partly written parameters.
  */
 #ifndef MUONRT_STEP_ASYNC_H
 #define MUONRT_STEP_ASYNC_H
@@ -79,7 +79,7 @@ extern "C" {
 #endif
 
 /**
- * Enqueues one step and returns before it has ended.
+ * Enqueues one step and returns before the step has completed.
  *
  * Threads: one at a time per optimizer. Collective: over the optimizer's ranks; other ranks may
  * call muonrt_optimizer_step() instead.
@@ -92,8 +92,8 @@ extern "C" {
  *     set;
  *   - for the whole step if it collects statistics (`health_every`);
  *   - for every exchange, if the communicator was created by muonrt_comm_create_staged() and has
- *     several ranks;
- *   - for the work on `stream` if the step has more than 512 kernels, because a GPU queues a
+ *     more than one rank;
+ *   - for the work on `stream` if the step launches more than 512 kernels, because a GPU queues a
  *     limited number of launches;
  *   - for earlier exchanges of the step if more than 256 NCCL messages are in flight;
  *   - for an earlier step that is still in flight.
