@@ -13,9 +13,9 @@
  * name ends in `_sized`. Language bindings call this function directly, with the size of the struct
  * as they declare it.
  *   - If the program was compiled with headers that are newer than the library, a struct may have
- *     fields that the library does not know. These fields must keep the value zero, to which the
- *     init macro sets them; otherwise the call returns MUONRT_ERROR_INVALID_ARGUMENT. When the
- *     library fills a struct, it leaves these fields unchanged.
+ *     fields that the library does not know. The init macro sets these fields to zero, and they
+ *     must remain zero; otherwise the call returns MUONRT_ERROR_INVALID_ARGUMENT. When the library
+ *     fills a struct, it leaves these fields unchanged.
  *   - If the program was compiled with headers that are older than the library, the library
  *     accesses only the first `struct_size` bytes of a struct. Before version 1.0, it returns
  *     MUONRT_ERROR_INVALID_ARGUMENT if a struct is shorter than the library declares it; only
@@ -41,7 +41,7 @@
  * @par Terms
  *   - The owner of a matrix is the rank that orthogonalizes it in a step. The owner gathers the
  *     matrix from the ranks that hold shards of it, and sends the update to them.
- *   - A replica is one complete copy of a tensor. One rank holds it, or several ranks hold its
+ *   - A replica is one complete copy of a tensor. One rank holds it, or multiple ranks hold its
  *     shards.
  *   - A chunk is a group of matrices that a step gathers, orthogonalizes and returns together.
  *   - The ranks vote on each step: each rank reports whether its part of the step was successful.

@@ -86,7 +86,7 @@ typedef struct muonrt_assign_info {
  *     transport dtype (`transport_dtype` of muonrt_tuning_options_t). It is NULL if the shard is
  *     empty.
  *   - On the owner, `full` is the whole tensor, row-major and in the transport dtype. On the other
- *     ranks it is NULL. If the matrices of a stack have several owners, `full` contains only the
+ *     ranks it is NULL. If the matrices of a stack have different owners, `full` contains only the
  *     matrices of `owner`, in the order of the stack, without gaps. The functions then copy only
  *     the elements of these matrices between `local` and `full`. All calls for the same parameter
  *     receive the same `local`.
@@ -117,9 +117,9 @@ typedef struct muonrt_distributed_config {
 
   /**
    * Number of chunks (groups of matrices), 0 to 63, that gathers may run ahead of the computation.
-   * If `gather` is set, the field is a number of parameters per owner instead. It has an effect
-   * with both values of `async_parallelism`, and replaces `window` of muonrt_tuning_options_t.
-   * Default: 1.
+   * If `gather` is set, the field is a number of parameters per owner instead. The field has an
+   * effect with both values of `async_parallelism`, and replaces `window` of
+   * muonrt_tuning_options_t. Default: 1.
    */
   int32_t prefetch_count;
 

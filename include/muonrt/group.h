@@ -26,9 +26,9 @@ enum muonrt_momentum_kind {
   MUONRT_MOMENTUM_HEAVY_BALL = 1,
 
   /**
-   * Like MUONRT_MOMENTUM_EMA, but with Optax's bias correction. Step t = 1, 2, ... orthogonalizes
-   * m / (1 - mu^t) or, with `nesterov`, (1 - mu) g / (1 - mu^t) + mu m / (1 - mu^(t + 1)). The
-   * number t counts the committed steps of the optimizer, not the updates of the parameter.
+   * Like MUONRT_MOMENTUM_EMA, but with Optax's bias correction. Step t = 1, 2, ... orthogonalizes m
+   * / (1 - mu^t) or, with `nesterov`, (1 - mu) g / (1 - mu^t) + mu m / (1 - mu^(t + 1)). The number
+   * t is that of the committed steps of the optimizer, not of the updates of the parameter.
    */
   MUONRT_MOMENTUM_EMA_CORRECTED = 2
 };

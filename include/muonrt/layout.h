@@ -16,7 +16,8 @@
  * which gradients are partial (MUONRT_PLACEMENT_PARTIAL). The tensor is replicated over all mesh
  * dimensions that are not used.
  *
- * Example: the rows of a matrix are sharded over "fsdp", and the shards are replicated over "dp".
+ * In the following example, the rows of a matrix are sharded over "fsdp", and the shards are
+ * replicated over "dp":
  *
  * @code
  * const int64_t sizes[] = {2, 4};

@@ -138,15 +138,16 @@ MUONRT_API muonrt_status_t muonrt_nccl_get_version(int32_t* version);
  *
  * @par Borrowing an ncclComm_t
  * With borrow = 1, muonrt uses `nccl_comm` itself:
- *   - Keep it alive until all communicators and optimizers that borrow it have been destroyed.
+ *   - Keep `nccl_comm` alive until all communicators and optimizers that borrow it have been
+ *     destroyed.
  *   - The first error in one of these communicators and optimizers makes all of them unusable.
  *   - Use `nccl_comm` for other work only while none of these communicators and optimizers has an
  *     operation in flight.
  *   - Create `nccl_comm` with ncclConfig_t::maxCTAs equal to max_ctas and
  *     ncclConfig_t::cgaClusterSize = 2, because muonrt's kernels for compute capability 9.0 leave
  *     pairs of SMs free. A larger cluster may not fit into a pair, and the exchange then waits
- *     until the matrix product ends. With a cluster size of 1, NCCL may occupy one SM of a pair
- *     that a product needs.
+ *     until the matrix product is complete. With a cluster size of 1, NCCL may occupy one SM of a
+ *     pair that a product needs.
  *
  * @par Errors and timeouts
  * After an error or a timeout, a helper thread calls ncclCommAbort() once. ncclCommAbort() waits
@@ -193,8 +194,8 @@ MUONRT_API muonrt_status_t muonrt_comm_create_nccl(muonrt_comm_t** comm, muonrt_
  * Creates a communicator that moves GPU memory through pinned host memory.
  *
  * Messages are sent over `host`. Use this communicator for optimizers on MUONRT_DEVICE_CUDA when
- * NCCL is not an option: with an MPI that has no GPU support, or when several ranks share one GPU.
- * It is slower than NCCL, and with several ranks the thread that calls muonrt_optimizer_step()
+ * NCCL is not an option: with an MPI that has no GPU support, or when multiple ranks share one GPU.
+ * It is slower than NCCL, and with more than one rank the thread that calls muonrt_optimizer_step()
  * waits in each exchange.
  *
  * If `host` was created by muonrt_comm_create_thread() or muonrt_comm_create_self(), muonrt copies

@@ -326,7 +326,7 @@ MUONRT_API muonrt_status_t muonrt_optimizer_set_group(muonrt_optimizer_t* optimi
  * is repeated after muonrt_optimizer_set_step(), muonrt_optimizer_set_update_count() and
  * muonrt_optimizer_load(). After muonrt_optimizer_set_data() and muonrt_optimizer_reset_masters()
  * it is repeated for the parameters concerned. Every step also checks that active parameters are
- * bitwise equal to their rounded f32 master weights. While the first check is due, a bf16 parameter
+ * bitwise equal to their rounded f32 master weights. Until a step has written a bf16 parameter, it
  * may also be the master weight rounded in the other direction.
  *
  * After a fault, ranks may return different statuses for the same step. If the fault occurs before
@@ -335,8 +335,8 @@ MUONRT_API muonrt_status_t muonrt_optimizer_set_group(muonrt_optimizer_t* optimi
  * muonrt_optimizer_recover() brings the surviving ranks to the same state.
  *
  * If the work on `stream` of `args` does not finish within `timeout_ms`, the step returns
- * MUONRT_ERROR_TIMEOUT, and the optimizer is unusable even if this work ends later. Enqueued work
- * may still run, so keep all buffers until muonrt_optimizer_destroy() has returned.
+ * MUONRT_ERROR_TIMEOUT, and the optimizer is unusable even if this work finishes later. Enqueued
+ * work may still run, so keep all buffers until muonrt_optimizer_destroy() has returned.
  *
  * Finite gradients can still make weights overflow if the learning rate or the decay is too large.
  * That step is committed, but later steps return MUONRT_ERROR_INVALID_ARGUMENT, with a message that

@@ -71,7 +71,7 @@ typedef struct muonrt_plan_summary {
   /** Largest number of ranks to which a rank sends in one exchange. */
   int64_t peers;
 
-  /** Rank that needs the most memory (the lowest, if several do); see muonrt_plan_get_rank(). */
+  /** Lowest rank of those that need the most memory; see muonrt_plan_get_rank(). */
   int32_t largest_rank;
 
   /** Reserved; 0. */
@@ -314,8 +314,8 @@ MUONRT_API muonrt_status_t muonrt_plan_get_rank(muonrt_plan_rank_t* info, const 
  * Predicts the time of a full step on a machine.
  *
  * The pipeline that runs the steps enqueues its work on a model of the machine, which computes when
- * each operation ends. `muonrt plan --machine` prints the same numbers. Other work, such as the
- * collectives of the trainer, is not included.
+ * each operation is complete. `muonrt plan --machine` prints the same numbers. Other work, such as
+ * the collectives of the trainer, is not included.
  *
  * @code
  * muonrt_plan_time_t time;

@@ -12,7 +12,7 @@
 extern "C" {
 #endif
 
-/** What muonrt_optimizer_recover() has done; the same on every survivor. */
+/** The action of muonrt_optimizer_recover(), which is the same on every survivor. */
 typedef int32_t muonrt_recovery_outcome_t;
 enum muonrt_recovery_outcome {
   /** Nothing: every survivor knew the result of the step, and all have committed the same steps. */
@@ -131,8 +131,8 @@ MUONRT_API muonrt_status_t muonrt_optimizer_recover(muonrt_optimizer_t* optimize
                                                     muonrt_recovery_t* recovery);
 
 /**
- * Copies the parameters and the whole state of one optimizer to another optimizer. The other
- * optimizer may have different ranks, a different mesh and different layouts.
+ * Copies the parameters and the whole state of one optimizer to another optimizer. The two
+ * optimizers can have different ranks, meshes and layouts.
  *
  * Use this function after muonrt_optimizer_recover(): create the optimizer `to` over the surviving
  * ranks and any new ranks, then call it. The function copies the parameters to the buffers of `to`.

@@ -33,9 +33,10 @@
  * @par Other calls while a step is in flight
  *   - muonrt_optimizer_step(), muonrt_optimizer_step_async(), muonrt_optimizer_save(),
  *     muonrt_optimizer_save_begin(), muonrt_optimizer_load() and muonrt_optimizer_copy_state() (for
- *     its argument `to`) complete the step before they begin. If the step has failed, they return
- *     its error and do nothing else. muonrt_optimizer_recover() also completes the step, but
- *     continues if the step has failed. All these functions discard the report of the step.
+ *     its argument `to`) complete the step before they do anything else. If the step has failed,
+ *     they return its error and do nothing else. muonrt_optimizer_recover() also completes the
+ *     step, but continues if the step has failed. All these functions discard the report of the
+ *     step.
  *   - muonrt_optimizer_destroy() waits for the work of the step. If the step is skipped or
  *     rejected, the other ranks then cannot receive the reason, and their muonrt_optimizer_wait()
  *     or muonrt_optimizer_step() returns MUONRT_ERROR_COMM.

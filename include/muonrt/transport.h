@@ -66,7 +66,7 @@ typedef struct muonrt_receive {
  *
  * @par Threads
  * muonrt makes one call at a time, but not always from the same thread; see `caller_thread_only`.
- * The exceptions are `abort` and `get_published_error`, which muonrt may call from any thread at
+ * The exceptions are `abort` and `get_published_error`, which muonrt can call from any thread at
  * any time, even while another function is running.
  *
  * @par Memory
@@ -157,7 +157,7 @@ typedef struct muonrt_transport {
   /**
    * Publishes an error: running and later calls on every rank return the error as soon as possible.
    * Must not block. If `caller_thread_only` is 1, the thread of the next operation repeats the call
-   * with the same error, because the first call may come from a different thread. Default: NULL,
+   * with the same error, because a different thread may have made the first call. Default: NULL,
    * which means that the peers detect the error only when they time out.
    */
   void (*abort)(void* state, muonrt_status_t status, const char* message);

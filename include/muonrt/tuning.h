@@ -25,8 +25,8 @@ enum muonrt_commit {
   /**
    * Chunk by chunk (a chunk is a group of matrices), as soon as the updates of a chunk have
    * arrived. The ranks vote on the gradients before the first chunk is committed. In this mode a
-   * step does not keep updates until its end, so it needs less memory. However, an error after the
-   * vote ends the step with MUONRT_ERROR_TORN, and a checkpoint must then be loaded.
+   * step does not keep updates until its end, so it needs less memory. However, if an error occurs
+   * after the vote, the step returns MUONRT_ERROR_TORN, and you must load a checkpoint.
    */
   MUONRT_COMMIT_EAGER = 1
 };

@@ -79,12 +79,11 @@ int published_steps(CoefficientFamily family);
 /// safety factor.
 CoefficientSettings default_settings(CoefficientFamily family, int steps = 0);
 
-/// Makes the list of steps that a group uses. For the Keller Jordan and classical families, one
+/// Creates the list of steps that a group uses. For the Keller Jordan and classical families, one
 /// step is repeated; for DeepSeek-V4, the last step is repeated. Other published lists have a fixed
-/// number of steps.
-/// Errors: INVALID_ARGUMENT if a setting is out of range, a coefficient is non-finite, a step maps
-/// a value in (0, 1] to a value above 4, or the list changes sign or exceeds kHeadroomLimit within
-/// (0, kReach].
+/// number of steps. Errors: INVALID_ARGUMENT if a setting is out of range, a coefficient is
+/// non-finite, a step maps a value in (0, 1] to a value above 4, or the list changes sign or
+/// exceeds kHeadroomLimit within (0, kReach].
 /// @param iteration  Dtype of the iterates. For f32 the last range is (0, kReachF32].
 CoefficientList make_coefficients(CoefficientFamily family, const CoefficientSettings& settings,
                                   DType iteration = DType::kBF16);

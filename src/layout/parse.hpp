@@ -58,7 +58,7 @@ struct LayoutText {
   std::string flat;        // "0-5,5-9", "dp:0-5,5-9"
 };
 
-/// Makes the layout that the texts describe. Errors: any error of the parsers above and of the
+/// Creates the layout that the texts describe. Errors: any error of the parsers above and of the
 /// functions that make a Layout.
 Layout layout_from_text(const LayoutText& text);
 

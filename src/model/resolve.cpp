@@ -17,7 +17,7 @@ constexpr double kUnknown = -1;
 /// The state of a stream until its next operation begins.
 enum class StreamState {
   kReady,    // the next operation can begin
-  kSleeps,   // until a given time
+  kSleeps,   // sleeps until a given time
   kWorks,    // computes; the end depends on how many streams compute
   kBlocked,  // waits until other ranks take part in its exchange
 };

@@ -72,11 +72,11 @@ inline int64_t local_state_bytes(const ParamSpec& spec) {
 /// Determines the owner and the chunk of every matrix. Immutable, and equal on every rank.
 class Plan {
  public:
-  /// Makes the plan, which depends only on `problem`. The owner and the chunk of a parameter do not
-  /// depend on its index in the list of parameters. A parameter without elements has no matrices.
-  /// Errors: INVALID_ARGUMENT if an option is out of range, a name is missing or occurs twice, or a
-  /// scale is not finite; if a mesh contains ranks outside the world, or a given owner is not a
-  /// holder; or if a Muon parameter is neither a matrix nor a stack.
+  /// Creates the plan, which depends only on `problem`. The owner and the chunk of a parameter do
+  /// not depend on its index in the list of parameters. A parameter without elements has no
+  /// matrices. Errors: INVALID_ARGUMENT if an option is out of range, a name is missing or occurs
+  /// twice, or a scale is not finite; if a mesh contains ranks outside the world, or a given owner
+  /// is not a holder; or if a Muon parameter is neither a matrix nor a stack.
   explicit Plan(Problem problem);
 
   const Problem& problem() const { return problem_; }

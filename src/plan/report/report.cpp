@@ -65,8 +65,8 @@ void add_chunks(const Plan& plan, PlanReport& out) {
   }
 }
 
-/// Returns the load of the busiest rank if the ranks that may own a matrix took turns, costliest
-/// matrix first.
+/// Returns the load that the busiest rank would have if the ranks that may own a matrix took turns,
+/// costliest matrix first.
 double round_robin_makespan(const Plan& plan) {
   std::vector<const Matrix*> order;
   for (const Matrix& m : plan.matrices()) order.push_back(&m);
