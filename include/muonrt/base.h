@@ -328,17 +328,18 @@ enum muonrt_log_level {
  * The function runs on the thread that logs the message, which may be one of muonrt's threads. Only
  * one thread calls the function at a time, and other threads that log a message wait until it
  * returns, so it should return quickly. It must not call muonrt, throw, or end the thread. It must
- * not wait for a thread that is inside a muonrt call, because that thread may be waiting for it.
+ * not wait for a thread that is inside a muonrt call, because that thread may be waiting for this
+ * function.
  *
  * @param[in] state    The pointer that was passed to muonrt_set_log().
  * @param[in] level    The level of the message, MUONRT_LOG_ERROR to MUONRT_LOG_DEBUG.
- * @param[in] message  UTF-8 text without a line end; valid until the function returns.
+ * @param[in] message  UTF-8 text without a newline at the end; valid until the function returns.
  */
 typedef void (*muonrt_log_function_t)(void* state, enum muonrt_log_level level,
                                       const char* message);
 
 /**
- * Sets the function that receives the log messages of this process. Without such a function muonrt
+ * Sets the function that receives the log messages of this process. If no function is set, muonrt
  * logs nothing, because muonrt itself never prints messages.
  *
  * The call replaces the previous function, and waits until other threads have returned from it.

@@ -69,8 +69,8 @@ typedef struct muonrt_load_options {
 
   /**
    * 0 (default): reject a checkpoint whose parameters or kinds of state differ from the
-   * optimizer's. 1: ignore surplus entries of the checkpoint, and initialize the state that is
-   * missing in it: moments and update counts with 0, master weights from the parameter.
+   * optimizer's. 1: ignore surplus entries in the checkpoint, and initialize state that the
+   * checkpoint lacks: moments and update counts with 0, master weights from the parameter.
    */
   int32_t partial;
 
@@ -79,7 +79,7 @@ typedef struct muonrt_load_options {
 
   /**
    * File name of a manifest in the folder, for example "manifest-0000000007-0000000000002000.json".
-   * Set this field to load an older checkpoint that the folder still holds. Default: NULL, which
+   * Set this field to load an older checkpoint that is still in the folder. Default: NULL, which
    * loads the newest checkpoint.
    */
   const char* manifest;
@@ -268,9 +268,9 @@ MUONRT_API muonrt_status_t muonrt_optimizer_save_wait(muonrt_optimizer_t* optimi
  *   - Other settings, such as learning rate factors. They keep the values of this optimizer, and
  *     muonrt_optimizer_get_load_notes() lists the differences.
  *
- * If the checkpoint and the optimizer both use NorMuon for a parameter, `normuon_axis` and the
- * parts of the parameter must be equal, because each second moment belongs to a row or a column of
- * a part. Otherwise the call returns an error, even with `partial`.
+ * Each second moment of NorMuon belongs to a row or a column of a part. If the checkpoint and the
+ * optimizer both use NorMuon for a parameter, `normuon_axis` and the parts of the parameter must
+ * therefore be equal. Otherwise the call returns an error, even with `partial`.
  *
  * The step number, the update counts, and the seed and keys of stochastic rounding are taken from
  * the checkpoint. Master weights that belong to the caller (MUONRT_MASTER_CALLER) are overwritten.
@@ -316,9 +316,9 @@ MUONRT_API muonrt_status_t muonrt_optimizer_load(muonrt_optimizer_t* optimizer, 
  * The first line gives the number and the size in bytes of the parameters that were loaded. It also
  * gives the number of parameters that were computed from master weights. The third number in this
  * line is the number of parameters that are unchanged because the checkpoint contains neither their
- * values nor their master weights. With `without_params` this line is omitted. The other lines each
- * name a setting that differs, a momentum or master weight that was converted, or a parameter or
- * kind of state that was initialized or ignored because of `partial`.
+ * values nor their master weights. With `without_params` this line is omitted. Each of the other
+ * lines names a setting that differs, or a momentum or master weight that was converted. With
+ * `partial` it may also name a parameter or kind of state that was initialized or ignored.
  *
  * Threads: one at a time per optimizer. Collective: no.
  *

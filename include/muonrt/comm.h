@@ -74,7 +74,8 @@ MUONRT_API muonrt_status_t muonrt_thread_group_create(muonrt_thread_group_t** gr
 /**
  * Destroys a thread group.
  *
- * Call it after the last muonrt_comm_create_thread(). Communicators of the group remain usable.
+ * Call it after the last call to muonrt_comm_create_thread(). Communicators of the group remain
+ * usable.
  *
  * Threads: any. Collective: no.
  *

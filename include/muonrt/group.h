@@ -27,8 +27,8 @@ enum muonrt_momentum_kind {
 
   /**
    * Like MUONRT_MOMENTUM_EMA, but with Optax's bias correction. Step t = 1, 2, ... orthogonalizes m
-   * / (1 - mu^t) or, with `nesterov`, (1 - mu) g / (1 - mu^t) + mu m / (1 - mu^(t + 1)). The number
-   * t is that of the committed steps of the optimizer, not of the updates of the parameter.
+   * / (1 - mu^t) or, with `nesterov`, (1 - mu) g / (1 - mu^t) + mu m / (1 - mu^(t + 1)). Here t is
+   * the number of committed steps of the optimizer, not the number of updates of the parameter.
    */
   MUONRT_MOMENTUM_EMA_CORRECTED = 2
 };
@@ -313,9 +313,10 @@ typedef struct muonrt_group {
   muonrt_row_scaling_t row_scaling;
 
   /**
-   * Muon: P, 1 to 10^9, equal in all groups with P > 1. Steps 0, P, 2P, ... orthogonalize whole
-   * matrices. The other steps, called block steps, orthogonalize each block of a matrix separately.
-   * P > 1 is rejected if a parameter has a partial gradient or a `grad_layout`. Fixed. Default: 1.
+   * Muon: the period P, 1 to 10^9, equal in all groups with P > 1. Steps 0, P, 2P, ...
+   * orthogonalize whole matrices. The other steps, called block steps, orthogonalize each block of
+   * a matrix separately. P > 1 is rejected if a parameter has a partial gradient or a
+   * `grad_layout`. Fixed. Default: 1.
    */
   int32_t block_period;
 

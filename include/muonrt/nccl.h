@@ -105,8 +105,8 @@ MUONRT_API muonrt_status_t muonrt_nccl_get_version(int32_t* version);
  * timeout of `host` limits every wait, except inside a blocking split (see below).
  *
  * @par Order of NCCL operations
- * NCCL requires that all ranks issue NCCL operations, and that all GPUs run them, in the same
- * order. While a step is running:
+ * NCCL requires that all ranks issue NCCL operations in the same order, and that all GPUs run them
+ * in this order. While a step is running:
  *   - Do not use another NCCL communicator on the same GPU from another thread.
  *   - If collectives of another communicator are still running on a stream, make the step's stream
  *     wait for them with an event. With NCCL 2.26 or later you can set NCCL_LAUNCH_ORDER_IMPLICIT=1

@@ -293,7 +293,7 @@ MUONRT_API muonrt_status_t muonrt_optimizer_set_group(muonrt_optimizer_t* optimi
  *
  * Threads: one at a time per optimizer. Collective: over the optimizer's ranks. Blocking.
  *
- * @param[out] report     What the step did; unchanged if an error is returned. May be NULL.
+ * @param[out] report     What the step did; unchanged on error. May be NULL.
  * @param[in]  optimizer  The optimizer.
  * @param[in]  args       The arguments of the step.
  *
@@ -320,7 +320,7 @@ MUONRT_API muonrt_status_t muonrt_optimizer_set_group(muonrt_optimizer_t* optimi
  *   - MUONRT_ERROR_NOT_SUPPORTED: `stream` of `args`, or a stream that it waits for, is being
  *     captured into a graph.
  *   - MUONRT_ERROR_INVALID_STATE: an earlier error has made the optimizer unusable. Only this rank
- *     returns it, without waiting for the others.
+ *     returns the error, without waiting for the other ranks.
  *
  * Until the first step is committed, every step checks that weights and state are finite. The check
  * is repeated after muonrt_optimizer_set_step(), muonrt_optimizer_set_update_count() and
@@ -353,7 +353,7 @@ MUONRT_API muonrt_status_t muonrt_optimizer_step(muonrt_step_report_t* report,
  *
  * @param[out] index      Index of the parameter, in the order of muonrt_optimizer_create().
  * @param[in]  optimizer  The optimizer.
- * @param[in]  name       The name with which the parameter was created.
+ * @param[in]  name       The parameter's name.
  *
  * @return MUONRT_OK, or MUONRT_ERROR_INVALID_ARGUMENT if no parameter has this name or a pointer is
  * NULL.

@@ -117,8 +117,8 @@ MUONRT_API void muonrt_recovery_init_sized(muonrt_recovery_t* recovery, uint32_t
  *     committed the step, but a rank has not stored its updates, because of MUONRT_COMMIT_EAGER.
  *     Load a checkpoint.
  *   - MUONRT_ERROR_MISMATCH: the survivors are not ranks of the same optimizer, a rank occurs
- *     twice, the policies differ, or the numbers of committed steps differ by more than one failed
- *     step can explain.
+ *     twice, the policies differ, or one failed step cannot explain how the numbers of committed
+ *     steps differ.
  *   - MUONRT_ERROR_UNDECIDED: there are too few survivors for the policy, and nothing has changed.
  *     Call the function again with more ranks.
  *   - MUONRT_ERROR_OUT_OF_MEMORY: nothing has changed. Call the function again.

@@ -195,8 +195,8 @@ typedef struct muonrt_folder_options {
   const char* path;
 
   /**
-   * Identifies the run. It must be equal on all ranks and different for every run, and consists of
-   * 1 to 64 characters of A-Z, a-z, 0-9, '.', '-' and '_', but is not "." or "..".
+   * Identifies the run. It must be equal on all ranks and different for every run. It must consist
+   * of 1 to 64 of the characters A-Z, a-z, 0-9, '.', '-' and '_', and must not be "." or "..".
    */
   const char* run_id;
 

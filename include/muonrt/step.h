@@ -204,10 +204,10 @@ typedef struct muonrt_step_report {
   int32_t reserved;
 
   /**
-   * In the first step, the index of the Muon parameter with the largest update relative to its
-   * weights, if the RMS of that update is above 5% of the RMS of the weights. The learning rate was
-   * then probably chosen for a different `scale_rule`. Otherwise, and in later steps, -1. The value
-   * is the same on all ranks and does not depend on the mesh.
+   * Index of the Muon parameter with the largest update relative to its weights. It is set only in
+   * the first step, and only if the RMS of the update is above 5% of the RMS of the weights. The
+   * learning rate was then probably chosen for a different `scale_rule`. Otherwise -1. The value is
+   * the same on all ranks and does not depend on the mesh.
    *
    * muonrt computes the RMS of the update from the learning rate, its factors and the scale, as if
    * the gradient were a matrix of full rank. It ignores parameters whose weights or gradient are

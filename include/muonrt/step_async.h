@@ -89,7 +89,7 @@ extern "C" {
  * In most steps the call waits neither for the GPU nor for other ranks. It waits only
  *   - for the checks that values are finite and replicas are equal: in every step until one is
  *     committed, and in the cases that the comment of muonrt_optimizer_step() lists;
- *   - for one number from each other rank, if `block_period`, `update_every` or `omit_inactive` is
+ *   - for one number from every other rank, if `block_period`, `update_every` or `omit_inactive` is
  *     set;
  *   - for the whole step if it collects statistics (`health_every`);
  *   - for every exchange, if the communicator was created by muonrt_comm_create_staged() and has

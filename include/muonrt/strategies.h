@@ -126,7 +126,7 @@ MUONRT_API muonrt_status_t muonrt_layout_lift(muonrt_layout_t* lifted, muonrt_me
  * @param[in]  mesh        The mesh, with names.
  * @param[in]  world       Number of ranks of the communicator, >= 1.
  * @param[in]  tp_dim      The tensor dimension that "tp" shards, 0 to MUONRT_MAX_DIMS - 1, or -1.
- * @param[in]  expert      1 if dimension 0 of the tensor counts experts, otherwise 0.
+ * @param[in]  expert      1 if dimension 0 of the tensor is the expert dimension, otherwise 0.
  *
  * @return MUONRT_OK, or
  *   - MUONRT_ERROR_INVALID_ARGUMENT: an argument is NULL or out of range, or a mesh dimension of

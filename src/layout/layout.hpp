@@ -54,8 +54,8 @@ class Layout {
 
   /// Errors of this function and of the next three: INVALID_ARGUMENT if the mesh is null, a size is
   /// negative, there are more than 2^63 - 1 elements, a mesh dim or tensor dim is out of range, a
-  /// mesh dim is named twice, a split factor or unit is < 1, or a strided cut makes more than 2^24
-  /// groups.
+  /// mesh dim is named twice, a split factor or unit is < 1, or a strided cut creates more than
+  /// 2^24 groups.
   /// @param partial_mesh_dims  Dims along which the ranks hold partial gradients of one tensor.
   static Layout from_cuts(std::shared_ptr<const Mesh> mesh, std::vector<int64_t> shape,
                           std::vector<Cut> cuts, std::vector<int> partial_mesh_dims = {});

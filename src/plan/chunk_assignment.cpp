@@ -144,7 +144,8 @@ void Plan::assign_chunks(const std::vector<int32_t>& by_name, const std::vector<
 }
 
 void Plan::add_matrix_chunks(const ChunkSpec& proto, const std::vector<int32_t>& by_name) {
-  // The budget limits the bytes of an owner's whole matrices. Sums of partial gradients are in f32.
+  // The budget limits the bytes of an owner's whole matrices, which are in f32 if they are sums of
+  // partial gradients.
   const int64_t element_bytes =
       size_of(proto.kind == ChunkKind::kPartialGrads ? DType::kF32 : proto.gather_dtype);
   std::vector<ChunkItem> items;

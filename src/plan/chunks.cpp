@@ -120,8 +120,8 @@ Chunking cut_chunks(const std::vector<ChunkItem>& items, int64_t budget, int32_t
     }
     const int32_t left = out.chunks - chunk - 1;
     // Each remaining chunk gets an equal share of the remaining cost. If the next matrix of an
-    // owner is larger than this share, its cost becomes the target of all owners. They would have
-    // to wait for this owner anyway.
+    // owner is larger than this share, its cost becomes the target of all owners. The other owners
+    // would have to wait for this owner anyway.
     const int64_t even = height + ceil_div(most - height, left + 1);
     int64_t target = even;
     for (const Queue& q : queues) {

@@ -102,7 +102,7 @@ class Plan {
   /// matrices() then has a separate entry for each of them.
   bool each_replica() const { return each_; }
   bool every_rank() const { return problem_.options.replica_mode == ReplicaMode::kEveryRank; }
-  /// Return the time of a step in seconds by the cost model (owners/cost.hpp), for the replica
+  /// Return the step time in seconds that the cost model (owners/cost.hpp) predicts for the replica
   /// modes kOnce and kEach. If the mode is not kAuto, they return 0. If the products of kEach,
   /// evenly distributed, already take longer than a whole step with kOnce, each_seconds() returns
   /// only the time of these products.
