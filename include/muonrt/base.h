@@ -212,8 +212,8 @@ enum muonrt_normuon_axis {
   MUONRT_NORMUON_OFF = 0,
 
   /**
-   * One second moment per row, as in the NorMuon paper. This has little effect on wide and square
-   * matrices, because their rows have about the same norm after orthogonalization.
+   * One second moment per row, as in the NorMuon paper. This value has little effect on wide and
+   * square matrices, because their rows have about the same norm after orthogonalization.
    */
   MUONRT_NORMUON_ROWS = 1,
 
@@ -247,7 +247,7 @@ enum muonrt_qk_kind {
 
   /**
    * Fused QKV projection, stored group by group. A group consists of the rows of its query heads,
-   * followed by those of its key head and those of its value head.
+   * then those of its key head, then those of its value head.
    */
   MUONRT_QK_QKV = 5,
 

@@ -5,8 +5,8 @@
  *
  * A checkpoint can be loaded on any number of ranks, with any mesh, placements and owners. It
  * consists of safetensors files with checksums and of a JSON file, manifest.json, which describes
- * them. This header includes muonrt/checkpoint_reader.h, which has functions that read a checkpoint
- * without an optimizer.
+ * them. This header includes muonrt/checkpoint_reader.h, which declares functions that read a
+ * checkpoint without an optimizer.
  *
  * @code
  * check(muonrt_optimizer_save(optimizer, "run/state", NULL));

@@ -122,7 +122,7 @@ MUONRT_API muonrt_status_t muonrt_nccl_get_version(int32_t* version);
  *
  * @par Reusing an ncclComm_t
  * Set `nccl_comm` to reuse a communicator that the program already has. This communicator must be
- * initialized and have no operation outstanding.
+ * initialized and must not have operations in flight.
  *   - With borrow = 0, muonrt splits `nccl_comm` in this call, and once more for each optimizer
  *     that you create with `*comm`. Keep `nccl_comm` alive until you have created the last of these
  *     optimizers.

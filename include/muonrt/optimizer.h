@@ -2,7 +2,7 @@
  * @file muonrt/optimizer.h
  * An optimizer that updates sharded parameters with Muon and AdamW.
  *
- * This header includes four others that belong to it:
+ * This header includes four other headers:
  *   - muonrt/group.h and muonrt/param.h: the settings and the parameters of an optimizer;
  *   - muonrt/step.h: the arguments and the report of a step;
  *   - muonrt/tuning.h: options that few programs need.
@@ -52,8 +52,8 @@ enum muonrt_state_kind {
   MUONRT_STATE_REMAINDER = 3,
 
   /**
-   * The second moments of NorMuon: one value per neuron, that is, per row or per column. They are
-   * ordered by expert, then by part. Matrices and parts with only one neuron have no second moment.
+   * The second moments of NorMuon: one value per neuron (row or column), ordered by expert, then by
+   * part. Matrices and parts with only one neuron have no second moment.
    */
   MUONRT_STATE_NORMUON = 4
 };

@@ -79,8 +79,8 @@ MUONRT_API void muonrt_routing_init_sized(muonrt_routing_t* routing, uint32_t si
  *      or another table, or a depthwise convolution ("dwconv", "conv1d"): MUONRT_ROLE_ADAMW,
  *      MUONRT_VIEW_NONE. The names "output", "out", "proj_out" and "output_layer" are output heads
  *      only outside of numbered layers and of attention modules.
- *   3. The parameter has two dimensions: MUONRT_ROLE_MUON, MUONRT_VIEW_NONE. This includes the
- *      routers of experts.
+ *   3. The parameter has two dimensions: MUONRT_ROLE_MUON, MUONRT_VIEW_NONE. This rule also applies
+ *      to the routers of experts.
  *   4. The parameter has three dimensions, and either its name contains "expert", "experts" or
  *      "moe", or an expert key matches: MUONRT_ROLE_MUON, MUONRT_VIEW_STACK.
  *   5. The name denotes a convolution, or a `weight` or `kernel` has four or more dimensions:

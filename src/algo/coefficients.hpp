@@ -103,8 +103,9 @@ double image(const CoefficientList& list, double sigma);
 Range image_range(const CoefficientList& list, double low, double high);
 /// Returns the slope of the image at zero. Rounding errors in null directions grow by this factor.
 double slope_at_zero(const CoefficientList& list);
-/// Returns true if the images remain positive and bounded when every step rounds to `dtype`. This
-/// is modelled by increasing the largest singular value by 2 units of roundoff before each step.
+/// Returns true if the images remain positive and bounded when every step rounds to `dtype`. To
+/// model the rounding, the function increases the largest singular value by 2 units of roundoff
+/// before each step.
 bool has_headroom(const CoefficientList& list, DType dtype);
 /// Checks that the list has headroom in `dtype`. Errors: INVALID_ARGUMENT, with the growth.
 void require_headroom(const CoefficientList& list, DType dtype);

@@ -33,10 +33,10 @@ struct TwoLevels {
 double predicted_error(const CoefficientList& list, const std::vector<int>& restarts, DType dtype,
                        const TwoLevels& spectrum);
 
-/// Returns the spectra for which forms are compared. They have high and low rank and belong to
-/// matrices with `fewest` to 65,536 rows. Their nonzero levels are equal or differ by a factor of
-/// at most 1000. A matrix of norm 1 with m rows has singular values with a root mean square of 1 /
-/// sqrt(m). If rows are scaled separately, the root mean square can be as large as for a matrix
+/// Returns the spectra for which forms are compared. These spectra have high or low rank and belong
+/// to matrices with `fewest` to 65,536 rows. Their nonzero levels are equal or differ by a factor
+/// of at most 1000. A matrix of norm 1 with m rows has singular values with a root mean square of 1
+/// / sqrt(m). If rows are scaled separately, the root mean square can be as large as for a matrix
 /// with one row.
 std::vector<TwoLevels> compared_spectra(double fewest);
 

@@ -10,8 +10,9 @@
 
 namespace muonrt {
 
-// Parsers for the text forms of layouts on the command line. They ignore blanks between tokens.
-// Every error is INVALID_ARGUMENT; its message quotes the wrong part and shows the expected form.
+// Parsers for the text forms of layouts on the command line. The parsers ignore blanks between
+// tokens. Every error is INVALID_ARGUMENT; its message quotes the wrong part and shows the expected
+// form.
 
 /// Parses a list such as "4096,2048". An empty text means an empty list.
 /// @param what  Name of the text in error messages.

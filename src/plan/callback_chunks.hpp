@@ -25,7 +25,7 @@ void for_each_callback_owner(
 
 /// callback_local_bytes() returns the bytes that the rank's shard of a parameter occupies in a
 /// holder's buffer. callback_owner_bytes() returns the bytes that matrices of one parameter occupy
-/// in the owner's buffer. Both are rounded up to kMessageAlignment.
+/// in the owner's buffer. Both results are rounded up to kMessageAlignment.
 int64_t callback_local_bytes(const Plan& plan, int32_t param, int rank);
 int64_t callback_owner_bytes(const Plan& plan, const std::vector<int32_t>& ids);
 

@@ -93,7 +93,7 @@ class Plan {
   std::vector<RankChunk> rank_chunks(int rank) const;
 
   /// makespan() returns the load of the busiest rank, and lower_bound() the best known lower bound
-  /// on it. Both are costs.
+  /// on it. Both numbers are costs.
   double makespan() const { return makespan_; }
   double lower_bound() const { return lower_bound_; }
   const std::vector<double>& load() const { return load_; }  // cost for each rank

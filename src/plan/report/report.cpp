@@ -8,7 +8,7 @@ namespace muonrt {
 namespace {
 
 /// A matrix is reported as tiny if it has fewer elements than this, or only one row or column. Such
-/// a matrix has almost no spectrum to flatten, and launches and latency take nearly all its time.
+/// a matrix has few singular values, and launches and latency take nearly all of its time.
 constexpr int64_t kTinyElements = 256;
 
 constexpr double kGoodBalance = 1.02;
