@@ -32,12 +32,13 @@ extern "C" {
  * cudaMallocAsync(). Before muonrt calls `release`, it waits for all streams of the optimizer, so
  * the memory can be reused immediately.
  *
- * @par Several GPUs in one process
- * If ranks of one process use different GPUs, each of these GPUs must have access to the memory of
- * the others, because NCCL and ranks that are threads read this memory directly. If the memory
- * comes from a CUDA memory pool, grant the access with cudaMemPoolSetAccess().
+ * @par Multiple GPUs in one process
+ * NCCL and ranks that are threads read the memory of other GPUs in the process directly. If ranks
+ * in one process use different GPUs, each of these GPUs must therefore have access to the memory of
+ * the others. If the memory comes from a CUDA memory pool, grant the access with
+ * cudaMemPoolSetAccess().
  *
- * muonrt does not call these functions for pinned host memory and for the memory of communicators
+ * muonrt does not call these functions for pinned host memory or for the memory of communicators
  * (muonrt/nccl.h).
  */
 typedef struct muonrt_allocator {

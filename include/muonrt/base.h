@@ -13,12 +13,12 @@
  * name ends in `_sized`. Language bindings call this function directly, with the size of the struct
  * as they declare it.
  *   - If the program was compiled with headers that are newer than the library, a struct may have
- *     fields that the library does not know. These fields must keep the value zero, to which the
- *     init macro sets them; otherwise the call returns MUONRT_ERROR_INVALID_ARGUMENT. When the
- *     library fills a struct, it leaves these fields unchanged.
+ *     fields that the library does not know. The init macro sets these fields to zero, and they
+ *     must remain zero; otherwise the call returns MUONRT_ERROR_INVALID_ARGUMENT. When the library
+ *     fills a struct, it leaves these fields unchanged.
  *   - If the program was compiled with headers that are older than the library, the library
- *     accesses only the first `struct_size` bytes of a struct. Before version 1.0, it rejects a
- *     struct that is shorter than its own declaration with MUONRT_ERROR_INVALID_ARGUMENT; only
+ *     accesses only the first `struct_size` bytes of a struct. Before version 1.0, it returns
+ *     MUONRT_ERROR_INVALID_ARGUMENT if a struct is shorter than the library declares it; only
  *     muonrt_transport_t may be shorter. From version 1.0 on, it uses the defaults of the missing
  *     fields.
  *   - In an array of structs, the `struct_size` of the first element is the size of every element.
@@ -41,7 +41,7 @@
  * @par Terms
  *   - The owner of a matrix is the rank that orthogonalizes it in a step. The owner gathers the
  *     matrix from the ranks that hold shards of it, and sends the update to them.
- *   - A replica is one complete copy of a tensor. One rank holds it, or several ranks hold its
+ *   - A replica is one complete copy of a tensor. One rank holds it, or multiple ranks hold its
  *     shards.
  *   - A chunk is a group of matrices that a step gathers, orthogonalizes and returns together.
  *   - The ranks vote on each step: each rank reports whether its part of the step was successful.
@@ -204,15 +204,16 @@ typedef int32_t muonrt_role_t;
 enum muonrt_role { MUONRT_ROLE_MUON = 1, MUONRT_ROLE_ADAMW = 2 };
 
 /**
- * Whether NorMuon normalizes the rows or the columns of a matrix, with one second moment for each.
+ * Selects whether NorMuon normalizes the rows or the columns of a matrix. NorMuon keeps one second
+ * moment for each of these rows or columns.
  */
 typedef int32_t muonrt_normuon_axis_t;
 enum muonrt_normuon_axis {
   MUONRT_NORMUON_OFF = 0,
 
   /**
-   * One second moment per row, as in the NorMuon paper. This has little effect on wide and square
-   * matrices, because their rows have about the same norm after orthogonalization.
+   * One second moment per row, as in the NorMuon paper. This value has little effect on wide and
+   * square matrices, because their rows have about the same norm after orthogonalization.
    */
   MUONRT_NORMUON_ROWS = 1,
 
@@ -246,7 +247,7 @@ enum muonrt_qk_kind {
 
   /**
    * Fused QKV projection, stored group by group. A group consists of the rows of its query heads,
-   * followed by those of its key head and those of its value head.
+   * then those of its key head, then those of its value head.
    */
   MUONRT_QK_QKV = 5,
 
@@ -325,25 +326,26 @@ enum muonrt_log_level {
  * Receives a log message.
  *
  * The function runs on the thread that logs the message, which may be one of muonrt's threads. Only
- * one thread calls the function at a time, and other threads that log a message wait meanwhile, so
- * the function should return quickly. It must not call muonrt, throw, or end the thread. It must
- * not wait for a thread that is inside a muonrt call, because that thread may be waiting for it.
+ * one thread calls the function at a time, and other threads that log a message wait until it
+ * returns, so it should return quickly. It must not call muonrt, throw, or end the thread. It must
+ * not wait for a thread that is inside a muonrt call, because that thread may be waiting for this
+ * function.
  *
  * @param[in] state    The pointer that was passed to muonrt_set_log().
  * @param[in] level    The level of the message, MUONRT_LOG_ERROR to MUONRT_LOG_DEBUG.
- * @param[in] message  UTF-8 text without a line end; valid until the function returns.
+ * @param[in] message  UTF-8 text without a newline at the end; valid until the function returns.
  */
 typedef void (*muonrt_log_function_t)(void* state, enum muonrt_log_level level,
                                       const char* message);
 
 /**
- * Sets the function that receives the log messages of this process. Without such a function muonrt
+ * Sets the function that receives the log messages of this process. If no function is set, muonrt
  * logs nothing, because muonrt itself never prints messages.
  *
- * The call replaces the previous function, and waits until other threads have left it. After the
- * call has returned, muonrt does not call the previous function again, so you may free its state.
- * If another thread logs a message during the call, the previous or the new function receives the
- * message, or the message is lost.
+ * The call replaces the previous function, and waits until other threads have returned from it.
+ * After the call has returned, muonrt does not call the previous function again, so you may free
+ * its state. If another thread logs a message during the call, the previous or the new function
+ * receives the message, or the message is lost.
  *
  * A child process that was created by `fork()` logs nothing until it calls muonrt_set_log().
  *

@@ -5,8 +5,8 @@
  *
  * A checkpoint can be loaded on any number of ranks, with any mesh, placements and owners. It
  * consists of safetensors files with checksums and of a JSON file, manifest.json, which describes
- * them. This header includes muonrt/checkpoint_reader.h, which has functions that read a checkpoint
- * without an optimizer.
+ * them. This header includes muonrt/checkpoint_reader.h, which declares functions that read a
+ * checkpoint without an optimizer.
  *
  * @code
  * check(muonrt_optimizer_save(optimizer, "run/state", NULL));
@@ -69,8 +69,8 @@ typedef struct muonrt_load_options {
 
   /**
    * 0 (default): reject a checkpoint whose parameters or kinds of state differ from the
-   * optimizer's. 1: ignore surplus entries of the checkpoint, and initialize the state that is
-   * missing in it: moments and update counts with 0, master weights from the parameter.
+   * optimizer's. 1: ignore surplus entries in the checkpoint, and initialize state that the
+   * checkpoint lacks: moments and update counts with 0, master weights from the parameter.
    */
   int32_t partial;
 
@@ -79,7 +79,7 @@ typedef struct muonrt_load_options {
 
   /**
    * File name of a manifest in the folder, for example "manifest-0000000007-0000000000002000.json".
-   * Set this field to load an older checkpoint that the folder still holds. Default: NULL, which
+   * Set this field to load an older checkpoint that is still in the folder. Default: NULL, which
    * loads the newest checkpoint.
    */
   const char* manifest;
@@ -120,7 +120,7 @@ MUONRT_API void muonrt_load_options_init_sized(muonrt_load_options_t* options, u
  * The checkpoint contains the parameters, all state, the step number, the update counts, and the
  * seed and keys of stochastic rounding. If a parameter has f32 master weights, the checkpoint
  * usually contains only these, because muonrt_optimizer_load() can compute the parameter from them
- * with the rounding of a step. If the parameter differs from its rounded master weights, the
+ * by rounding as a step does. If the parameter differs from its rounded master weights, the
  * checkpoint contains both. `saved_param_bytes` of muonrt_counters_t is the number of bytes that
  * the parameters add to the checkpoint. With `without_params`, the checkpoint contains a hash of
  * each parameter instead.
@@ -138,9 +138,9 @@ MUONRT_API void muonrt_load_options_init_sized(muonrt_load_options_t* options, u
  *     exist.
  *   - If the newest checkpoint in the folder belongs to a different model, the call returns an
  *     error; see `overwrite`.
- *   - The folder is locked while a checkpoint is saved. A second call that saves to the folder at
- *     the same time returns MUONRT_ERROR_IO, even if it is made in a different process. On a file
- *     system without locks, muonrt cannot detect the second call.
+ *   - The folder is locked while a checkpoint is being saved. A second call that saves to the
+ *     folder at the same time returns MUONRT_ERROR_IO, even if a different process makes it. On a
+ *     file system without locks, muonrt cannot detect the second call.
  *   - The next successful save removes the files that a failed save has left in the folder.
  *   - On CUDA, the save waits for the work that is already queued on the default stream. If a
  *     non-blocking stream writes parameters, synchronize that stream before the call, because the
@@ -154,7 +154,7 @@ MUONRT_API void muonrt_load_options_init_sized(muonrt_load_options_t* options, u
  *   - MUONRT_ERROR_IO: a file could not be written, a rank does not see the files of rank 0, or
  *     another save has locked the folder.
  *   - MUONRT_ERROR_INVALID_ARGUMENT: an option is out of range, `folder` is NULL or empty, or the
- *     folder has a checkpoint of a different model.
+ *     folder holds a checkpoint of a different model.
  *   - MUONRT_ERROR_MISMATCH: the ranks have different options or step numbers.
  *   - MUONRT_ERROR_NOT_SUPPORTED: the newest checkpoint in the folder has a different format
  *     version.
@@ -187,7 +187,7 @@ MUONRT_API muonrt_status_t muonrt_optimizer_save(muonrt_optimizer_t* optimizer, 
  *
  * @param[out] bytes      Number of bytes that this rank writes with these options; may be NULL.
  * @param[in]  optimizer  The optimizer.
- * @param[in]  options    Options of the later saves; NULL for the defaults.
+ * @param[in]  options    The options that you will use to save; NULL for the defaults.
  *
  * @return MUONRT_OK, or
  *   - MUONRT_ERROR_INVALID_ARGUMENT: an option is out of range;
@@ -268,9 +268,9 @@ MUONRT_API muonrt_status_t muonrt_optimizer_save_wait(muonrt_optimizer_t* optimi
  *   - Other settings, such as learning rate factors. They keep the values of this optimizer, and
  *     muonrt_optimizer_get_load_notes() lists the differences.
  *
- * If the checkpoint and the optimizer both use NorMuon for a parameter, `normuon_axis` and the
- * parts of the parameter must be equal, because each second moment belongs to a row or a column of
- * a part. Otherwise the call returns an error, even with `partial`.
+ * Each second moment of NorMuon belongs to a row or a column of a part. If the checkpoint and the
+ * optimizer both use NorMuon for a parameter, `normuon_axis` and the parts of the parameter must
+ * therefore be equal. Otherwise the call returns an error, even with `partial`.
  *
  * The step number, the update counts, and the seed and keys of stochastic rounding are taken from
  * the checkpoint. Master weights that belong to the caller (MUONRT_MASTER_CALLER) are overwritten.
@@ -315,10 +315,10 @@ MUONRT_API muonrt_status_t muonrt_optimizer_load(muonrt_optimizer_t* optimizer, 
  *
  * The first line gives the number and the size in bytes of the parameters that were loaded. It also
  * gives the number of parameters that were computed from master weights. The third number in this
- * line counts the parameters that are unchanged because the checkpoint contains neither their
- * values nor their master weights. With `without_params` this line is omitted. The other lines each
- * name a setting that differs, a momentum or master weight that was converted, or a parameter or
- * kind of state that was initialized or ignored because of `partial`.
+ * line is the number of parameters that are unchanged because the checkpoint contains neither their
+ * values nor their master weights. With `without_params` this line is omitted. Each of the other
+ * lines names a setting that differs, or a momentum or master weight that was converted. With
+ * `partial` it may also name a parameter or kind of state that was initialized or ignored.
  *
  * Threads: one at a time per optimizer. Collective: no.
  *

@@ -129,7 +129,7 @@ typedef struct muonrt_checkpoint_tensor {
   /** Number of blocks into which the tensor is divided in the data files. */
   int64_t n_parts;
 
-  /** 1: the tensor can be read. 0: it is a parameter, and the checkpoint has only a hash of it. */
+  /** 1: the tensor can be read. 0: the checkpoint contains only a hash of the parameter. */
   int32_t has_data;
 
   /** The algorithm that updates the parameter. */
@@ -182,7 +182,7 @@ MUONRT_API void muonrt_checkpoint_tensor_init_sized(muonrt_checkpoint_tensor_t* 
   muonrt_checkpoint_tensor_init_sized((tensor), sizeof(muonrt_checkpoint_tensor_t))
 
 /**
- * Lists the checkpoints of a folder.
+ * Lists the checkpoints in a folder.
  *
  * Each line of the text is the file name of a manifest. The first line is manifest.json, the
  * manifest of the newest checkpoint. The other lines are the manifests of older checkpoints that
@@ -234,7 +234,7 @@ MUONRT_API muonrt_status_t muonrt_checkpoint_open(muonrt_checkpoint_t** checkpoi
  *
  * The call frees nothing in a child process that was forked after the checkpoint was opened.
  *
- * Threads: one; no other call of this checkpoint may be in progress. Collective: no.
+ * Threads: one; no other call with this checkpoint may be in progress. Collective: no.
  *
  * @param[in] checkpoint  The checkpoint; NULL is accepted.
  */
@@ -316,7 +316,7 @@ MUONRT_API muonrt_status_t muonrt_checkpoint_get_tensor(muonrt_checkpoint_tensor
  *
  * @return MUONRT_OK, or
  *   - MUONRT_ERROR_INVALID_ARGUMENT: a pointer is NULL, `kind` is unknown, the checkpoint does not
- *     have the parameter, or the parameter does not have this kind of state.
+ *     contain the parameter, or the parameter does not have this kind of state.
  */
 MUONRT_API muonrt_status_t muonrt_checkpoint_find_tensor(int64_t* index,
                                                          const muonrt_checkpoint_t* checkpoint,
@@ -339,7 +339,7 @@ MUONRT_API muonrt_status_t muonrt_checkpoint_find_tensor(int64_t* index,
  *
  * @return MUONRT_OK, or
  *   - MUONRT_ERROR_INVALID_ARGUMENT: `data` is NULL, `index` is out of range, `bytes` is not the
- *     size of the tensor, or the checkpoint has only a hash of the parameter;
+ *     size of the tensor, or the checkpoint contains only a hash of the parameter;
  *   - MUONRT_ERROR_IO: a file with elements of the tensor does not exist or cannot be read;
  *   - MUONRT_ERROR_CORRUPT: the data is damaged, missing or stored twice; the message names the
  *     file and the bytes;

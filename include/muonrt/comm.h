@@ -1,6 +1,6 @@
 /**
  * @file muonrt/comm.h
- * Communicators, with which the ranks of a job exchange data.
+ * Communicators, which the ranks of a job use to exchange data.
  *
  * The functions of this header create communicators for a single rank, for ranks that are threads
  * of one process, and for a transport that the caller implements. The functions for MPI are in
@@ -22,10 +22,10 @@ extern "C" {
  *
  * Use a communicator from one thread at a time; only muonrt_comm_abort() may be called from any
  * thread at any time. An optimizer duplicates its communicator when it is created, so you can
- * destroy the communicator before the optimizer. An error of the optimizer does not make your
- * communicator unusable, unless the communicator shares resources with its duplicates. This is the
- * case over TCP (connections), over callbacks without `duplicate` (`state`, see
- * muonrt/transport.h), and over a borrowed ncclComm_t (muonrt/nccl.h).
+ * destroy the communicator before the optimizer. An error in the optimizer does not make your
+ * communicator unusable, unless the communicator shares resources with its duplicates. With TCP it
+ * shares connections, with callbacks without `duplicate` it shares `state` (muonrt/transport.h),
+ * and it may also share a borrowed ncclComm_t (muonrt/nccl.h).
  *
  * @par Handles
  * These rules apply to communicators, thread groups and optimizers:
@@ -74,7 +74,8 @@ MUONRT_API muonrt_status_t muonrt_thread_group_create(muonrt_thread_group_t** gr
 /**
  * Destroys a thread group.
  *
- * Call it after the last muonrt_comm_create_thread(). Communicators of the group remain usable.
+ * Call it after the last call to muonrt_comm_create_thread(). Communicators of the group remain
+ * usable.
  *
  * Threads: any. Collective: no.
  *
@@ -128,7 +129,7 @@ MUONRT_API muonrt_status_t muonrt_comm_create_callbacks(muonrt_comm_t** comm,
  * called. If it does, the call has no effect, and muonrt_get_last_error() returns the reason.
  *
  * If a peer is waiting for this rank, the effect depends on the transport. If the ranks are threads
- * or are connected by TCP, the peer's operation returns MUONRT_ERROR_COMM. Over MPI and callbacks,
+ * or are connected by TCP, the peer's operation returns MUONRT_ERROR_COMM. With MPI and callbacks,
  * the peer may wait until its timeout.
  *
  * Threads: one at a time per communicator. Collective: no.
@@ -182,10 +183,10 @@ MUONRT_API muonrt_status_t muonrt_comm_set_timeout(muonrt_comm_t* comm, int64_t 
  *
  * On every rank, the call also aborts the optimizers and communicators that were created from
  * `comm` or are being created from it. If a step is in progress, it returns the error, too. If a
- * communicator over MPI or callbacks is being duplicated at the time of the call, a peer may wait
- * until its timeout.
+ * communicator that uses MPI or callbacks is being duplicated at the time of the call, a peer may
+ * wait until its timeout.
  *
- * Over NCCL the call may block for up to three seconds; see muonrt/nccl.h.
+ * With NCCL the call may block for up to three seconds; see muonrt/nccl.h.
  *
  * Threads: any, at any time. Collective: no.
  *
@@ -237,7 +238,7 @@ MUONRT_API muonrt_status_t muonrt_comm_barrier(muonrt_comm_t* comm);
  *   - MUONRT_ERROR_INVALID_ARGUMENT: a pointer is NULL, or `bytes` is out of range. Only this rank
  *     returns the error, while its peers wait;
  *   - MUONRT_ERROR_MISMATCH: `bytes` differs between ranks that are threads or connected by TCP.
- *     With MPI or callbacks, such a mismatch may cause another error or wrong data.
+ *     With MPI and callbacks a difference may cause a different error or wrong data.
  *
  * If only some ranks pass 0 for `bytes`, the other ranks wait until their timeout.
  */
@@ -249,7 +250,7 @@ MUONRT_API muonrt_status_t muonrt_comm_allgather(void* all, muonrt_comm_t* comm,
  *
  * Every rank receives the values of all ranks and adds them in double precision in rank order:
  * `((values of rank 0 + values of rank 1) + values of rank 2) + ...`. The sums are therefore
- * bitwise identical on all ranks, in every run, and over every transport. Infinities and NaN follow
+ * bitwise identical on all ranks, in every run, and with every transport. Infinities and NaN follow
  * IEEE 754, except that a sum that is NaN is always the same quiet NaN.
  *
  * @code

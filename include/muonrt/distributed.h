@@ -73,24 +73,25 @@ typedef struct muonrt_assign_info {
  *     one tensor. To add partial gradients in a fixed order, which makes the results bitwise
  *     reproducible, muonrt would need each of them in a separate tensor.
  *
- * @par Calls of gather and redistribute
+ * @par Calls to gather and redistribute
  * In every step, muonrt calls `gather` and `redistribute` for each Muon parameter and each of its
  * owners. It makes these calls on every rank of the communicator, in the same order on all ranks,
  * and one at a time on each rank. With `async_parallelism` the calls are grouped into rounds, so
- * that all owners can work at the same time. Round 0 has the first parameter of every owner, round
- * 1 has the second parameter of every owner, and so on. In each round, muonrt first calls `gather`
- * for all parameters of the round, in their order. Then it calls `redistribute` for them.
- * Parameters with a lower `priority` are in earlier rounds. Without `async_parallelism` a round has
- * one parameter.
- *   - `local` has the elements of this rank's shard, row-major and contiguous, in the transport
- *     dtype (`transport_dtype` of muonrt_tuning_options_t). It is NULL if the shard is empty.
+ * that all owners can work at the same time. Round 0 contains the first parameter of every owner,
+ * round 1 the second parameter of every owner, and so on. In each round, muonrt first calls
+ * `gather` for all parameters of the round, in their order. Then it calls `redistribute` for them.
+ * Parameters with a lower `priority` are in earlier rounds. Without `async_parallelism` a round
+ * contains one parameter.
+ *   - `local` contains the elements of this rank's shard, row-major and contiguous, in the
+ *     transport dtype (`transport_dtype` of muonrt_tuning_options_t). It is NULL if the shard is
+ *     empty.
  *   - On the owner, `full` is the whole tensor, row-major and in the transport dtype. On the other
- *     ranks it is NULL. If the matrices of a stack have several owners, `full` has only the
+ *     ranks it is NULL. If the matrices of a stack have different owners, `full` contains only the
  *     matrices of `owner`, in the order of the stack, without gaps. The functions then copy only
  *     the elements of these matrices between `local` and `full`. All calls for the same parameter
  *     receive the same `local`.
  *   - On the host, `stream` is NULL, and the function returns when its work is complete. It runs on
- *     a thread of muonrt. However, if the communicator needs the caller's thread (MPI without
+ *     a muonrt thread. However, if the communicator needs the caller's thread (MPI without
  *     MPI_THREAD_MULTIPLE), the function runs on the thread that is inside muonrt_optimizer_step()
  *     or _wait().
  *   - On CUDA, the function enqueues its work on `stream`, a cudaStream_t, and returns.
@@ -108,16 +109,17 @@ typedef struct muonrt_distributed_config {
 
   /**
    * 1: different owners work at the same time, and exchanges overlap with computations. 0 is for
-   * debugging: a step processes one parameter and one stage at a time. Set `prefetch_count` to 0,
-   * too, or gathers still run ahead. Both values give bitwise identical results. Default: 1.
+   * debugging: a step processes one parameter and one stage at a time. Also set `prefetch_count` to
+   * 0, because gathers otherwise still run ahead. Both values give bitwise identical results.
+   * Default: 1.
    */
   int32_t async_parallelism;
 
   /**
-   * Number of chunks (groups of matrices), 0 to 63, by which gathers run ahead of the computation.
-   * If `gather` is set, the field is a number of parameters per owner instead. It has an effect
-   * with both values of `async_parallelism`, and replaces `window` of muonrt_tuning_options_t.
-   * Default: 1.
+   * Number of chunks (groups of matrices), 0 to 63, that gathers may run ahead of the computation.
+   * If `gather` is set, the field is a number of parameters per owner instead. The field has an
+   * effect with both values of `async_parallelism`, and replaces `window` of
+   * muonrt_tuning_options_t. Default: 1.
    */
   int32_t prefetch_count;
 

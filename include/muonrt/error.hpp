@@ -1,5 +1,5 @@
 /// @file muonrt/error.hpp
-/// The parts of muonrt/muonrt.hpp that convert statuses to exceptions. Header-only.
+/// The part of muonrt/muonrt.hpp that converts statuses to exceptions. Header-only.
 #ifndef MUONRT_ERROR_HPP
 #define MUONRT_ERROR_HPP
 

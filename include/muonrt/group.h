@@ -26,9 +26,9 @@ enum muonrt_momentum_kind {
   MUONRT_MOMENTUM_HEAVY_BALL = 1,
 
   /**
-   * Like MUONRT_MOMENTUM_EMA, but with Optax's bias correction. Step t = 1, 2, ... orthogonalizes
-   * m / (1 - mu^t) or, with `nesterov`, (1 - mu) g / (1 - mu^t) + mu m / (1 - mu^(t + 1)). The
-   * number t counts the committed steps of the optimizer, not the updates of the parameter.
+   * Like MUONRT_MOMENTUM_EMA, but with Optax's bias correction. Step t = 1, 2, ... orthogonalizes m
+   * / (1 - mu^t) or, with `nesterov`, (1 - mu) g / (1 - mu^t) + mu m / (1 - mu^(t + 1)). Here t is
+   * the number of committed steps of the optimizer, not the number of updates of the parameter.
    */
   MUONRT_MOMENTUM_EMA_CORRECTED = 2
 };
@@ -297,25 +297,26 @@ typedef struct muonrt_group {
 
   /**
    * Muon: the steps before which the Gram form restarts: it applies the steps so far to the matrix
-   * and computes a new Gram matrix. Steps count from 0; restarts ascend from 1 to steps - 1. Must
-   * be NULL with MUONRT_FORM_STANDARD. Fixed. Default: NULL, which lets muonrt choose restarts with
-   * which the error is at most that of the standard form in bf16.
+   * and computes a new Gram matrix. Steps are numbered from 0; restarts ascend and are between 1
+   * and steps - 1. Must be NULL with MUONRT_FORM_STANDARD. Fixed. Default: NULL, which lets muonrt
+   * choose restarts with which the error is at most that of the standard form in bf16.
    */
   const int32_t* gram_restarts;
 
   /** Number of elements in `gram_restarts`, 0 to 31; 0 if it is NULL. Default: 0. */
   int32_t n_gram_restarts;
 
-  /** Muon: dtype of the iteration; 0 means that of muonrt_tuning_options_t. Fixed. Default: 0. */
+  /** Muon: dtype of the iteration; 0 means the optimizer's `iteration_dtype`. Fixed. Default: 0. */
   muonrt_dtype_t iteration_dtype;
 
   /** Muon: how rows are scaled before the iteration. Fixed. Default: MUONRT_ROW_SCALING_NONE. */
   muonrt_row_scaling_t row_scaling;
 
   /**
-   * Muon: P, 1 to 10^9, equal in all groups with P > 1. Steps 0, P, 2P, ... orthogonalize whole
-   * matrices. The other steps, called block steps, orthogonalize each block of a matrix separately.
-   * P > 1 is rejected if a parameter has a partial gradient or a `grad_layout`. Fixed. Default: 1.
+   * Muon: the period P, 1 to 10^9, equal in all groups with P > 1. Steps 0, P, 2P, ...
+   * orthogonalize whole matrices. The other steps, called block steps, orthogonalize each block of
+   * a matrix separately. P > 1 is rejected if a parameter has a partial gradient or a
+   * `grad_layout`. Fixed. Default: 1.
    */
   int32_t block_period;
 

@@ -11,7 +11,7 @@
  * training do not change.
  *
  * All statistics are equal on every rank. They do not depend on the mesh, the placements, or the
- * number of ranks or threads. The exception is `nonfinite`, because it counts the elements of every
+ * number of ranks or threads. The exception is `nonfinite`, which includes the elements of every
  * partial gradient.
  */
 #ifndef MUONRT_HEALTH_H
@@ -28,8 +28,8 @@ extern "C" {
  *
  * muonrt compares hashes of all replicas of parameters, master weights, remainders and moments. The
  * `replica_` fields describe the first parameter whose replicas differ. The comparison cannot show
- * which of the two ranks, `replica_rank` or `replica_reference`, has the wrong data. It also does
- * not detect a wrong update that the owner of a matrix has sent to all replicas.
+ * whether `replica_rank` or `replica_reference` has the wrong data. It also does not detect a wrong
+ * update that the owner of a matrix has sent to all replicas.
  */
 typedef struct muonrt_health {
   /** Size of the struct in bytes; set by muonrt_health_init(). */
@@ -116,7 +116,7 @@ typedef struct muonrt_matrix_health {
   double deviation;
 
   /**
-   * Largest absolute value in the matrix Q, by which the Gram form multiplies its input. NaN in the
+   * Largest absolute value in the matrix Q. The Gram form multiplies its input by Q. NaN in the
    * standard form, which does not compute Q.
    */
   double largest_q;

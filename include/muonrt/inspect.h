@@ -138,8 +138,8 @@ MUONRT_API void muonrt_memory_init_sized(muonrt_memory_t* memory, uint32_t size)
 #define muonrt_memory_init(memory) muonrt_memory_init_sized((memory), sizeof(muonrt_memory_t))
 
 /**
- * Gets the planned and the allocated memory of this rank. The planned memory is that in this rank's
- * row of the text that muonrt_optimizer_describe_plan() prints.
+ * Gets the planned and the allocated memory of this rank. muonrt_optimizer_describe_plan() prints
+ * the same planned memory in the row of this rank.
  *
  * The call computes the messages of all ranks. Because this takes time, do not call it in every
  * step.
@@ -187,10 +187,10 @@ MUONRT_API muonrt_status_t muonrt_optimizer_describe_plan(char* buffer, int64_t 
  *
  * In the trace, `pid` is the rank, thread 0 is the compute stream, and thread 1 is the exchange
  * stream. `ts` is the time of the host's monotonic clock (std::chrono::steady_clock,
- * CLOCK_MONOTONIC) in microseconds, so you can merge the events of several steps, and of all ranks
- * on one host, into one list. `args` has `step`, which is the number of committed steps, and
- * `chunk`. For an exchange it also has `bytes_sent` and `bytes_received`, which do not count
- * messages of a rank to itself. For a matrix product it also has `matrices`, the names of the
+ * CLOCK_MONOTONIC) in microseconds, so you can merge the events of multiple steps, and of all ranks
+ * on one host, into one list. `args` contains `step`, which is the number of committed steps, and
+ * `chunk`. For an exchange it also contains `bytes_sent` and `bytes_received`, which do not include
+ * messages of a rank to itself. For a matrix product it also contains `matrices`, the names of the
  * matrices. On CUDA the call waits until the optimizer's work is complete, because it compares the
  * clocks of the GPU and the host.
  *
@@ -228,8 +228,8 @@ MUONRT_API muonrt_status_t muonrt_optimizer_get_counters(muonrt_counters_t* coun
                                                          const muonrt_optimizer_t* optimizer);
 
 /**
- * Gets the attention layers whose logits a step reads, and the number of heads of each layer. They
- * determine the order and the size of `qk_logits` in muonrt_step_args_t.
+ * Gets the attention layers whose logits a step reads, and the number of heads of each layer. The
+ * layers and their heads determine the order and the size of `qk_logits` in muonrt_step_args_t.
  *
  * Threads: one at a time per optimizer. Collective: no.
  *

@@ -5,9 +5,9 @@
  * A layout has three parts:
  *   1. A mesh, which is an array of ranks with one or more dimensions. A rank outside the mesh
  *      holds no elements.
- *   2. Cuts. A cut shards one tensor dimension over one or more mesh dimensions. You can
- *      describe the cuts with placements as in DTensor, one for each mesh dimension, or with a list
- *      of muonrt_cut_t.
+ *   2. Cuts. A cut shards one tensor dimension over one or more mesh dimensions. You can describe
+ *      the cuts with placements as in DTensor, one for each mesh dimension, or with a list of
+ *      muonrt_cut_t.
  *   3. Optionally, a last step, which distributes the local tensor that remains after the cuts. It
  *      divides this tensor at given row bounds, divides it into flat ranges of elements, or assigns
  *      it to one rank; see muonrt_layout_kind_t.
@@ -16,7 +16,8 @@
  * which gradients are partial (MUONRT_PLACEMENT_PARTIAL). The tensor is replicated over all mesh
  * dimensions that are not used.
  *
- * Example: the rows of a matrix are sharded over "fsdp", and the shards are replicated over "dp".
+ * In the following example, the rows of a matrix are sharded over "fsdp", and the shards are
+ * replicated over "dp":
  *
  * @code
  * const int64_t sizes[] = {2, 4};
@@ -134,7 +135,7 @@ typedef struct muonrt_placement {
 } muonrt_placement_t;
 
 /**
- * The order in which several placements cut the same tensor dimension.
+ * The order in which multiple placements cut the same tensor dimension.
  *
  * Use ORDERED for tensors that FSDP2 has sharded after tensor or expert parallelism. With the split
  * factors of DTensor, both values give the same shards if the sizes divide evenly. For some other
@@ -160,7 +161,7 @@ enum muonrt_reading {
 };
 
 /**
- * A cut, which shards one tensor dimension over one or several mesh dimensions.
+ * A cut, which shards one tensor dimension over one or more mesh dimensions.
  *
  * The shards are numbered in row-major order over `mesh_dims`. The cut divides the indices that
  * remain after earlier cuts in three steps:
@@ -203,24 +204,24 @@ enum muonrt_layout_kind {
 
   /**
    * Shard i holds the indices [values[i], values[i + 1]) of tensor dimension `last_dim`. `values`
-   * has one more number than there are shards. The numbers ascend from 0 to the number of indices
-   * that remain after the cuts, which must be equal on all ranks.
+   * contains one more number than there are shards. The numbers ascend from 0 to the number of
+   * indices that remain after the cuts, which must be equal on all ranks.
    */
   MUONRT_LAYOUT_ROW_BOUNDS = 1,
 
   /**
    * One shard holds everything that remains after the cuts, and the others hold nothing. `values`
-   * has one number, the index of this shard.
+   * contains one number, the index of this shard.
    */
   MUONRT_LAYOUT_OWNER = 2,
 
   /**
    * The elements of the local tensor that remains after the cuts are numbered in row-major order,
-   * and each shard holds a range of them, as in ZeRO, FSDP1 and llm.c. `values` has two numbers for
-   * each shard: the begin and the end of its range. The ranges may be empty and may have any order,
-   * but they must cover each element exactly once. If the local tensors have different sizes after
-   * the cuts, `values` has a range for each combination of coordinates in the mesh dimensions that
-   * shard the tensor, in row-major order.
+   * and each shard holds a range of them, as in ZeRO, FSDP1 and llm.c. `values` contains two
+   * numbers for each shard: the start and the end of its range. The ranges may be empty and may
+   * have any order, but they must cover each element exactly once. If the local tensors have
+   * different sizes after the cuts, `values` contains a range for each combination of coordinates
+   * in the mesh dimensions that shard the tensor, in row-major order.
    */
   MUONRT_LAYOUT_FLAT = 3
 };
@@ -229,11 +230,10 @@ enum muonrt_layout_kind {
  * How a tensor is distributed. Call muonrt_layout_init() before you set fields.
  *
  * With the defaults the tensor is replicated over all ranks. A layout must be equal on all ranks,
- * but a submesh differs between ranks. If the program distributes the tensor over a submesh,
- * convert the layout with muonrt_layout_lift() (muonrt/strategies.h), or describe the tensor as
- * replicated over the mesh dimensions that the submesh lacks. For example, a norm's weight may be
- * sharded over dimension "dp" of a mesh with the dimensions "dp" and "tp", and is then replicated
- * over "tp".
+ * but submeshes differ between ranks. If the program distributes the tensor over a submesh, convert
+ * the layout with muonrt_layout_lift() (muonrt/strategies.h), or describe the tensor as replicated
+ * over the mesh dimensions that the submesh lacks. For example, a norm's weight may be sharded over
+ * dimension "dp" of a mesh with the dimensions "dp" and "tp", and is then replicated over "tp".
  *
  * muonrt reads everything that the struct points to during the call and keeps no pointer.
  */
@@ -379,7 +379,7 @@ MUONRT_API muonrt_status_t muonrt_layout_get_local_shape(int64_t* local_shape,
  * @return MUONRT_OK, or
  *   - MUONRT_ERROR_INVALID_ARGUMENT: an argument is NULL or out of range, the layout is not valid
  *     for this shape, or its kind is MUONRT_LAYOUT_FLAT. A flat layout has no such list, because a
- *     flat range may begin or end within a row;
+ *     flat range can begin or end within a row;
  *   - MUONRT_ERROR_OUT_OF_MEMORY.
  */
 MUONRT_API muonrt_status_t muonrt_layout_get_runs(muonrt_run_t* runs, int64_t capacity,

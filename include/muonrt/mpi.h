@@ -1,6 +1,6 @@
 /**
  * @file muonrt/mpi.h
- * Communicators over MPI, for programs that cannot use the types of <mpi.h>.
+ * Communicators that use MPI, for programs that cannot use the types of <mpi.h>.
  *
  * C and C++ programs use muonrt_comm_create_mpi() of muonrt/mpi_comm.h instead, where the compiler
  * checks the type of the handle. The function of this header is meant for language bindings and for
@@ -26,8 +26,8 @@ extern "C" {
  * MPI_ERRORS_RETURN. After the call muonrt no longer uses the original communicator. It never
  * changes the error handler of the original.
  *
- * Threads: any that may call MPI, see below. Collective: over the ranks of the MPI communicator.
- * Blocking, at most for `timeout_ms`.
+ * Threads: any thread that may call MPI; see below. Collective: over the ranks of the MPI
+ * communicator. Blocking, at most for `timeout_ms`.
  *
  * @par Threads
  *   - If MPI provides MPI_THREAD_MULTIPLE, the optimizer calls MPI from a muonrt thread.
@@ -37,9 +37,9 @@ extern "C" {
  *     muonrt_comm_abort(), the peers receive the error when this rank next calls a muonrt function.
  *
  * @par Lifetime
- * Destroy the communicator, and the optimizers that were created over it, before MPI_Finalize.
- * muonrt does not free a duplicate after MPI_Finalize. After an error it does not free the
- * duplicate either, because MPI_Comm_free is collective.
+ * Destroy the communicator, and the optimizers that use it, before MPI_Finalize. muonrt does not
+ * free a duplicate after MPI_Finalize. After an error it does not free the duplicate either,
+ * because MPI_Comm_free is collective.
  *
  * @par Error handlers of MPI
  *   - If an error occurs while MPI duplicates the communicator, MPI calls the error handler of the

@@ -7,10 +7,10 @@
  *
  * @par fork()
  * A child process cannot use the handles of its parent, because the threads and connections that
- * they need exist only in the parent. In the child, every function that takes such a handle returns
- * MUONRT_ERROR_INVALID_STATE. The destroy functions accept the handle, but they free nothing, and
- * they neither remove files nor close connections of the parent. Create new communicators and
- * optimizers in the child.
+ * they need exist only in the parent. In the child, every function that receives such a handle
+ * returns MUONRT_ERROR_INVALID_STATE. The destroy functions accept the handle, but they free
+ * nothing, and they neither remove files nor close connections of the parent. Create new
+ * communicators and optimizers in the child.
  */
 #ifndef MUONRT_MUONRT_H
 #define MUONRT_MUONRT_H

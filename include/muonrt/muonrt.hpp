@@ -60,7 +60,8 @@ class Comm {
   static Comm nccl(const Comm& host, const muonrt_nccl_options_t& options) {
     return Comm(detail::value<muonrt_comm_t*>(muonrt_comm_create_nccl, host.get(), &options));
   }
-  /// Creates a communicator for GPU memory through host memory; see muonrt_comm_create_staged().
+  /// Creates a communicator that moves GPU memory through host memory; see
+  /// muonrt_comm_create_staged().
   static Comm staged(const Comm& host, int32_t device_index) {
     return Comm(detail::value<muonrt_comm_t*>(muonrt_comm_create_staged, host.get(), device_index));
   }
@@ -160,7 +161,7 @@ inline muonrt_distributed_config_t distributed_config() {
 /// @return Arguments of Optimizer::step() with their defaults; set `lr`.
 inline muonrt_step_args_t step_args() { return detail::filled(muonrt_step_args_init_sized); }
 
-/// The statistics of the last step that collected any; see muonrt/health.h.
+/// The statistics of the last step that collected statistics; see muonrt/health.h.
 struct Health {
   /// The statistics of the step.
   muonrt_health_t summary;
@@ -209,8 +210,8 @@ class Optimizer {
     check(muonrt_optimizer_set_group(get(), index, &group));
   }
 
-  /// Runs one step with these arguments and the defaults of all others; see
-  /// muonrt_optimizer_step(). Collective.
+  /// Runs one step with these arguments, and defaults for all others; see muonrt_optimizer_step().
+  /// Collective.
   /// @param lr               The learning rate.
   /// @param inactive_params  Indices of the parameters that do not take part in this step.
   /// @return The report; `skipped` is 1 if the step was skipped.

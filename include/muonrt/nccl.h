@@ -91,7 +91,7 @@ MUONRT_API muonrt_status_t muonrt_nccl_get_version(int32_t* version);
  * Use it for optimizers on MUONRT_DEVICE_CUDA when each rank has its own GPU. Each exchange is one
  * group of NCCL sends and receives. muonrt uses duplicates of `host` to report errors, to compare
  * settings between ranks, and to exchange data in host memory. `host` may be any communicator for
- * host memory: over MPI, threads, TCP, a shared folder or callbacks.
+ * host memory: it may use MPI, threads, TCP, a shared folder or callbacks.
  *
  * @code
  * muonrt_nccl_options_t options;
@@ -105,8 +105,8 @@ MUONRT_API muonrt_status_t muonrt_nccl_get_version(int32_t* version);
  * timeout of `host` limits every wait, except inside a blocking split (see below).
  *
  * @par Order of NCCL operations
- * NCCL requires that all ranks issue NCCL operations, and that all GPUs run them, in the same
- * order. While a step runs:
+ * NCCL requires that all ranks issue NCCL operations in the same order, and that all GPUs run them
+ * in this order. While a step is running:
  *   - Do not use another NCCL communicator on the same GPU from another thread.
  *   - If collectives of another communicator are still running on a stream, make the step's stream
  *     wait for them with an event. With NCCL 2.26 or later you can set NCCL_LAUNCH_ORDER_IMPLICIT=1
@@ -122,9 +122,9 @@ MUONRT_API muonrt_status_t muonrt_nccl_get_version(int32_t* version);
  *
  * @par Reusing an ncclComm_t
  * Set `nccl_comm` to reuse a communicator that the program already has. This communicator must be
- * initialized and have no operation outstanding.
+ * initialized and must not have operations in flight.
  *   - With borrow = 0, muonrt splits `nccl_comm` in this call, and once more for each optimizer
- *     that you create over `*comm`. Keep `nccl_comm` alive until you have created the last of these
+ *     that you create with `*comm`. Keep `nccl_comm` alive until you have created the last of these
  *     optimizers.
  *   - By default, NCCL and PyTorch create blocking communicators. The split of a blocking
  *     `nccl_comm` has no timeout. If the split fails on one rank, that rank returns its error after
@@ -138,15 +138,16 @@ MUONRT_API muonrt_status_t muonrt_nccl_get_version(int32_t* version);
  *
  * @par Borrowing an ncclComm_t
  * With borrow = 1, muonrt uses `nccl_comm` itself:
- *   - Keep it alive until all communicators and optimizers that borrow it have been destroyed.
+ *   - Keep `nccl_comm` alive until all communicators and optimizers that borrow it have been
+ *     destroyed.
  *   - The first error in one of these communicators and optimizers makes all of them unusable.
  *   - Use `nccl_comm` for other work only while none of these communicators and optimizers has an
  *     operation in flight.
  *   - Create `nccl_comm` with ncclConfig_t::maxCTAs equal to max_ctas and
  *     ncclConfig_t::cgaClusterSize = 2, because muonrt's kernels for compute capability 9.0 leave
  *     pairs of SMs free. A larger cluster may not fit into a pair, and the exchange then waits
- *     until the matrix product ends. With a cluster size of 1, NCCL may occupy one SM of a pair
- *     that a product needs.
+ *     until the matrix product is complete. With a cluster size of 1, NCCL may occupy one SM of a
+ *     pair that a product needs.
  *
  * @par Errors and timeouts
  * After an error or a timeout, a helper thread calls ncclCommAbort() once. ncclCommAbort() waits
@@ -163,8 +164,8 @@ MUONRT_API muonrt_status_t muonrt_nccl_get_version(int32_t* version);
  *
  * @par Flow control
  * Two NCCL operations of a rank can always be in flight. A step enqueues a further operation only
- * if all operations in flight, including the new one, have at most 256 messages in total. Otherwise
- * it waits until earlier operations are complete.
+ * if all operations in flight, including the new one, contain at most 256 messages in total.
+ * Otherwise it waits until earlier operations are complete.
  *
  * @param[out] comm     The new communicator; NULL on error. Destroy it with muonrt_comm_destroy().
  * @param[in]  host     A communicator for host memory; muonrt uses duplicates of it.
@@ -175,8 +176,8 @@ MUONRT_API muonrt_status_t muonrt_nccl_get_version(int32_t* version);
  *   - MUONRT_ERROR_NOT_SUPPORTED: a rank has no CUDA device, or no NCCL 2.19 or later.
  *   - MUONRT_ERROR_MISMATCH: the ranks have different versions of NCCL or muonrt, or different
  *     values of max_ctas or borrow, or only some of them pass an `nccl_comm`.
- *   - MUONRT_ERROR_INVALID_ARGUMENT: an option is out of range, a pointer is NULL, or `nccl_comm`
- *     has different ranks than `host` or a different GPU than device_index.
+ *   - MUONRT_ERROR_INVALID_ARGUMENT: an option is out of range, a pointer is NULL, or the ranks or
+ *     the GPU of `nccl_comm` differ from those of `host` and `device_index`.
  *   - MUONRT_ERROR_DEVICE: a rank has no GPU device_index, or CUDA has reported an error.
  *   - MUONRT_ERROR_OUT_OF_MEMORY, _COMM: a rank has failed.
  *   - MUONRT_ERROR_TIMEOUT: a rank did not take part before the timeout.
@@ -193,8 +194,8 @@ MUONRT_API muonrt_status_t muonrt_comm_create_nccl(muonrt_comm_t** comm, muonrt_
  * Creates a communicator that moves GPU memory through pinned host memory.
  *
  * Messages are sent over `host`. Use this communicator for optimizers on MUONRT_DEVICE_CUDA when
- * NCCL is not an option: with an MPI that has no GPU support, or when several ranks share one GPU.
- * It is slower than NCCL, and with several ranks the thread that calls muonrt_optimizer_step()
+ * NCCL is not an option: with an MPI that has no GPU support, or when multiple ranks share one GPU.
+ * It is slower than NCCL, and with more than one rank the thread that calls muonrt_optimizer_step()
  * waits in each exchange.
  *
  * If `host` was created by muonrt_comm_create_thread() or muonrt_comm_create_self(), muonrt copies

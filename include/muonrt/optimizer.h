@@ -2,7 +2,7 @@
  * @file muonrt/optimizer.h
  * An optimizer that updates sharded parameters with Muon and AdamW.
  *
- * This header includes four others that belong to it:
+ * This header includes four other headers:
  *   - muonrt/group.h and muonrt/param.h: the settings and the parameters of an optimizer;
  *   - muonrt/step.h: the arguments and the report of a step;
  *   - muonrt/tuning.h: options that few programs need.
@@ -52,8 +52,8 @@ enum muonrt_state_kind {
   MUONRT_STATE_REMAINDER = 3,
 
   /**
-   * The second moments of NorMuon: one value per neuron, that is, per row or per column. They are
-   * ordered by expert, then by part. Matrices and parts with only one neuron have none.
+   * The second moments of NorMuon: one value per neuron (row or column), ordered by expert, then by
+   * part. Matrices and parts with only one neuron have no second moment.
    */
   MUONRT_STATE_NORMUON = 4
 };
@@ -79,8 +79,8 @@ typedef struct muonrt_optimizer_options {
 
   /**
    * Number of compute threads of this rank on the host, 1 to 256. Results do not depend on it.
-   * Default: 0, which divides the processors of an affinity mask among the ranks with this mask,
-   * within the cgroup's CPU quota. muonrt_counters_t reports the number in use.
+   * Default: 0, which divides the processors in this rank's affinity mask among the ranks that have
+   * the same mask, within the cgroup's CPU quota. muonrt_counters_t reports the number in use.
    */
   int32_t threads;
 
@@ -167,7 +167,7 @@ MUONRT_API void muonrt_optimizer_options_init_sized(muonrt_optimizer_options_t* 
  *   - MUONRT_ERROR_OUT_OF_MEMORY, _DEVICE, _COMM, _TIMEOUT, _ABORTED.
  *
  * A NULL `comm` is reported only on the rank that passes it. After MUONRT_ERROR_COMM, _TIMEOUT and
- * _ABORTED, `comm` itself may have failed, so create another. After other errors you can retry.
+ * _ABORTED, `comm` itself may have failed, so create a new one. After other errors you can retry.
  */
 MUONRT_API muonrt_status_t muonrt_optimizer_create(muonrt_optimizer_t** optimizer,
                                                    muonrt_comm_t* comm,
@@ -293,7 +293,7 @@ MUONRT_API muonrt_status_t muonrt_optimizer_set_group(muonrt_optimizer_t* optimi
  *
  * Threads: one at a time per optimizer. Collective: over the optimizer's ranks. Blocking.
  *
- * @param[out] report     What the step did; unchanged if an error is returned. May be NULL.
+ * @param[out] report     What the step did; unchanged on error. May be NULL.
  * @param[in]  optimizer  The optimizer.
  * @param[in]  args       The arguments of the step.
  *
@@ -320,13 +320,13 @@ MUONRT_API muonrt_status_t muonrt_optimizer_set_group(muonrt_optimizer_t* optimi
  *   - MUONRT_ERROR_NOT_SUPPORTED: `stream` of `args`, or a stream that it waits for, is being
  *     captured into a graph.
  *   - MUONRT_ERROR_INVALID_STATE: an earlier error has made the optimizer unusable. Only this rank
- *     returns it, without waiting for the others.
+ *     returns the error, without waiting for the other ranks.
  *
  * Until the first step is committed, every step checks that weights and state are finite. The check
  * is repeated after muonrt_optimizer_set_step(), muonrt_optimizer_set_update_count() and
  * muonrt_optimizer_load(). After muonrt_optimizer_set_data() and muonrt_optimizer_reset_masters()
  * it is repeated for the parameters concerned. Every step also checks that active parameters are
- * bitwise equal to their rounded f32 master weights. While the first check is due, a bf16 parameter
+ * bitwise equal to their rounded f32 master weights. Until a step has written a bf16 parameter, it
  * may also be the master weight rounded in the other direction.
  *
  * After a fault, ranks may return different statuses for the same step. If the fault occurs before
@@ -335,8 +335,8 @@ MUONRT_API muonrt_status_t muonrt_optimizer_set_group(muonrt_optimizer_t* optimi
  * muonrt_optimizer_recover() brings the surviving ranks to the same state.
  *
  * If the work on `stream` of `args` does not finish within `timeout_ms`, the step returns
- * MUONRT_ERROR_TIMEOUT, and the optimizer is unusable even if this work ends later. Enqueued work
- * may still run, so keep all buffers until muonrt_optimizer_destroy() has returned.
+ * MUONRT_ERROR_TIMEOUT, and the optimizer is unusable even if this work finishes later. Enqueued
+ * work may still run, so keep all buffers until muonrt_optimizer_destroy() has returned.
  *
  * Finite gradients can still make weights overflow if the learning rate or the decay is too large.
  * That step is committed, but later steps return MUONRT_ERROR_INVALID_ARGUMENT, with a message that
@@ -353,7 +353,7 @@ MUONRT_API muonrt_status_t muonrt_optimizer_step(muonrt_step_report_t* report,
  *
  * @param[out] index      Index of the parameter, in the order of muonrt_optimizer_create().
  * @param[in]  optimizer  The optimizer.
- * @param[in]  name       The name with which the parameter was created.
+ * @param[in]  name       The parameter's name.
  *
  * @return MUONRT_OK, or MUONRT_ERROR_INVALID_ARGUMENT if no parameter has this name or a pointer is
  * NULL.

@@ -125,8 +125,8 @@ MUONRT_API muonrt_status_t muonrt_orthogonalize(const muonrt_dltensor_t* out, in
  * Computes C = alpha A A^T + beta D for each matrix of a batch, with half the operations of a full
  * product.
  *
- * A step of Newton-Schulz computes X' = a X + Z X with R = X X^T and Z = b R + c R^2. Both R and Z
- * are such products: (alpha, A, beta, D) is (1, X, 0, NULL) for R and (c, R, b, R) for Z. C is
+ * A step of Newton-Schulz computes X' = a X + Z X with R = X X^T and Z = b R + c R^2. This function
+ * computes R and Z: (alpha, A, beta, D) is (1, X, 0, NULL) for R and (c, R, b, R) for Z. C is
  * exactly symmetric. Products are summed in f32 and rounded once. Non-finite elements propagate as
  * in IEEE arithmetic. The settings of Newton-Schulz in the orthogonalizer have no effect.
  *

@@ -320,7 +320,7 @@ typedef struct muonrt_param {
    * How the dimensions form matrices, as an alternative to `view`, which must then be
    * MUONRT_VIEW_NONE. The first `batch_dims` dimensions index the matrices of a stack, the next
    * `row_dims` (0 means 1) are merged into the stored rows, and the others, at least one, into the
-   * columns. Range of both: 0 to 7. Default: 0 and 0, which means that `view` applies.
+   * columns. Both fields must be 0 to 7. Default: 0 and 0, which means that `view` applies.
    */
   int32_t batch_dims, row_dims;
 

@@ -4,7 +4,7 @@
  * GPU and no memory for the parameters.
  *
  * Describe the options, groups and parameters as for muonrt_optimizer_create(), but without
- * buffers. It is the same plan that all ranks of the optimizer would make.
+ * buffers. The plan is the same as the one that all ranks of such an optimizer would make.
  *
  * @code
  * muonrt_plan_t* plan = NULL;
@@ -65,13 +65,13 @@ typedef struct muonrt_plan_summary {
   /** Bytes that are sent between ranks in a step. */
   int64_t moved_bytes;
 
-  /** The part of `moved_bytes` that can be exchanged while matrices are orthogonalized. */
+  /** The part of `moved_bytes` that can be exchanged while matrices are being orthogonalized. */
   int64_t hidden_bytes;
 
   /** Largest number of ranks to which a rank sends in one exchange. */
   int64_t peers;
 
-  /** Rank that needs the most memory (the lowest, if several do); see muonrt_plan_get_rank(). */
+  /** Lowest rank of those that need the most memory; see muonrt_plan_get_rank(). */
   int32_t largest_rank;
 
   /** Reserved; 0. */
@@ -170,7 +170,7 @@ typedef struct muonrt_plan_time {
   /** Size of the struct in bytes; set by muonrt_plan_time_init(). */
   uint32_t struct_size;
 
-  /** The simulated rank with the most work, matrix products and local work together. */
+  /** The simulated rank with the longest total time of matrix products and local work. */
   int32_t rank;
 
   /** Time in seconds until the last rank has finished. */
@@ -314,8 +314,8 @@ MUONRT_API muonrt_status_t muonrt_plan_get_rank(muonrt_plan_rank_t* info, const 
  * Predicts the time of a full step on a machine.
  *
  * The pipeline that runs the steps enqueues its work on a model of the machine, which computes when
- * each operation ends. `muonrt plan --machine` prints the same numbers. Other work, such as the
- * collectives of the trainer, is not included.
+ * each operation is complete. `muonrt plan --machine` prints the same numbers. Other work, such as
+ * the collectives of the trainer, is not included.
  *
  * @code
  * muonrt_plan_time_t time;

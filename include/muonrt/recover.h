@@ -12,7 +12,7 @@
 extern "C" {
 #endif
 
-/** What muonrt_optimizer_recover() has done; the same on every survivor. */
+/** The action of muonrt_optimizer_recover(), which is the same on every survivor. */
 typedef int32_t muonrt_recovery_outcome_t;
 enum muonrt_recovery_outcome {
   /** Nothing: every survivor knew the result of the step, and all have committed the same steps. */
@@ -36,7 +36,7 @@ enum muonrt_survivor_policy {
 
   /**
    * Any number. This policy is unsafe: if a network failure has split the ranks into two parts, the
-   * parts may come to different results. Use it only if you are certain that all other ranks have
+   * two parts may reach different results. Use it only if you are certain that all other ranks have
    * exited.
    */
   MUONRT_SURVIVORS_ANY = 1
@@ -101,8 +101,9 @@ MUONRT_API void muonrt_recovery_init_sized(muonrt_recovery_t* recovery, uint32_t
  * `survivors` limits every wait.
  *
  * @param[in]     optimizer  The optimizer.
- * @param[in]     survivors  A communicator that was created after the fault. Its ranks are ranks of
- *                           this optimizer, in any order. Only host memory is sent over it.
+ * @param[in]     survivors  A communicator that was created after the fault. Its ranks must be
+ *                           ranks of this optimizer, in any order. Only host memory is sent over
+ *                           it.
  * @param[in,out] recovery   Policy and result; the result is unchanged on error. NULL selects the
  *                           default policy and returns no result.
  *
@@ -116,8 +117,8 @@ MUONRT_API void muonrt_recovery_init_sized(muonrt_recovery_t* recovery, uint32_t
  *     committed the step, but a rank has not stored its updates, because of MUONRT_COMMIT_EAGER.
  *     Load a checkpoint.
  *   - MUONRT_ERROR_MISMATCH: the survivors are not ranks of the same optimizer, a rank occurs
- *     twice, the policies differ, or the numbers of committed steps differ by more than one failed
- *     step can explain.
+ *     twice, the policies differ, or one failed step cannot explain how the numbers of committed
+ *     steps differ.
  *   - MUONRT_ERROR_UNDECIDED: there are too few survivors for the policy, and nothing has changed.
  *     Call the function again with more ranks.
  *   - MUONRT_ERROR_OUT_OF_MEMORY: nothing has changed. Call the function again.
@@ -130,8 +131,8 @@ MUONRT_API muonrt_status_t muonrt_optimizer_recover(muonrt_optimizer_t* optimize
                                                     muonrt_recovery_t* recovery);
 
 /**
- * Copies the parameters and the whole state of one optimizer to another optimizer. The other
- * optimizer may have different ranks, a different mesh and different layouts.
+ * Copies the parameters and the whole state of one optimizer to another optimizer. The two
+ * optimizers can have different ranks, meshes and layouts.
  *
  * Use this function after muonrt_optimizer_recover(): create the optimizer `to` over the surviving
  * ranks and any new ranks, then call it. The function copies the parameters to the buffers of `to`.
@@ -144,8 +145,8 @@ MUONRT_API muonrt_status_t muonrt_optimizer_recover(muonrt_optimizer_t* optimize
  * ranks. If a rank that held an element is lost, a replica on another rank is enough.
  *
  * Both optimizers must have the same parameters with the same dtypes and kinds of state. If a rank
- * holds the same elements of a parameter in both optimizers, both may use the same buffer for it.
- * In all other cases buffers must not overlap.
+ * holds the same elements of a parameter in both optimizers, both can use the same buffer for these
+ * elements. In all other cases buffers must not overlap.
  *
  * In addition to the state itself, a rank needs memory for the list of all shards of `from`, and
  * for a buffer of elements. The size of this buffer is about 64 MiB, or 256 KiB times the number of
@@ -166,7 +167,7 @@ MUONRT_API muonrt_status_t muonrt_optimizer_recover(muonrt_optimizer_t* optimize
  *   - MUONRT_ERROR_INVALID_ARGUMENT: `from` is invalid, is `to`, or is NULL on every rank; it has
  *     different parameters, dtypes or kinds of state; memory overlaps; or elements are lost. In the
  *     last case the message names the parameter, the kind of state and the first lost index.
- *   - MUONRT_ERROR_INVALID_STATE: `to` is unusable or saves in the background, or the state of
+ *   - MUONRT_ERROR_INVALID_STATE: `to` is unusable or is saving in the background, or the state of
  *     `from` is not finite.
  *   - MUONRT_ERROR_MISMATCH: the ranks pass different optimizers as `from`, or the numbers of
  *     committed steps, update counts or settings of `from` differ between ranks.

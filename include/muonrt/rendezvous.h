@@ -81,14 +81,14 @@ typedef struct muonrt_tcp_options {
   /**
    * The range of ports on which this rank may listen for other ranks, 1 to 65535. Rank 0 uses this
    * range only if the port of `address` is 0. The last rank does not use it, because no rank
-   * connects to it. Ranks of one machine need different ports. Default: 0 and 0, which means any
-   * free port.
+   * connects to it. Ranks on the same machine need different ports. Default: 0 and 0, which means
+   * any free port.
    */
   int32_t first_port, last_port;
 
   /**
    * A function that muonrt_comm_create_tcp() calls about every 100 ms, on the calling thread, while
-   * it waits. If the function returns a value other than 0, muonrt_comm_create_tcp() returns
+   * it is waiting. If the function returns a value other than 0, muonrt_comm_create_tcp() returns
    * MUONRT_ERROR_ABORTED. Default: NULL.
    */
   int32_t (*interrupted)(void* state);
@@ -143,7 +143,7 @@ MUONRT_API void muonrt_tcp_options_init_sized(muonrt_tcp_options_t* options, uin
  * addresses, the ranks listen only on loopback addresses. Otherwise they listen on all addresses of
  * their machine, or only on the addresses of `interface_name`.
  *
- * @par End of rank 0
+ * @par When rank 0 exits
  * Rank 0 forwards errors to the other ranks, so destroy the communicator of rank 0 last, even after
  * an error. Otherwise the other ranks may wait until their timeouts after an error. Also destroy it
  * before the process of rank 0 exits. If the process exits first, all operations of the other ranks
@@ -156,8 +156,8 @@ MUONRT_API void muonrt_tcp_options_init_sized(muonrt_tcp_options_t* options, uin
  *   - MUONRT_ERROR_INVALID_ARGUMENT: a pointer is NULL, or an option is out of range or malformed;
  *     reported only on this rank;
  *   - MUONRT_ERROR_CALLBACK: `listening` returned an error;
- *   - MUONRT_ERROR_COMM: rank 0 has closed several connections of this rank without an answer, as
- *     it does if the secrets differ; rank 0 cannot resolve or listen on the address; no port of the
+ *   - MUONRT_ERROR_COMM: rank 0 has closed multiple connections of this rank without an answer, as
+ *     it does if the secrets differ; rank 0 cannot resolve or listen on the address; no port in the
  *     range is free; another program answers at the address; or the process is not allowed to open
  *     a file for each rank (raise `ulimit -n`);
  *   - MUONRT_ERROR_ABORTED: `interrupted` returned a value other than 0, on this rank or on rank 0;
@@ -195,8 +195,8 @@ typedef struct muonrt_folder_options {
   const char* path;
 
   /**
-   * Identifies the run. It must be equal on all ranks and different for every run, and consists of
-   * 1 to 64 characters of A-Z, a-z, 0-9, '.', '-' and '_', but is not "." or "..".
+   * Identifies the run. It must be equal on all ranks and different for every run. It must consist
+   * of 1 to 64 of the characters A-Z, a-z, 0-9, '.', '-' and '_', and must not be "." or "..".
    */
   const char* run_id;
 
@@ -216,7 +216,7 @@ typedef struct muonrt_folder_options {
   int64_t secret_bytes;
 
   /**
-   * The range of ports; see muonrt_tcp_options_t. Rank 0 listens for all other ranks on a port of
+   * The range of ports; see muonrt_tcp_options_t. Rank 0 listens for all other ranks on a port in
    * the range, on each address of its machine. Default: 0 and 0, which means any free port.
    */
   int32_t first_port, last_port;
@@ -255,7 +255,8 @@ MUONRT_API void muonrt_folder_options_init_sized(muonrt_folder_options_t* option
  *
  * @par The file
  *   - Rank 0 removes the file before the call returns, even after an error. If the process of rank
- *     0 is killed before that, the file remains, and the next run needs a different `run_id`.
+ *     0 is killed before the call returns, the file remains, and the next run needs a different
+ *     `run_id`.
  *   - Only the user of rank 0 can read the file, so run all ranks as the same user (or root).
  *   - Every process that can read the file can connect, unless you set `secret`. A process that can
  *     write to the folder can make the call fail, even if you set `secret`.

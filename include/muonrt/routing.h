@@ -69,8 +69,8 @@ MUONRT_API void muonrt_routing_init_sized(muonrt_routing_t* routing, uint32_t si
  * The function compares whole words of the name. A word ends at `.`, `/`, `_` and any other
  * character that is neither a letter nor a digit, and before a capital letter in camelCase. Digits
  * at the end of a word are ignored. The last words in the name of the parameter's module matter
- * most: "embed_tokens" is an embedding, but "embed_proj" is a projection. The adapters of PEFT get
- * the role of the module that they adapt. The first rule that applies decides:
+ * most: "embed_tokens" is an embedding, but "embed_proj" is a projection. PEFT adapters have the
+ * role of the module that they adapt. The first rule that applies decides:
  *   1. The parameter has fewer than two dimensions, or an AdamW key matches: MUONRT_ROLE_ADAMW,
  *      MUONRT_VIEW_NONE.
  *   2. The name denotes an embedding ("wte", "embed_tokens", "patch_embed.proj", "shared"), an
@@ -79,8 +79,8 @@ MUONRT_API void muonrt_routing_init_sized(muonrt_routing_t* routing, uint32_t si
  *      or another table, or a depthwise convolution ("dwconv", "conv1d"): MUONRT_ROLE_ADAMW,
  *      MUONRT_VIEW_NONE. The names "output", "out", "proj_out" and "output_layer" are output heads
  *      only outside of numbered layers and of attention modules.
- *   3. The parameter has two dimensions: MUONRT_ROLE_MUON, MUONRT_VIEW_NONE. This includes the
- *      routers of experts.
+ *   3. The parameter has two dimensions: MUONRT_ROLE_MUON, MUONRT_VIEW_NONE. This rule also applies
+ *      to the routers of experts.
  *   4. The parameter has three dimensions, and either its name contains "expert", "experts" or
  *      "moe", or an expert key matches: MUONRT_ROLE_MUON, MUONRT_VIEW_STACK.
  *   5. The name denotes a convolution, or a `weight` or `kernel` has four or more dimensions:
@@ -166,9 +166,9 @@ MUONRT_API muonrt_status_t muonrt_name_normalize(char* buffer, int64_t capacity,
  *   - "c_attn", "qkv_proj", "qkv", "Wqkv": MUONRT_QK_QKV_BLOCKS, as in GPT-2, Phi-3, timm and MPT;
  *   - others: MUONRT_QK_NONE.
  *
- * A few models use one of these names for a fused weight whose rows have the order of the other
- * kind, for example "query_key_value" in ChatGLM and "wqkv" in gpt-fast. For these models, set
- * `kind` of muonrt_qk_clip_t yourself.
+ * A few models use one of these names for a fused weight whose rows are in the order of the other
+ * fused kind, for example "query_key_value" in ChatGLM and "wqkv" in gpt-fast. For these models,
+ * set `kind` of muonrt_qk_clip_t yourself.
  *
  * Example: "layers.3.attention.wq.weight" is MUONRT_QK_QUERY of layer 3.
  *

@@ -135,7 +135,7 @@ MUONRT_API void muonrt_state_shard_init_sized(muonrt_state_shard_t* shard, uint3
  * @par Memory
  *   - Access `data` only between steps: read it to save the state, or write to it to restore the
  *     state. It stays valid until the optimizer is destroyed.
- *   - `shape`, `runs` and `n_runs` stay valid until the next successful call of this function, or
+ *   - `shape`, `runs` and `n_runs` stay valid until the next successful call to this function, or
  *     until the optimizer is destroyed.
  *
  * @par Coverage

@@ -22,8 +22,8 @@ extern "C" {
  * returns MUONRT_ERROR_MISMATCH.
  *
  * The fields of type `const float*` point to f32 values, aligned to 4 bytes, in memory that the
- * optimizer's device can access. The step reads these values while it runs, so do not change them
- * until muonrt_optimizer_step() has returned. For muonrt_optimizer_step_async(), see
+ * optimizer's device can access. The step reads these values while it is running, so do not change
+ * them until muonrt_optimizer_step() has returned. For muonrt_optimizer_step_async(), see
  * muonrt/step_async.h.
  */
 typedef struct muonrt_step_args {
@@ -37,7 +37,7 @@ typedef struct muonrt_step_args {
    * Learning rate of all groups: finite, >= 0. Its products with `lr_factor` of groups and
    * parameters must be representable in f32. A Muon group whose `scale_rule` is not
    * MUONRT_SCALE_MATCH_RMS needs a different learning rate than AdamW. `lr` is therefore rejected
-   * if this group and an AdamW group have the same `lr_factor` and both have parameters; set
+   * if such a group and an AdamW group have the same `lr_factor` and both contain parameters; set
    * `group_lrs` instead. Default: NaN, which is rejected.
    */
   double lr;
@@ -104,7 +104,7 @@ typedef struct muonrt_step_args {
    */
   const double* group_lrs;
 
-  /** Number of elements in `group_lrs`: the number of groups, or 0 without a list. Default: 0. */
+  /** Number of elements in `group_lrs`: the number of groups, or 0 for NULL. Default: 0. */
   int32_t n_group_lrs;
 
   /** Reserved; 0. */
@@ -204,10 +204,10 @@ typedef struct muonrt_step_report {
   int32_t reserved;
 
   /**
-   * In the first step, the index of the Muon parameter with the largest update relative to its
-   * weights, if the RMS of that update is above 5% of the RMS of the weights. The learning rate was
-   * then probably chosen for a different `scale_rule`. Otherwise, and in later steps, -1. The value
-   * is the same on all ranks and does not depend on the mesh.
+   * Index of the Muon parameter with the largest update relative to its weights. It is set only in
+   * the first step, and only if the RMS of the update is above 5% of the RMS of the weights. The
+   * learning rate was then probably chosen for a different `scale_rule`. Otherwise -1. The value is
+   * the same on all ranks and does not depend on the mesh.
    *
    * muonrt computes the RMS of the update from the learning rate, its factors and the scale, as if
    * the gradient were a matrix of full rank. It ignores parameters whose weights or gradient are

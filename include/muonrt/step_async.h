@@ -33,9 +33,10 @@
  * @par Other calls while a step is in flight
  *   - muonrt_optimizer_step(), muonrt_optimizer_step_async(), muonrt_optimizer_save(),
  *     muonrt_optimizer_save_begin(), muonrt_optimizer_load() and muonrt_optimizer_copy_state() (for
- *     its argument `to`) complete the step before they begin. If the step has failed, they return
- *     its error and do nothing else. muonrt_optimizer_recover() also completes the step, but
- *     continues if the step has failed. All these functions discard the report of the step.
+ *     its argument `to`) complete the step before they do anything else. If the step has failed,
+ *     they return its error and do nothing else. muonrt_optimizer_recover() also completes the
+ *     step, but continues if the step has failed. All these functions discard the report of the
+ *     step.
  *   - muonrt_optimizer_destroy() waits for the work of the step. If the step is skipped or
  *     rejected, the other ranks then cannot receive the reason, and their muonrt_optimizer_wait()
  *     or muonrt_optimizer_step() returns MUONRT_ERROR_COMM.
@@ -65,9 +66,9 @@
  * that is being captured into a CUDA graph is rejected.
  *
  * Complete the step, or destroy the optimizer, before the process exits. Otherwise, on the host,
- * muonrt's threads run while the process destroys its global objects, and the process may crash.
- * Also complete the step before fork(), because the child would otherwise inherit partly written
- * parameters.
+ * muonrt's threads may still be running while the process destroys its global objects, and the
+ * process may crash. Also complete the step before fork(), because the child would otherwise
+ * inherit partly written parameters.
  */
 #ifndef MUONRT_STEP_ASYNC_H
 #define MUONRT_STEP_ASYNC_H
@@ -79,7 +80,7 @@ extern "C" {
 #endif
 
 /**
- * Enqueues one step and returns before it has ended.
+ * Enqueues one step and returns before the step has completed.
  *
  * Threads: one at a time per optimizer. Collective: over the optimizer's ranks; other ranks may
  * call muonrt_optimizer_step() instead.
@@ -88,12 +89,12 @@ extern "C" {
  * In most steps the call waits neither for the GPU nor for other ranks. It waits only
  *   - for the checks that values are finite and replicas are equal: in every step until one is
  *     committed, and in the cases that the comment of muonrt_optimizer_step() lists;
- *   - for one number from each other rank, if `block_period`, `update_every` or `omit_inactive` is
+ *   - for one number from every other rank, if `block_period`, `update_every` or `omit_inactive` is
  *     set;
  *   - for the whole step if it collects statistics (`health_every`);
  *   - for every exchange, if the communicator was created by muonrt_comm_create_staged() and has
- *     several ranks;
- *   - for the work on `stream` if the step has more than 512 kernels, because a GPU queues a
+ *     more than one rank;
+ *   - for the work on `stream` if the step launches more than 512 kernels, because a GPU queues a
  *     limited number of launches;
  *   - for earlier exchanges of the step if more than 256 NCCL messages are in flight;
  *   - for an earlier step that is still in flight.

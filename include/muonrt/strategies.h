@@ -17,8 +17,8 @@ extern "C" {
 #endif
 
 /**
- * Memory for a mesh that muonrt_layout_lift() makes. Call muonrt_mesh_storage_init() before you set
- * fields, then set `capacity` and `ranks`.
+ * Memory for a mesh that muonrt_layout_lift() creates. Call muonrt_mesh_storage_init() before you
+ * set fields, then set `capacity` and `ranks`.
  *
  * The mesh points into this struct, so do not copy or move the struct while the mesh is in use.
  */
@@ -117,7 +117,7 @@ MUONRT_API muonrt_status_t muonrt_layout_lift(muonrt_layout_t* lifted, muonrt_me
  *   - Example: on "fsdp" = 2, "tp" = 2 with `tp_dim` = 0, the ranks 0 to 3 hold the rows [0, 2),
  *     [4, 6), [2, 4) and [6, 8) of 8 rows.
  *   - Set the layout's `reading` field to MUONRT_READING_ORDERED, which describes FSDP2's buffers.
- *   - If FSDP2 shards over several mesh dimensions as if they were one, list these dimensions in
+ *   - If FSDP2 shards over multiple mesh dimensions as if they were one, list these dimensions in
  *     the layout's `flat_dims` field.
  *
  * Threads: any. Collective: no.
@@ -126,7 +126,7 @@ MUONRT_API muonrt_status_t muonrt_layout_lift(muonrt_layout_t* lifted, muonrt_me
  * @param[in]  mesh        The mesh, with names.
  * @param[in]  world       Number of ranks of the communicator, >= 1.
  * @param[in]  tp_dim      The tensor dimension that "tp" shards, 0 to MUONRT_MAX_DIMS - 1, or -1.
- * @param[in]  expert      1 if dimension 0 of the tensor counts experts, otherwise 0.
+ * @param[in]  expert      1 if dimension 0 of the tensor is the expert dimension, otherwise 0.
  *
  * @return MUONRT_OK, or
  *   - MUONRT_ERROR_INVALID_ARGUMENT: an argument is NULL or out of range, or a mesh dimension of
@@ -177,7 +177,7 @@ MUONRT_API muonrt_status_t muonrt_placements_for_tensor(muonrt_placement_t* plac
  *
  * Examples of the accepted forms: "(Shard(dim=0), Replicate())", "[_StridedShard(dim=0, sf=2),
  * Partial(sum)]", and the short form "S(0),SS(0,2),R,P". The text does not specify the order in
- * which several placements shard the same dimension. For FSDP2 over TP or EP, therefore also set
+ * which multiple placements shard the same dimension. For FSDP2 over TP or EP, therefore also set
  * the layout's `reading` field to MUONRT_READING_ORDERED.
  *
  * Threads: any. Collective: no.

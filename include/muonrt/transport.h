@@ -1,7 +1,7 @@
 /**
  * @file muonrt/transport.h
- * A transport: functions with which the caller implements messages between ranks, for data in host
- * memory.
+ * A transport: functions that the caller implements to exchange messages between ranks, for data in
+ * host memory.
  */
 #ifndef MUONRT_TRANSPORT_H
 #define MUONRT_TRANSPORT_H
@@ -54,7 +54,7 @@ typedef struct muonrt_receive {
  *
  * @par Order
  * muonrt calls the functions in the same order on every rank. The exception is `exchange`: only
- * ranks that send or receive messages take part in it. If two ranks both take part in several
+ * ranks that send or receive messages take part in it. If two ranks both take part in multiple
  * exchanges, they run these exchanges in the same order.
  *
  * @par Blocking
@@ -66,8 +66,8 @@ typedef struct muonrt_receive {
  *
  * @par Threads
  * muonrt makes one call at a time, but not always from the same thread; see `caller_thread_only`.
- * The exceptions are `abort` and `get_published_error`, which muonrt may call from any thread at
- * any time, even while another function runs.
+ * The exceptions are `abort` and `get_published_error`, which muonrt can call from any thread at
+ * any time, even while another function is running.
  *
  * @par Memory
  * Buffers are in host memory that belongs to muonrt. Do not access them after the function has
@@ -157,8 +157,8 @@ typedef struct muonrt_transport {
   /**
    * Publishes an error: running and later calls on every rank return the error as soon as possible.
    * Must not block. If `caller_thread_only` is 1, the thread of the next operation repeats the call
-   * with the same error, because the first call may come from a different thread. Default: NULL,
-   * which means that the peers detect the error by their timeouts.
+   * with the same error, because a different thread may have made the first call. Default: NULL,
+   * which means that the peers detect the error only when they time out.
    */
   void (*abort)(void* state, muonrt_status_t status, const char* message);
 
@@ -174,7 +174,7 @@ typedef struct muonrt_transport {
    * Returns the error that a peer has published with `abort`, and writes its text to `message`;
    * returns MUONRT_OK if there is none. Must not block, and must also work between operations.
    * muonrt calls it while the ranks wait for each other elsewhere, for example inside NCCL.
-   * Default: NULL, which means that such waits end at their timeouts.
+   * Default: NULL, which means that such waits continue until they time out.
    */
   muonrt_status_t (*get_published_error)(void* state, char* message, int64_t message_capacity);
 } muonrt_transport_t;

@@ -3,7 +3,7 @@
  * Options of an optimizer that few programs need: tuning for speed and memory, and debugging.
  *
  * muonrt_optimizer_options_t (muonrt/optimizer.h) points to these structs.
- * muonrt_optimizer_create() reads them, and they may be freed after it has returned.
+ * muonrt_optimizer_create() reads them, and you may free them after it has returned.
  */
 #ifndef MUONRT_TUNING_H
 #define MUONRT_TUNING_H
@@ -25,14 +25,14 @@ enum muonrt_commit {
   /**
    * Chunk by chunk (a chunk is a group of matrices), as soon as the updates of a chunk have
    * arrived. The ranks vote on the gradients before the first chunk is committed. In this mode a
-   * step does not keep updates until its end, so it needs less memory. However, an error after the
-   * vote ends the step with MUONRT_ERROR_TORN, and a checkpoint must then be loaded.
+   * step does not keep updates until its end, so it needs less memory. However, if an error occurs
+   * after the vote, the step returns MUONRT_ERROR_TORN, and you must load a checkpoint.
    */
   MUONRT_COMMIT_EAGER = 1
 };
 
 /**
- * How often a matrix with several replicas is orthogonalized. Results do not depend on the mode.
+ * How often a matrix with multiple replicas is orthogonalized. Results do not depend on the mode.
  */
 typedef int32_t muonrt_replica_mode_t;
 enum muonrt_replica_mode {
@@ -232,8 +232,8 @@ typedef struct muonrt_debug_options {
   int32_t reserved;
 
   /**
-   * Interval, in committed steps, at which a step collects statistics (muonrt/health.h), 0 to 2^53.
-   * Default: 0, which means that no step does.
+   * Interval between steps that collect statistics (muonrt/health.h), in committed steps, 0 to
+   * 2^53. Default: 0, which means that no step collects statistics.
    */
   int64_t health_every;
 } muonrt_debug_options_t;

@@ -150,7 +150,7 @@ void check_settings(CoefficientFamily family, const CoefficientSettings& s) {
 
 /// Returns the limit for the largest image, including rounding. By design, the images of a
 /// generated list with few steps exceed kHeadroomLimit within (0, 1]. Such a list is rejected only
-/// if rounding makes the images larger than that.
+/// if rounding increases its largest image too much.
 Real most_after(const CoefficientList& list) {
   return std::max<Real>(kHeadroomLimit, range_of(list, 0, 1).high * kGrowth);
 }

@@ -79,12 +79,11 @@ int published_steps(CoefficientFamily family);
 /// safety factor.
 CoefficientSettings default_settings(CoefficientFamily family, int steps = 0);
 
-/// Makes the list of steps that a group uses. For the Keller Jordan and classical families, one
+/// Creates the list of steps that a group uses. For the Keller Jordan and classical families, one
 /// step is repeated; for DeepSeek-V4, the last step is repeated. Other published lists have a fixed
-/// number of steps.
-/// Errors: INVALID_ARGUMENT if a setting is out of range, a coefficient is non-finite, a step maps
-/// a value in (0, 1] to a value above 4, or the list changes sign or exceeds kHeadroomLimit within
-/// (0, kReach].
+/// number of steps. Errors: INVALID_ARGUMENT if a setting is out of range, a coefficient is
+/// non-finite, a step maps a value in (0, 1] to a value above 4, or the list changes sign or
+/// exceeds kHeadroomLimit within (0, kReach].
 /// @param iteration  Dtype of the iterates. For f32 the last range is (0, kReachF32].
 CoefficientList make_coefficients(CoefficientFamily family, const CoefficientSettings& settings,
                                   DType iteration = DType::kBF16);
@@ -104,8 +103,9 @@ double image(const CoefficientList& list, double sigma);
 Range image_range(const CoefficientList& list, double low, double high);
 /// Returns the slope of the image at zero. Rounding errors in null directions grow by this factor.
 double slope_at_zero(const CoefficientList& list);
-/// Returns true if the images remain positive and bounded when every step rounds to `dtype`. This
-/// is modelled by increasing the largest singular value by 2 units of roundoff before each step.
+/// Returns true if the images remain positive and bounded when every step rounds to `dtype`. To
+/// model the rounding, the function increases the largest singular value by 2 units of roundoff
+/// before each step.
 bool has_headroom(const CoefficientList& list, DType dtype);
 /// Checks that the list has headroom in `dtype`. Errors: INVALID_ARGUMENT, with the growth.
 void require_headroom(const CoefficientList& list, DType dtype);

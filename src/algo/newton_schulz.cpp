@@ -27,9 +27,9 @@ bool keeps_q(const Method& method, size_t steps) {
 }
 
 /// The buffers of a workspace. `q` and `spare` exist only if a segment has two or more steps. `w`
-/// uses the memory of `x_next`, which is written only at the end of a segment. Its matrices have
-/// the stride of `x_next`, so that every matrix of `w` is in the memory of the same matrix of
-/// `x_next`.
+/// uses the memory of `x_next`, which is written only at the end of a segment. The matrices of `w`
+/// have the stride of `x_next`, so that each of them is in the memory of the corresponding matrix
+/// of `x_next`.
 struct Space {
   MatrixBatch x, x_next;          // m x n
   MatrixBatch r, z, w, q, spare;  // m x m
@@ -229,8 +229,8 @@ Normalization normalization_of(const NewtonSchulz& settings, Form form) {
   return out;
 }
 
-/// Returns the AOL rule for m rows. If X is lifted, the sums get a minimum, because the loss by
-/// underflow in f16 could exceed the rounding error of a smaller sum.
+/// Returns the AOL rule for m rows. If X is lifted, the sums have a lower limit, because the loss
+/// by underflow in f16 could exceed the rounding error of a smaller sum.
 AolRule aol_rule(const NewtonSchulz& settings, Form form, int64_t m) {
   AolRule rule{static_cast<float>(settings.list_of(form).input_safety)};
   const float lift = lift_of(settings, form);

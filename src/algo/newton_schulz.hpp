@@ -60,14 +60,13 @@ struct NewtonSchulzOptions {
 /// The safety factor for the finished list of a generated family if the Gram form runs in f16.
 constexpr double kHalfGramSafety = 1.05;
 
-/// Makes the coefficient lists of a group and its restarts. In f32 and bf16 the Gram form uses the
-/// same list as the standard form. In f16 it uses the list of a generated family without inner
+/// Creates the coefficient lists and the restarts of a group. In f32 and bf16 the Gram form uses
+/// the same list as the standard form. In f16 it uses the list of a generated family without inner
 /// safety and divides it by kHalfGramSafety, as in Gram Newton-Schulz (Dao-AILab). In half
 /// precision the standard form of CANS has inner safety. A safety factor or mode that the caller
 /// chose is not changed. If the caller chose only the mode, the safety factor is the default of the
-/// list.
-/// Errors: any error of make_coefficients(); NOT_SUPPORTED if Q is unbounded with the caller's
-/// restarts.
+/// list. Errors: any error of make_coefficients(); NOT_SUPPORTED if Q is unbounded with the
+/// caller's restarts.
 NewtonSchulz make_newton_schulz(CoefficientFamily family, const CoefficientSettings& settings,
                                 DType iteration, const NewtonSchulzOptions& options = {});
 
@@ -97,7 +96,7 @@ struct OrthogonalizeArgs {
   std::span<NormuonState> lines = {};
 };
 
-/// Approximates the polar factors of the matrices `raw` of several batches in lockstep
+/// Approximates the polar factors of the matrices `raw` of multiple batches in lockstep
 /// (algo/lockstep.hpp). Each batch needs its own workspace. The result for a matrix is bitwise
 /// independent of its batch, of its index in the batch, and of other batches. Only the constructor
 /// allocates memory. The object must remain alive until the work that it enqueued has run.

@@ -99,8 +99,8 @@ class Search {
     }
   }
 
-  /// Returns the largest quotient of predicted and allowed error over all spectra, or infinity if a
-  /// quotient shows that these restarts are no better than the best ones so far. Begins with the
+  /// Returns the largest ratio of predicted to allowed error over all spectra, or infinity if a
+  /// ratio shows that these restarts are no better than the best ones so far. Begins with the
   /// spectrum that excluded the previous candidate.
   double share_of_allowed(const std::vector<int>& restarts) {
     const size_t n = allowed_.size();

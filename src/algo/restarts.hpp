@@ -34,7 +34,7 @@ double restart_metric(const CoefficientList& list, const std::vector<int>& resta
 /// Returns the restarts with which the Gram form of `list` runs in `dtype`. These restarts satisfy
 /// two conditions: on every compared spectrum the predicted error (algo/rounding.hpp) is at most
 /// RestartSearch::error times the error of `standard` in bf16, and the condition number of Q is
-/// within its bound. If several lists of restarts satisfy both, the function returns the shortest
+/// within its bound. If multiple lists of restarts satisfy both, the function returns the shortest
 /// list, and among lists of equal length the one with the smallest error. If a restart before every
 /// step is needed, the Gram form is identical to the standard form.
 ///

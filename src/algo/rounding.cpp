@@ -46,7 +46,7 @@ struct Block {
         for (int k = 0; k < kParts; ++k) out[i][j] += half[i][k] * to[j][k];
     c = out;
   }
-  /// Adds a source of noise. Part i gets form[i] times the noise.
+  /// Adds a source of noise. form[i] times the noise is added to part i.
   void add(const Row& form, double noise) {
     for (int i = 0; i < kParts; ++i)
       for (int j = 0; j < kParts; ++j) c[i][j] += form[i] * form[j] * noise;

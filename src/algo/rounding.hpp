@@ -9,16 +9,17 @@
 namespace muonrt {
 
 /// A matrix whose singular values have two levels: `high` for a share of the directions, and `low`
-/// for the others (0 for a matrix of low rank). The unit is the Frobenius norm of the matrix.
+/// for the remaining directions (0 for a matrix of low rank). The unit is the Frobenius norm of the
+/// matrix.
 struct TwoLevels {
   double high, low;
   double share;  // share of the directions with level `high`, in (0, 1)
 };
 
 /// Predicts the error of an orthogonalization in the spectral norm, relative to the same list in
-/// exact arithmetic. Assumes that every iterate is rounded to `dtype` and that products accumulate
-/// exactly. The prediction is of first order: every rounding adds a random matrix, and the
-/// following products multiply this matrix by divided differences of their polynomials. If two
+/// exact arithmetic. Assumes that every iterate is rounded to `dtype` and that products are
+/// accumulated exactly. The prediction is of first order: every rounding adds a random matrix, and
+/// the following products multiply this matrix by divided differences of their polynomials. If two
 /// matrices do not commute exactly, their product is not exactly symmetric. If only its upper
 /// triangle is computed and mirrored, the antisymmetric part is lost; the prediction includes this
 /// loss.
@@ -32,10 +33,10 @@ struct TwoLevels {
 double predicted_error(const CoefficientList& list, const std::vector<int>& restarts, DType dtype,
                        const TwoLevels& spectrum);
 
-/// Returns the spectra for which forms are compared. They have high and low rank and belong to
-/// matrices with `fewest` to 65,536 rows. Their nonzero levels are equal or differ by a factor of
-/// at most 1000. A matrix of norm 1 with m rows has singular values with a root mean square of 1 /
-/// sqrt(m). If rows are scaled separately, the root mean square can be as large as for a matrix
+/// Returns the spectra for which forms are compared. These spectra have high or low rank and belong
+/// to matrices with `fewest` to 65,536 rows. Their nonzero levels are equal or differ by a factor
+/// of at most 1000. A matrix of norm 1 with m rows has singular values with a root mean square of 1
+/// / sqrt(m). If rows are scaled separately, the root mean square can be as large as for a matrix
 /// with one row.
 std::vector<TwoLevels> compared_spectra(double fewest);
 

@@ -26,7 +26,7 @@ void add_shards(ShardRuns& runs, int64_t count, int64_t numel);
 /// Returns the number of elements of one shard.
 int64_t numel_of(const ShardRuns& runs, int64_t shard);
 
-/// Returns the number of elements of each of a tensor's shards, in order of Layout::shard_index().
+/// Returns the number of elements in each shard of a tensor, in the order of Layout::shard_index().
 /// Adjacent runs have different sizes. For cuts, the time grows with the number of runs (1 if all
 /// shards are equal) and not with the number of shards. For row bounds and flat ranges, it grows
 /// with the number of shards.

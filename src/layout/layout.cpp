@@ -10,7 +10,7 @@ namespace muonrt {
 
 namespace {
 
-// Limits memory, because a strided cut makes one run for each group.
+// This limits memory, because a strided cut creates one run for each group.
 constexpr int64_t kMaxGroups = int64_t{1} << 24;
 
 int64_t checked_numel(const std::vector<int64_t>& shape) {
@@ -37,7 +37,7 @@ Layout::Layout(std::shared_ptr<const Mesh> mesh, std::vector<int64_t> shape, std
   MUONRT_REQUIRE(mesh != nullptr, Status::kInvalidArgument,
                  "layout: the mesh is missing; pass a mesh (for one rank a mesh without dims)");
   const auto made = std::make_shared<Definition>();
-  d_ = made;  // The checks below read d_.
+  d_ = made;  // set before the checks below, which read d_
   Definition& d = *made;
   d.numel = checked_numel(shape);
   d.mesh = std::move(mesh);

@@ -40,7 +40,7 @@ struct FlatRanges {
 
 /// Defines which elements of a tensor each rank holds, and in which order. A layout has a global
 /// shape, a mesh, and a list of cuts, outermost first. The last cut may be row bounds, an owner or
-/// flat ranges. A tensor is replicated over mesh dims that no cut names. If a cut names several
+/// flat ranges. A tensor is replicated over mesh dims that no cut names. If a cut names multiple
 /// mesh dims, its shards are numbered row-major in the order in which the dims are given. A rank
 /// outside the mesh holds nothing; all functions accept such ranks. A layout is immutable. Copies
 /// share their memory, which grows with the number of bounds and ranges, but not with the number of
@@ -49,13 +49,13 @@ class Layout {
  public:
   enum class Kind { kCuts, kRowBounds, kOwner, kFlat };
 
-  /// Makes the layout of a scalar on rank 0.
+  /// Creates the layout of a scalar on rank 0.
   Layout();
 
   /// Errors of this function and of the next three: INVALID_ARGUMENT if the mesh is null, a size is
   /// negative, there are more than 2^63 - 1 elements, a mesh dim or tensor dim is out of range, a
-  /// mesh dim is named twice, a split factor or unit is < 1, or a strided cut makes more than 2^24
-  /// groups.
+  /// mesh dim is named twice, a split factor or unit is < 1, or a strided cut creates more than
+  /// 2^24 groups.
   /// @param partial_mesh_dims  Dims along which the ranks hold partial gradients of one tensor.
   static Layout from_cuts(std::shared_ptr<const Mesh> mesh, std::vector<int64_t> shape,
                           std::vector<Cut> cuts, std::vector<int> partial_mesh_dims = {});
@@ -67,8 +67,8 @@ class Layout {
                                 int tensor_dim, std::vector<int64_t> bounds,
                                 std::vector<int> partial_mesh_dims = {});
 
-  /// Makes a layout in which one shard holds the whole tensor that remains after `cuts_before`. On
-  /// the other shards dim 0 is empty.
+  /// Creates a layout in which one shard holds the whole tensor that remains after `cuts_before`.
+  /// On the other shards dim 0 is empty.
   static Layout with_owner(std::shared_ptr<const Mesh> mesh, std::vector<int64_t> shape,
                            std::vector<int> mesh_dims, int64_t shard,
                            std::vector<Cut> cuts_before = {},
@@ -83,8 +83,8 @@ class Layout {
                           std::vector<std::pair<int64_t, int64_t>> ranges,
                           std::vector<int> partial_mesh_dims = {});
 
-  /// Makes the layout that DTensor placements describe. Errors: the same as cuts_from_placements()
-  /// and from_cuts().
+  /// Creates the layout that DTensor placements describe. Errors: the same as
+  /// cuts_from_placements() and from_cuts().
   static Layout from_placements(std::shared_ptr<const Mesh> mesh, std::vector<int64_t> shape,
                                 const std::vector<Placement>& placements, Reading reading,
                                 const std::vector<int>& flat_dims = {});

@@ -19,7 +19,7 @@ class Mesh {
  public:
   static constexpr int64_t kMaxRanks = int64_t{1} << 24;
 
-  /// Makes a mesh of one rank without dims.
+  /// Creates a mesh of one rank without dims.
   Mesh() : Mesh(std::vector<int64_t>{}) {}
 
   /// @param names  One distinct name for each dim. If empty, the names are "d0", "d1", ...

@@ -10,8 +10,9 @@
 
 namespace muonrt {
 
-// Parsers for the text forms of layouts on the command line. They ignore blanks between tokens.
-// Every error is INVALID_ARGUMENT; its message quotes the wrong part and shows the expected form.
+// Parsers for the text forms of layouts on the command line. The parsers ignore blanks between
+// tokens. Every error is INVALID_ARGUMENT; its message quotes the wrong part and shows the expected
+// form.
 
 /// Parses a list such as "4096,2048". An empty text means an empty list.
 /// @param what  Name of the text in error messages.
@@ -58,7 +59,7 @@ struct LayoutText {
   std::string flat;        // "0-5,5-9", "dp:0-5,5-9"
 };
 
-/// Makes the layout that the texts describe. Errors: any error of the parsers above and of the
+/// Creates the layout that the texts describe. Errors: any error of the parsers above and of the
 /// functions that make a Layout.
 Layout layout_from_text(const LayoutText& text);
 

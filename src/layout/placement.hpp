@@ -34,7 +34,7 @@ enum class Reading : int32_t {
   kOrdered = 1,  // in the order in which the program applied them, as in FSDP2
 };
 
-/// Cuts a tensor dim over one mesh dim, or over several mesh dims as one flattened dim (row-major
+/// Cuts a tensor dim over one mesh dim, or over multiple mesh dims as one flattened dim (row-major
 /// in the given order). A cut never divides a block of `unit` indices.
 struct Cut {
   std::vector<int> mesh_dims;
@@ -52,11 +52,11 @@ using ShardOrder = std::vector<std::vector<int>>;
 /// see partial_dims().
 /// @param flat_dims  FSDP mesh dims, for the ordered reading. They cut last, as one flattened dim
 ///     in the given order, and their split factors are ignored. The split factors of the other dims
-///     are used. If empty, the order is decoded from the split factors.
-/// Errors: INVALID_ARGUMENT if the number of placements is wrong, a tensor dim is out of range, a
-/// split factor is < 1, or the split factors encode no order. Also if flat dims are given with the
-/// literal reading, or if a flat dim is unknown, named twice or not sharded. All flat dims must be
-/// on the same tensor dim.
+///     are used. If empty, the order is decoded from the split factors. Errors: INVALID_ARGUMENT if
+///     the number of placements is wrong, a tensor dim is out of range, a split factor is < 1, or
+///     the split factors encode no order. The same error occurs if flat dims are given with
+///     the literal reading, or if a flat dim is unknown, named twice or not sharded. All flat dims
+///     must cut the same tensor dim.
 std::vector<Cut> cuts_from_placements(const Mesh& mesh, int tensor_dims,
                                       const std::vector<Placement>& placements, Reading reading,
                                       const std::vector<int>& flat_dims = {});

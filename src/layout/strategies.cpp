@@ -128,7 +128,7 @@ int tp_dim_of(std::string_view name, int dims, bool expert, bool transposed) {
   if (name.empty()) return columns;
   constexpr std::string_view kWeight = ".weight";
   if (name.ends_with(kWeight)) name.remove_suffix(kWeight.size());
-  name.remove_prefix(name.rfind('.') + 1);  // also works without a dot, because npos + 1 is 0
+  name.remove_prefix(name.rfind('.') + 1);  // also correct without a dot, because npos + 1 is 0
   const auto has = [&](const auto& list) {
     return std::find(std::begin(list), std::end(list), name) != std::end(list);
   };

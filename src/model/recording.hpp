@@ -5,7 +5,7 @@
 
 namespace muonrt {
 
-/// The kinds of operations that the driver enqueues on the streams of a rank. They are recorded and
+/// The kinds of operations that the driver enqueues on the streams of a rank. They are recorded but
 /// not run.
 enum class OpKind : int32_t {
   kProducts,   // matrix products that take `seconds`

@@ -17,7 +17,7 @@ constexpr double kUnknown = -1;
 /// The state of a stream until its next operation begins.
 enum class StreamState {
   kReady,    // the next operation can begin
-  kSleeps,   // until a given time
+  kSleeps,   // sleeps until a given time
   kWorks,    // computes; the end depends on how many streams compute
   kBlocked,  // waits until other ranks take part in its exchange
 };
@@ -40,7 +40,7 @@ struct StreamClock {
   double now = 0;  // end of the last operation
   StreamState state = StreamState::kReady;
   StreamPhase phase = StreamPhase::kOp;
-  double end = 0, rate = 1;  // end of a sleep or of work, and rate of work
+  double end = 0, rate = 1;  // when a sleep or work ends, and the rate of work
   // Used in an exchange whose messages are copies on the cores of a node:
   const RecordedExchange* exchange = nullptr;
   double offered = kUnknown;        // when other ranks can copy its messages

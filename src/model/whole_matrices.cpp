@@ -1,5 +1,5 @@
-// The strategies of strategies.hpp that the pipeline cannot run, because ranks get whole matrices
-// without the planner's gather.
+// The strategies of strategies.hpp that the pipeline cannot run, because ranks receive whole
+// matrices without the planner's gather.
 
 #include <algorithm>
 #include <cmath>

@@ -73,7 +73,7 @@ class RankBuffers {
 
   /// Returns the sizes of the buffers that are allocated; the index is the chunk index modulo the
   /// window. Chunks with the same remainder use the same buffers one after the other, so an entry
-  /// has the largest sizes of these chunks. The list ends at the last entry that is used.
+  /// contains the largest sizes of these chunks. The list ends at the last entry that is used.
   const std::vector<ChunkBytes>& in_flight() const { return in_flight_; }
   int64_t message_bytes() const {
     int64_t sum = 0;

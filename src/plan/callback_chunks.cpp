@@ -6,8 +6,8 @@ namespace muonrt {
 
 namespace {
 
-/// Calls `use` for each part of `block` that is contiguous in its buffer. This is the whole block
-/// if it is contiguous, and otherwise each of its rows.
+/// Calls `use` for each part of `block` that is contiguous in its buffer. If the whole block is
+/// contiguous, it is the only part; otherwise each row is a part.
 template <class Use>
 void for_each_contiguous(const Block& block, const Use& use) {
   if (block.rows == 1 || block.local_ld == block.cols) return use(block);

@@ -23,9 +23,9 @@ void for_each_callback_owner(
     const Plan& plan, const ChunkSpec& chunk,
     FunctionRef<void(int32_t param, int32_t owner, const std::vector<int32_t>& ids)> use);
 
-/// callback_local_bytes() returns the bytes that the rank's shard of a parameter takes in a
-/// holder's buffer. callback_owner_bytes() returns the bytes that matrices of one parameter take in
-/// the owner's buffer. Both are rounded up to kMessageAlignment.
+/// callback_local_bytes() returns the bytes that the rank's shard of a parameter occupies in a
+/// holder's buffer. callback_owner_bytes() returns the bytes that matrices of one parameter occupy
+/// in the owner's buffer. Both results are rounded up to kMessageAlignment.
 int64_t callback_local_bytes(const Plan& plan, int32_t param, int rank);
 int64_t callback_owner_bytes(const Plan& plan, const std::vector<int32_t>& ids);
 

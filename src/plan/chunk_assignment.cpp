@@ -62,7 +62,7 @@ ChunkClass class_of(const ParamSpec& spec, const PlanOptions& options) {
   return out;
 }
 
-/// Returns the number of local elements on the rank that holds most of the tensor.
+/// Returns the number of local elements on the rank that holds the largest share of the tensor.
 int64_t largest_share(const Layout& layout) {
   int64_t out = 0;
   for (const ShardRun& run : shard_runs(layout)) out = std::max(out, run.numel);
@@ -71,9 +71,9 @@ int64_t largest_share(const Layout& layout) {
 
 /// Returns the order in which chunks of these classes are exchanged. A return with two levels takes
 /// much longer than other returns. Therefore up to window - 1 chunks with such returns come after
-/// the first window - 1 other chunks: they are gathered while these are orthogonalized, and
-/// returned during the products of the chunks that follow. Any further ones are last, because
-/// otherwise the gather of the next other chunk would have to wait for them.
+/// the first window - 1 other chunks: they are gathered while these are being orthogonalized, and
+/// returned during the products of the chunks that follow. Any further chunks with such returns are
+/// last, because otherwise the gather of the next other chunk would have to wait for them.
 std::vector<int32_t> order_of(const std::vector<const ChunkClass*>& classes, int window) {
   std::vector<int32_t> out(classes.size());
   std::iota(out.begin(), out.end(), 0);
@@ -144,7 +144,8 @@ void Plan::assign_chunks(const std::vector<int32_t>& by_name, const std::vector<
 }
 
 void Plan::add_matrix_chunks(const ChunkSpec& proto, const std::vector<int32_t>& by_name) {
-  // The budget limits the bytes of an owner's whole matrices. Sums of partial gradients are in f32.
+  // The budget limits the bytes of an owner's whole matrices, which are in f32 if they are sums of
+  // partial gradients.
   const int64_t element_bytes =
       size_of(proto.kind == ChunkKind::kPartialGrads ? DType::kF32 : proto.gather_dtype);
   std::vector<ChunkItem> items;

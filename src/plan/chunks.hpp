@@ -22,10 +22,10 @@ struct Chunking {
 
 /// Divides the matrices of all owners into chunks, which are numbered for all owners together. Each
 /// owner exchanges its largest matrices first, and matrices of the same batch are adjacent. In each
-/// chunk an owner has at most `budget` bytes, or one larger matrix. All owners that still have
-/// matrices have about the same cost in a chunk. The number of chunks is the smallest number with
-/// which every owner stays within the budget. It is `wanted` if that is larger and there are enough
-/// matrices. No chunk is empty.
+/// chunk an owner has at most `budget` bytes, or one larger matrix. All owners that have remaining
+/// matrices have about the same cost in a chunk. The number of chunks is the smallest number for
+/// which every owner stays within the budget. If `wanted` is larger and there are enough matrices,
+/// it is `wanted`. No chunk is empty.
 Chunking cut_chunks(const std::vector<ChunkItem>& items, int64_t budget, int32_t wanted = 1);
 
 /// Returns how many bytes of one owner justify another chunk. A chunk costs launches, and one
@@ -36,8 +36,8 @@ inline int64_t least_part(int64_t least, int64_t ranks) {
 }
 
 /// Returns how many chunks are needed to overlap exchanges with products. Usually this is the
-/// number of chunks in flight (`window`). Some owner must then have at least one matrix and `least`
-/// bytes for each chunk. The result may be larger, up to kMaxChunks, if an owner has kEfficient
+/// number of chunks in flight (`window`). At least one owner must then have one matrix and `least`
+/// bytes for each chunk. The result can be larger, up to kMaxChunks, if an owner has kEfficient
 /// times as many bytes for each chunk. If `window` is 1, nothing overlaps and the result is 1.
 int32_t chunks_to_overlap(const std::vector<ChunkItem>& items, int window, int64_t least);
 

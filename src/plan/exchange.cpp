@@ -59,8 +59,8 @@ class OwnerSide {
   }
 
   /// Divides a whole row-major matrix into blocks whose rows and columns are also adjacent in the
-  /// tensor. A whole matrix is one block. A part of a matrix needs several blocks if its rows or
-  /// columns consist of several runs.
+  /// tensor. A whole matrix is one block. A part of a matrix needs more than one block if its rows
+  /// or columns consist of multiple runs.
   std::vector<Block> contiguous_blocks_of(const OwnedMatrix& o) const {
     const Matrix& m = context_.matrix(o.matrix);
     const ParamSpec& spec = context_.spec(m);

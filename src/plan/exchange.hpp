@@ -12,7 +12,7 @@
 
 namespace muonrt {
 
-/// Assigns places in a buffer to messages, one after the other.
+/// Assigns consecutive offsets in a buffer to messages.
 class MessageCursor {
  public:
   explicit MessageCursor(int64_t element_bytes) : element_bytes_(element_bytes) {}

@@ -72,11 +72,11 @@ inline int64_t local_state_bytes(const ParamSpec& spec) {
 /// Determines the owner and the chunk of every matrix. Immutable, and equal on every rank.
 class Plan {
  public:
-  /// Makes the plan, which depends only on `problem`. The owner and the chunk of a parameter do not
-  /// depend on its index in the list of parameters. A parameter without elements has no matrices.
-  /// Errors: INVALID_ARGUMENT if an option is out of range, a name is missing or occurs twice, or a
-  /// scale is not finite; if a mesh contains ranks outside the world, or a given owner is not a
-  /// holder; or if a Muon parameter is neither a matrix nor a stack.
+  /// Creates the plan, which depends only on `problem`. The owner and the chunk of a parameter do
+  /// not depend on its index in the list of parameters. A parameter without elements has no
+  /// matrices. Errors: INVALID_ARGUMENT if an option is out of range, a name is missing or occurs
+  /// twice, or a scale is not finite; if a mesh contains ranks outside the world, or a given owner
+  /// is not a holder; or if a Muon parameter is neither a matrix nor a stack.
   explicit Plan(Problem problem);
 
   const Problem& problem() const { return problem_; }
@@ -93,7 +93,7 @@ class Plan {
   std::vector<RankChunk> rank_chunks(int rank) const;
 
   /// makespan() returns the load of the busiest rank, and lower_bound() the best known lower bound
-  /// on it. Both are costs.
+  /// on it. Both numbers are costs.
   double makespan() const { return makespan_; }
   double lower_bound() const { return lower_bound_; }
   const std::vector<double>& load() const { return load_; }  // cost for each rank
@@ -102,7 +102,7 @@ class Plan {
   /// matrices() then has a separate entry for each of them.
   bool each_replica() const { return each_; }
   bool every_rank() const { return problem_.options.replica_mode == ReplicaMode::kEveryRank; }
-  /// Return the time of a step in seconds by the cost model (owners/cost.hpp), for the replica
+  /// Return the step time in seconds that the cost model (owners/cost.hpp) predicts for the replica
   /// modes kOnce and kEach. If the mode is not kAuto, they return 0. If the products of kEach,
   /// evenly distributed, already take longer than a whole step with kOnce, each_seconds() returns
   /// only the time of these products.

@@ -13,8 +13,8 @@ namespace muonrt {
 
 // A return in two levels limits the number of peers of an owner. Consecutive replicas of a layout
 // form blocks. An owner sends to the holders in one replica of each block; in its own block this is
-// its own replica. Each of these holders forwards everything that it received to the ranks in its
-// block that hold the same shard. If there is only one block, the owner sends only to its own
+// its own replica. Each of these holders forwards everything that it has received to the ranks in
+// its block that hold the same shard. If there is only one block, the owner sends only to its own
 // replica.
 
 /// Returns the replica to which an owner in `owner_replica` sends directly, in the block that
@@ -39,8 +39,8 @@ std::vector<int32_t> forwards_to(const Layout& layout, int32_t rank, int32_t blo
 /// Returns the number of replicas in a block. If both levels have at most `max_peers` peers with a
 /// single block, this is the number of all replicas. Otherwise it is the number that minimizes the
 /// larger number of peers of the two levels. Returns 0 if owners should send to all holders
-/// directly. This is the case if they are within the limit, or if two levels would not reduce the
-/// number of peers.
+/// directly. This is the case if their number is within the limit, or if two levels would not
+/// reduce the number of peers.
 int32_t relay_block(int64_t shares, int64_t replicas, bool owner_holds, int64_t max_peers);
 
 /// Computes relay_block() for the matrices of a problem, and determines which matrices have the

@@ -18,9 +18,9 @@ std::pair<int64_t, int64_t> slice_of(int64_t numel, const Segment& segment, int6
 std::pair<int64_t, int64_t> slice_at(const Layout& layout, const Segment& segment, int owner);
 
 /// Fills `out` for a chunk of slices. Each of the ranks that hold equal elements owns a slice. It
-/// gathers the partial gradients of the slice from the ranks of its replica, and returns the new
-/// values to the others. If the gradient has a separate layout, the replica is one of that layout.
-/// If `rank` does not take part, `out` remains empty.
+/// gathers the partial gradients of the slice from the ranks in its replica, and returns the new
+/// values to the other ranks. If the gradient has a separate layout, the replica is one of the
+/// gradient's layout. If `rank` does not take part, `out` remains empty.
 void add_slices(const Plan& plan, const ChunkSpec& chunk, int32_t rank, RankChunk& out);
 
 }  // namespace muonrt

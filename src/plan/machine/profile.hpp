@@ -58,7 +58,7 @@ struct MachineProfile {
   double pass_seconds = 0;            // time of one pass in addition to its bytes
   double launch_seconds = 0;          // host time to enqueue one operation
   double handover_seconds = 0;        // time until a stream continues after a wait for another one
-  double busy_handover_seconds = 0;   // the same if all cores of the host are busy
+  double busy_handover_seconds = 0;   // time until a stream continues if all cores are busy
   double processors = 1;              // SMs or compute units of a GPU; cores of a host's node
   double exchange_processors = 0;     // processors left free for exchanges; see shares_cores()
   double rank_threads = 0;            // threads of a host rank; if 0, its part of the node's cores

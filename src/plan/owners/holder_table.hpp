@@ -41,8 +41,8 @@ struct HolderGroup {
 class HolderTable {
  public:
   HolderTable() = default;
-  /// Makes the table. Errors: INVALID_ARGUMENT if a Muon parameter is neither a matrix nor a stack,
-  /// or if a mesh contains a rank outside the world.
+  /// Creates the table. Errors: INVALID_ARGUMENT if a Muon parameter is neither a matrix nor a
+  /// stack, or if a mesh contains a rank outside the world.
   HolderTable(const std::vector<ParamSpec>& params, int32_t world);
 
   /// Returns an index that is equal for parameters with equal layouts and parts.

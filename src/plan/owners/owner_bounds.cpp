@@ -8,9 +8,9 @@ namespace muonrt {
 
 namespace {
 
-/// The maximum work for comparing all pairs of sets of ranks, in 64-bit words. If the work would be
-/// more, a set counts only its own items and not the items of its subsets. The bound is then weaker
-/// but still valid.
+/// The maximum work for comparing all pairs of sets of ranks, in 64-bit words. If more work would
+/// be needed, the bound of a set includes only the set's own items and not the items of its
+/// subsets. The bound is then weaker but still valid.
 constexpr int64_t kCompareWords = 200'000'000;
 
 using Bits = std::vector<uint64_t>;

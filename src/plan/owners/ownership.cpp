@@ -105,8 +105,8 @@ class OwnerHeap {
 };
 
 /// Assigns each item, largest first, to the least loaded rank of its set, as far as the levels of
-/// smaller sets allow. If ranks are equally loaded, replicas take turns, because the owner's
-/// replica sends the gradient and receives the update before all others.
+/// smaller sets allow. If ranks are equally loaded, each replica is chosen in turn, because the
+/// owner's replica sends the gradient and receives the update before all others.
 /// @param levels  If null, the levels of smaller sets are ignored.
 Shares largest_first(const OwnerProblem& problem, const OwnerClasses& classes, SetLevels* levels) {
   Shares out;

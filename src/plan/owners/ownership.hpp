@@ -33,9 +33,10 @@ struct Ownership {
 
 /// Assigns each item, largest first, to the least loaded rank of its set. Items that many ranks may
 /// own are distributed so that smaller sets of ranks can balance their own items. Afterwards, moves
-/// one item, or exchanges up to four items, between two ranks while this makes the more loaded of
-/// the two lighter. The number of trials is limited. Ties are broken by the order of the items,
-/// then by rank. The result depends only on the problem, and not on how its sets are numbered.
+/// one item, or exchanges up to four items, between two ranks as long as this reduces the load of
+/// the more loaded rank. The number of trials is limited. Ties are broken by the order of the
+/// items, then by rank. The result depends only on the problem, and not on how its sets are
+/// numbered.
 Ownership assign_owners(const OwnerProblem& problem);
 
 }  // namespace muonrt

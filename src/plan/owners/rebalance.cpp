@@ -70,13 +70,13 @@ class Search {
   /// Applies the best move or swap after which both `from` and its partner have less load than
   /// `from` has now. If there is none and `from` is one of the busiest ranks, tries to exchange two
   /// items for one, or one for two. If this fails, too, and the load is more than 1% above the
-  /// lower bound, tries to exchange several equal items for several equal ones. Skips partners that
-  /// have not changed since the last failed search.
+  /// lower bound, tries to exchange multiple equal items for multiple equal ones. Skips partners
+  /// that have not changed since the last failed search.
   bool improve(int32_t from, bool busiest) {
     const auto f = static_cast<size_t>(from);
     for (const size_t depth : {0, 1, 2}) {
       if (depth > 0 && !busiest) break;
-      // Exchanges of several items make chunks uneven, which costs more time than 1% of the load.
+      // Exchanges of multiple items make chunks uneven, which costs more time than 1% of the load.
       if (depth == 2 && load(from) <= lower_bound_ + lower_bound_ / 100) break;
       int64_t& settled = settled_[f][depth];
       const int64_t since = changed_[f] > settled ? -1 : settled;

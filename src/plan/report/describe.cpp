@@ -75,7 +75,7 @@ std::string method_line(const Plan& plan) {
   return automatic ? cat("method      by shape: ", method_rule(), "\n") : std::string();
 }
 
-/// For each cost, in descending order, the number of matrices that have it, and one of these
+/// For each cost, in descending order, the number of matrices with this cost, and one of these
 /// matrices.
 using CostClasses = std::map<int64_t, std::pair<int64_t, const Matrix*>, std::greater<>>;
 
@@ -193,7 +193,7 @@ std::string header(const Plan& plan, const PlanReport& report) {
              memory_line(report));
 }
 
-/// Limits the number of rows that are printed of a table, and returns a line with the number of
+/// Limits the number of rows of a table that are printed, and returns a line with the number of
 /// omitted rows.
 class Limit {
  public:

@@ -8,7 +8,7 @@ namespace muonrt {
 namespace {
 
 /// A matrix is reported as tiny if it has fewer elements than this, or only one row or column. Such
-/// a matrix has almost no spectrum to flatten, and launches and latency take nearly all its time.
+/// a matrix has few singular values, and launches and latency take nearly all of its time.
 constexpr int64_t kTinyElements = 256;
 
 constexpr double kGoodBalance = 1.02;
@@ -65,8 +65,8 @@ void add_chunks(const Plan& plan, PlanReport& out) {
   }
 }
 
-/// Returns the load of the busiest rank if the ranks that may own a matrix took turns, costliest
-/// matrix first.
+/// Returns the load that the busiest rank would have if the ranks that may own a matrix took turns,
+/// costliest matrix first.
 double round_robin_makespan(const Plan& plan) {
   std::vector<const Matrix*> order;
   for (const Matrix& m : plan.matrices()) order.push_back(&m);

@@ -336,7 +336,7 @@ class Measurement {
 
 /// Returns true if products of another chunk may run during an exchange of chunk `s`. For the
 /// gather these are products of earlier chunks, and for the return products of later chunks. Only
-/// chunks in the same window count.
+/// chunks in the same window are considered.
 bool overlaps(const Plan& plan, int64_t s, bool gather) {
   const int64_t others = plan.problem().options.window - 1;
   const int64_t first = gather ? s - others : s + 1, last = gather ? s - 1 : s + others;

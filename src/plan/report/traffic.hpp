@@ -34,8 +34,8 @@ struct PlanTraffic {
   int64_t moved_total = 0;
 };
 
-/// Computes the sizes of all messages of all ranks in one pass, without block lists. This takes a
-/// fraction of a second for 1,024 ranks.
+/// Computes the sizes of all messages of all ranks in one pass, without block lists. The
+/// computation takes a fraction of a second for 1,024 ranks.
 PlanTraffic measure_traffic(const Plan& plan);
 
 /// Returns the bytes of the exchanges that may run while matrices of other chunks are
