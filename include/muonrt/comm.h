@@ -238,7 +238,7 @@ MUONRT_API muonrt_status_t muonrt_comm_barrier(muonrt_comm_t* comm);
  *   - MUONRT_ERROR_INVALID_ARGUMENT: a pointer is NULL, or `bytes` is out of range. Only this rank
  *     returns the error, while its peers wait;
  *   - MUONRT_ERROR_MISMATCH: `bytes` differs between ranks that are threads or connected by TCP.
- *     With MPI and callbacks a difference may cause a different error or wrong data.
+ *     With MPI or callbacks, such a mismatch may cause another error or wrong data.
  *
  * If only some ranks pass 0 for `bytes`, the other ranks wait until their timeout.
  */

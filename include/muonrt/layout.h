@@ -5,9 +5,9 @@
  * A layout has three parts:
  *   1. A mesh, which is an array of ranks with one or more dimensions. A rank outside the mesh
  *      holds no elements.
- *   2. Cuts. A cut shards one tensor dimension over one or more mesh dimensions. You can describe
- *      the cuts with placements as in DTensor, one for each mesh dimension, or with a list of
- *      muonrt_cut_t.
+ *   2. Cuts. A cut shards one tensor dimension over one or more mesh dimensions. You can
+ *      describe the cuts with placements as in DTensor, one for each mesh dimension, or with a list
+ *      of muonrt_cut_t.
  *   3. Optionally, a last step, which distributes the local tensor that remains after the cuts. It
  *      divides this tensor at given row bounds, divides it into flat ranges of elements, or assigns
  *      it to one rank; see muonrt_layout_kind_t.

@@ -9,10 +9,10 @@
 
 namespace muonrt {
 
-/// Computes, for each set of ranks, the lowest mean load that its ranks can have after the
-/// assignment. This mean includes the items that only ranks of the set may own, and the other items
-/// that these ranks already own. An item that many ranks may own should be assigned to a set with a
-/// low mean, even if all ranks are equally loaded at that time.
+/// For each set of ranks, the mean load that it will have at least. The mean includes the items
+/// that only ranks of the set may own, and all items that these ranks already own. An item that
+/// many ranks may own should be assigned to a set with a low mean, even if all ranks are equally
+/// loaded at that time.
 ///
 /// Example: ranks 0 to 7 and 8 to 15 are two nodes, and each node has experts that only its ranks
 /// may own. Eight large matrices may be on any rank. Without the means, all eight could be assigned

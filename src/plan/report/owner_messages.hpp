@@ -25,10 +25,10 @@ class OwnerMessages {
   OwnerMessages(const Plan& plan, BlockTable& blocks, const ChunkSpec& chunk)
       : plan_(plan), blocks_(blocks), chunk_(chunk) {}
 
-  /// Returns the messages of one owner in the chunk. `ids` must contain all matrices of the chunk
-  /// that it owns. Messages that other ranks forward are not included. If all matrices have the
-  /// same holders, the time grows with the number of runs of equal shards, and not with the number
-  /// of shards.
+  /// Returns the messages of one owner in the chunk. `ids` must list all matrices that it owns
+  /// there. Messages that other ranks forward are not included. If all matrices have the same
+  /// holders, the time grows with the number of runs of equal shards, and not with the number of
+  /// shards.
   std::vector<RankRange> of(std::span<const int32_t> ids, Exchange exchange);
   /// group_of() returns the ranks that send or receive a matrix in an exchange, and runs_of() the
   /// number of elements of each shard.
