@@ -42,8 +42,8 @@ std::string describe_cublas();
 struct GpuClock {
   double mhz, watts;
 };
-/// Reads the present clock of GPU `index` from NVML, a library of the driver. Returns nothing if
-/// NVML or the GPU cannot be found. Takes up to some milliseconds. Threads: any.
+/// Reads the present clock of GPU `index` from NVML, a library of the driver. Returns nullopt if
+/// NVML or the GPU cannot be found. May take a few milliseconds. Threads: any.
 std::optional<GpuClock> read_gpu_clock(int index);
 
 /// Makes GPU `index` the calling thread's current device, if the GPU exists. Without this call, a

@@ -49,7 +49,7 @@ inline double sum_of_squares(const int64_t* limbs) {
   return sum;
 }
 
-/// Number of steps of Lanczos's method. With this number, the estimated ends of the spectrum are
+/// Number of steps of the Lanczos method. With this number, the estimated ends of the spectrum are
 /// within 5% of the true ends. This was measured with up to 2048 rows, for spectra that are flat,
 /// that are spread over nine decades, or that have only ten nonzero values.
 constexpr int64_t kLanczosSteps = 48;
@@ -57,7 +57,7 @@ constexpr int64_t kLanczosSteps = 48;
 /// blocks.
 constexpr int64_t kLanczosRows = 256;
 
-/// The tridiagonal matrix that Lanczos's method computes for X X^T. Only the first min(rows,
+/// The tridiagonal matrix that the Lanczos method computes for X X^T. Only the first min(rows,
 /// kLanczosSteps) elements are used.
 struct Lanczos {
   float diagonal[kLanczosSteps];

@@ -30,8 +30,8 @@ struct Product {
   /// If d.data is null, there is no D. D may be A or B, but C must differ from A, B and D.
   MatrixBatch d;
   bool transpose_b = false;
-  /// True if the result is symmetric. Then only the upper tiles are computed, and copied bit for
-  /// bit.
+  /// True if the result is symmetric. Then only the upper tiles are computed, and the lower tiles
+  /// are bitwise copies of them.
   bool symmetric = false;
   float alpha = 1.0f, beta = 0.0f, gamma = 0.0f;
 };
@@ -53,7 +53,7 @@ struct AolRule {
 /// tables and pointers must stay valid until the work has run. Spans and arrays of MatrixBatch are
 /// in host memory; all other memory must be accessible to the device. After reserve(), ops allocate
 /// device memory only for data that a backend stores when it receives a list for the first time. A
-/// library for products may allocate host memory inside its own calls.
+/// matrix-product library may allocate host memory in its own functions.
 class Ops : public MatrixRules {
  public:
   /// Allocates the memory that products of up to this size need: C (m x n) = A (m x k) op(B).
@@ -63,7 +63,7 @@ class Ops : public MatrixRules {
   virtual void copy(Stream& stream, void* to, const void* from, int64_t bytes) = 0;
 
   /// message <- cast(direction(new momentum, gradient)) for each block of an active parameter, and
-  /// zeros for an inactive parameter. Does not write parameters and state. Records in `findings`
+  /// zeros for an inactive parameter. Does not write parameters or state. Records in `findings`
   /// whether a direction or gradient is non-finite, and whether the value is still finite in f32.
   virtual void pack_direction(Stream& stream, std::span<const ShardBlock> blocks,
                               const StepTables& tables, TypedBuffer message,
@@ -81,7 +81,7 @@ class Ops : public MatrixRules {
                           ConstTypedBuffer message, bool first) = 0;
 
   /// message <- cast(weight after AdamW) for each block of an active parameter, and zeros for an
-  /// inactive parameter. Does not write parameters and state. Records scaled gradients that are
+  /// inactive parameter. Does not write parameters or state. Records scaled gradients that are
   /// non-finite or whose square is non-finite.
   virtual void pack_adamw(Stream& stream, std::span<const ShardBlock> blocks,
                           const StepTables& tables, TypedBuffer message, Findings* findings) = 0;
@@ -160,12 +160,12 @@ class Ops : public MatrixRules {
   virtual void commit_muon(Stream& stream, std::span<const ShardBlock> blocks,
                            const StepTables& tables, ConstTypedBuffer message,
                            const CommitCondition& condition) = 0;
-  /// Like commit_muon(), but writes only the weights. It is used for parameters whose momentum the
-  /// owner stores.
+  /// Like commit_muon(), but writes only the weights. Used for parameters whose momentum the owner
+  /// stores.
   virtual void commit_update(Stream& stream, std::span<const ShardBlock> blocks,
                              const StepTables& tables, ConstTypedBuffer message,
                              const CommitCondition& condition) = 0;
-  /// Like commit_muon(), but writes only the momentum. It is used by the owner that stores it.
+  /// Like commit_muon(), but writes only the momentum. Used by the owner that stores the momentum.
   virtual void commit_momentum(Stream& stream, std::span<const ShardBlock> blocks,
                                const StepTables& tables, const CommitCondition& condition) = 0;
 
@@ -215,7 +215,7 @@ class Ops : public MatrixRules {
   /// @param low  the lower halves of bf16 weights, stored like `x` (weight_bits.hpp), or null.
   virtual void tally(Stream& stream, const MatrixBatch& x, const uint16_t* low, Tally* tallies) = 0;
 
-  /// Runs min(m, kLanczosSteps) steps of Lanczos's method on x x^T for each matrix, from a fixed
+  /// Runs min(m, kLanczosSteps) steps of the Lanczos method on x x^T for each matrix, from a fixed
   /// start vector and with full reorthogonalization. out[k] is the tridiagonal matrix for matrix k.
   /// Computes in f32. Sums have the same order as in scale_rows(), and sums over rows are computed
   /// in blocks of kLanczosRows. Source: Golub and Van Loan, Matrix Computations, section 10.1.

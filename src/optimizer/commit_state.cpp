@@ -197,7 +197,7 @@ void CommitState::on_commit(const Vote& vote_sum) {
 //   aborted, so at most zeros are sent instead of the vote, and no vote sum passes without the
 //   consent of every rank.
 // * The communicator is aborted before the flag is read here. If a stream reaches the vote later,
-//   because the caller's stream was late, the communicator is already aborted then.
+//   because the caller's stream was late, the communicator is already aborted at that time.
 Error CommitState::on_failure(const Error& error, const StepReadback& readback) {
   StepEndState end = end_state(readback);
   end.failed = true;

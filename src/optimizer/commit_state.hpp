@@ -36,8 +36,8 @@ enum class SurvivorPolicy : int32_t {
 struct SurvivorState;
 
 /// Stores the number of committed steps of a rank, its last vote, and the error that ended the
-/// optimizer, if there is one. From these values the surviving ranks decide whether a step that
-/// failed becomes committed.
+/// optimizer, if there is one. The surviving ranks use these values to decide whether to commit a
+/// step that failed.
 class CommitState {
  public:
   /// Commits a step on this rank that other ranks have already committed. The arguments are the
@@ -69,7 +69,7 @@ class CommitState {
   /// communicator, which ends the optimizer.
   bool agree_on(Comm& comm, int64_t mine);
 
-  /// Stores the fingerprint of the step that begins.
+  /// Stores the fingerprint of the step that is starting.
   void begin_step(int64_t fingerprint) { fingerprint_ = fingerprint; }
   /// Returns the end state of the step according to its readback. Does not include errors of
   /// streams and of the communicator.
@@ -97,7 +97,7 @@ class CommitState {
   /// A random number of this rank. After agree_on_identity() it is equal on all ranks.
   uint64_t identity_ = 0;
   int64_t rank_ = 0, world_ = 1;
-  std::vector<int64_t> by_rank_;  // memory for one number of each rank
+  std::vector<int64_t> by_rank_;  // memory for one number per rank
   std::vector<NonfiniteSource> nonfinite_by_rank_;
   CommitMode commit_ = CommitMode::kAtomic;
   int64_t steps_ = 0;                  // number of committed steps

@@ -73,7 +73,7 @@ class Optimizer {
   void require_idle(const char* function) const;
 
   /// Brings the surviving ranks to the same step after a step has failed. If one of them has
-  /// committed the step, the others commit it, too. Collective over the survivors.
+  /// committed the step, the others also commit it. Collective over the survivors.
   /// Errors: the same as muonrt_optimizer_recover().
   Recovery recover(Comm& survivors, SurvivorPolicy policy = SurvivorPolicy::kMajority);
 
@@ -116,8 +116,7 @@ class Optimizer {
   const Plan* block_plan() const { return pipelines_.block_plan(); }
   /// Describes the plan as text or JSON. Includes the plan of block steps if there is one.
   std::string describe(bool json) const;
-  /// Returns the bytes of this rank that describe() prints, without the bytes of the consistency
-  /// check.
+  /// Returns the memory sizes of this rank that describe() prints, without the consistency check.
   PlannedMemory planned_memory() const;
   /// Returns the bytes of this rank for the consistency check, as describe() prints them.
   int64_t check_bytes() const;

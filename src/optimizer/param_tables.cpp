@@ -59,7 +59,7 @@ bool has_params(const OptimizerSettings& settings, int64_t group) {
                      [&](const ParamSettings& p) { return p.group == group; });
 }
 
-/// Checks that Muon groups with another scale rule than match_rms do not share AdamW's learning
+/// Checks that Muon groups with a scale rule other than match_rms do not share AdamW's learning
 /// rate. With match_rms, Muon's updates have the same RMS as AdamW's at the same learning rate.
 /// Other rules need a different rate, from `group_lrs` or from the factors of the groups.
 void require_separate_rates(const OptimizerSettings& settings, double lr) {

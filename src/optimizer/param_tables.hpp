@@ -23,7 +23,7 @@ struct RandomKeys {
 /// The tables that the ops read in a step. They contain the views of the parameters, the views of
 /// this rank's owner state (OwnerState), the scalars of the groups, and the scalars of AdamW. The
 /// host writes the tables between steps. If the device cannot read the host's tables, each step
-/// begins by copying them.
+/// first copies them to the device.
 class ParamTables {
  public:
   ParamTables() = default;
@@ -50,7 +50,8 @@ class ParamTables {
   void set_data(int64_t param, void* data);
   /// Makes all parameters inactive. The step then reads no gradients.
   void deactivate_all();
-  /// Returns a hash of the set of active parameters. It is at least 2^32.
+  /// Returns a hash of the set of active parameters. It is at least 2^32, so no rank number equals
+  /// it.
   int64_t active_hash() const;
   /// Counts the step of the last fill_for_step() as committed.
   void on_commit();

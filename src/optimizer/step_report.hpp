@@ -7,10 +7,10 @@
 
 namespace muonrt {
 
-/// Where a rank found a non-finite value. A source with a lower kind is closer to the cause: a sum
-/// of gradients or an update may contain a peer's gradient, so the gradient of a parameter on this
-/// rank comes before both. If two sources are of the same kind, a source that did not overflow
-/// comes before one that did.
+/// Describes where a rank found a non-finite value. A source with a lower kind is closer to the
+/// cause: a sum of gradients or an update may contain a peer's gradient, so the gradient of a
+/// parameter on this rank comes before both. If two sources are of the same kind, a source that did
+/// not overflow comes before one that did.
 struct NonfiniteSource {
   enum : int64_t { kGradient, kSum, kUpdate, kNothing };
   int64_t kind = kNothing, param = -1;
