@@ -17,7 +17,7 @@
 #include "state/background_save.hpp"
 #include "state/checkpoint_reader.hpp"
 
-// A handle has a header and a body. The header is never freed, so the library can detect a
+// A handle consists of a header and a body. The header is never freed, so the library can detect a
 // destroyed handle, or a handle of the wrong type, without reading freed memory.
 
 namespace muonrt::api {
@@ -35,7 +35,7 @@ struct HandleHeader {
   explicit HandleHeader(HandleKind kind);
 
   std::atomic<uint64_t> magic;  // the kind of the handle; after destruction, its complement
-  /// The process that created the handle. The body's threads and connections exist only there.
+  /// The process that created the handle. The body's threads and connections exist only in it.
   const pid_t process;
   const HandleHeader* next = nullptr;
 };
@@ -60,7 +60,7 @@ void check_handle(const HandleHeader* head, HandleKind kind, const char* functio
 bool mark_destroyed(HandleHeader& head, HandleKind kind, const char* function,
                     const char* argument);
 
-/// The transport of a communicator for host memory and, if it has one, the Comm for GPU memory.
+/// The transport that a communicator uses for host memory, and its Comm for GPU memory, if any.
 struct CommBody {
   explicit CommBody(std::unique_ptr<Transport> transport) : host(std::move(transport)) {}
 

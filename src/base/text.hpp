@@ -60,8 +60,8 @@ constexpr bool is_control(char c) {
   return byte < 0x20 || byte == 0x7f;
 }
 
-/// Puts a text that comes from outside the library in quotation marks, for a message. Escapes
-/// control characters.
+/// Puts a string from outside the library in quotation marks for a message. Escapes control
+/// characters.
 std::string in_quotes(std::string_view text);
 
 /// Replaces each part in quotation marks ('...') that has more than 200 bytes with its first 100

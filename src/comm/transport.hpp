@@ -23,11 +23,11 @@ namespace muonrt {
 /// is complete.
 ///
 /// A wait ends when the data has arrived. After `timeout_ms` it ends with TIMEOUT; the message
-/// names the operation, this rank and the missing peers. If any rank has published an error, it
-/// ends with this error. A rank keeps its first error, publishes it to its peers, and throws it in
-/// every later operation.
+/// names the operation, this rank and the missing peers. If any rank has published an error, the
+/// wait ends with this error. A rank keeps its first error, publishes it to its peers, and throws
+/// it in every later operation.
 /// Threads: operations from one thread at a time; abort() and error() from any thread.
-/// Order: any two ranks must run the operations in which both take part in the same order.
+/// Order: any two ranks must run the operations that they share in the same order.
 ///
 /// An implementation provides the `do_` functions, which throw Error. Before this class calls a
 /// `do_` function, it checks the arguments and delivers the message that the rank sends to itself.
@@ -45,7 +45,7 @@ class Transport {
   int size() const { return size_; }
   /// Returns the name of the transport, for example "thread". It is the same on every rank.
   virtual std::string name() const = 0;
-  /// Returns whether operations must run on a thread that is inside a call of the library's user.
+  /// Returns whether operations must run on a thread of the caller that is inside a library call.
   virtual bool caller_thread_only() const { return false; }
 
   /// Exchanges messages of any size between all ranks; see Comm::exchange(). Errors:

@@ -51,7 +51,7 @@ PreparedGemm::Cut cut(int64_t extent, int64_t largest) {
 /// The form in which the tiles read the operands. A and B have the same dtype, and A is dense.
 struct Operands {
   DType dtype;
-  bool copy_a, copy_b;  // whether A and B are copied to dense storage of `dtype`
+  bool copy_a, copy_b;  // true if A or B is copied to dense storage of `dtype`
   bool share;           // true if A and B are the same matrix, so one copy is used for both
   int64_t b_ld;
 };

@@ -20,9 +20,9 @@ using dnnl::memory;
 
 constexpr bool kOpenMp = DNNL_CPU_THREADING_RUNTIME == DNNL_RUNTIME_OMP;
 
-/// Limits OpenMP to one thread for the calling thread. The destructor restores the setting. Such an
-/// object must also exist while primitives are created, because their blocking depends on the
-/// number of threads.
+/// Limits OpenMP to one thread for the calling thread. The destructor restores the setting. An
+/// object of this class must also exist while primitives are created, because their blocking
+/// depends on the number of threads.
 class OneThread {
  public:
   OneThread() {
@@ -251,8 +251,8 @@ std::unique_ptr<OnednnKernel> make_kernel() {
 }  // namespace
 
 const TileKernel* onednn_kernel() {
-  // Never destroyed, because worker threads may still run when static objects are destroyed at the
-  // exit of the process.
+  // Never destroyed, because worker threads may still run when the process exits and destroys
+  // static objects.
   static const OnednnKernel* const kernel = make_kernel().release();
   return kernel;
 }

@@ -25,8 +25,8 @@ struct MatrixHealth {
 
 /// Collects statistics in the steps for which they are requested. During the step, the owners
 /// collect statistics of the orthogonalized matrices. After the step, every rank collects
-/// statistics of its weights, gradients and replicas. Then one exact sum over the ranks gives all
-/// values to every rank. The constructor allocates all memory.
+/// statistics of its weights, gradients and replicas. Then one exact sum over the ranks makes all
+/// values available on every rank. The constructor allocates all memory.
 class Health {
  public:
   /// @param chunks  Chunks in which this rank takes part.
@@ -78,7 +78,7 @@ class Health {
   int rank_;
   bool collects_ = false;
   std::vector<MatrixHealth> rows_;
-  /// The row of each matrix, and the first matrix of each row.
+  /// For each matrix, the index of its row in rows_; and for each row, its first matrix.
   std::vector<int32_t> row_of_, representative_;
   /// For each matrix, its index in lanczos_, updates_ and q_, or -1.
   std::vector<int32_t> owned_index_;

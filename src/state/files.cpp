@@ -130,8 +130,8 @@ void Files::remove(const std::string& path) noexcept {
   }
 }
 
-// Closing the file would not be enough, because a child that was created without fork handlers
-// (vfork, clone) can still have a copy of the descriptor.
+// Closing the file would not always release the lock, because a child that was created without fork
+// handlers (vfork, clone) can still have a copy of the descriptor.
 FileLock::~FileLock() {
   if (file_) flock(file_.fd(), LOCK_UN);
 }

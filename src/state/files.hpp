@@ -10,8 +10,8 @@
 
 namespace muonrt {
 
-/// Holds the lock of a file, or no lock. The lock ends when this object is destroyed or the process
-/// ends, even if the process has forked children.
+/// Holds the lock of a file, or no lock. The lock is released when this object is destroyed or the
+/// process exits, even if the process has forked children.
 class FileLock {
  public:
   FileLock() = default;

@@ -18,7 +18,7 @@ struct TensorEntry {
   std::string dtype;  // for example "F32"
   std::vector<int64_t> shape;
   int64_t begin = 0, end = 0;
-  int32_t file = 0;  // index of the file if the model has several files
+  int32_t file = 0;  // index of the file if the model has multiple files
 
   int64_t bytes() const { return end - begin; }
   int64_t elements() const;

@@ -15,8 +15,8 @@ namespace muonrt {
 
 /// Returns the shards that this rank writes. A parameter that equals its rounded master weights is
 /// not written, because a load can compute it.
-/// @param in_masters  For each parameter, whether it equals its rounded master weights. If null,
-///     all parameters with master weights are assumed to equal them.
+/// @param in_masters For each parameter, true if it equals its rounded master weights. If null, all
+///     parameters with master weights are assumed to equal them.
 std::vector<StateShard> shards_to_save(const Optimizer& optimizer, bool with_params,
                                        const std::vector<bool>* in_masters = nullptr);
 
@@ -39,7 +39,7 @@ class Save {
   std::vector<StateShard> shards(const Optimizer& optimizer) const;
   /// Writes this rank's file. Uses neither the communicator nor the optimizer.
   void write(const std::vector<StateShard>& shards, DeviceCopy& copy);
-  /// Makes this save the newest checkpoint, unless a rank passes an error of its write().
+  /// Makes this save the newest checkpoint, unless a rank passes an error from its write().
   /// Collective. Errors: IO, and the error that any rank passes. All ranks throw the same error.
   void publish(const std::optional<Error>& error);
 

@@ -23,8 +23,8 @@ std::string ranks_text(std::vector<int32_t> ranks) {
 
 }  // namespace
 
-// A message is sent in fragments of at most `fragment_bytes_`. MPI keeps the order of the fragments
-// between two ranks.
+// A message is sent in fragments of at most `fragment_bytes_`. MPI preserves the order of the
+// fragments between two ranks.
 void Communicator::start_send(const muonrt_send_t& message) {
   for (int64_t begin = 0; begin < message.bytes; begin += fragment_bytes_) {
     const int64_t bytes = std::min(fragment_bytes_, message.bytes - begin);

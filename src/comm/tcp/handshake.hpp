@@ -12,13 +12,13 @@
 
 namespace muonrt {
 
-// The messages with which two ranks connect. First the listening rank sends a greeting, which is a
-// random number. Then the other rank sends a claim with its proof, and the listening rank sends an
-// answer with its own proof. A claim with a wrong proof gets no answer. In a rendezvous rank 0
-// listens, and the proofs are HMACs under the secret. Later the lower rank of a pair listens, and
-// the proofs use the key of the run. The messages have the machine's byte order, which is
-// little-endian on all machines that muonrt runs on. The proofs also detect bits that change in
-// transit. Later frames are neither encrypted nor signed.
+// The messages that two ranks exchange to connect. First the listening rank sends a greeting, which
+// is a random number. Then the other rank sends a claim with its proof, and the listening rank
+// sends an answer with its own proof. The listening rank does not answer a claim with an invalid
+// proof. In a rendezvous rank 0 listens, and the proofs are HMACs under the secret. Later the lower
+// rank of a pair listens, and the proofs use the key of the run. The messages have the machine's
+// byte order, which is little-endian on all machines that muonrt runs on. The proofs also detect
+// bits that change in transit. Later frames are neither encrypted nor signed.
 
 constexpr size_t kSecretBytes = 16;  // minimum size of a secret
 
@@ -88,7 +88,7 @@ bool send_value(const Socket& s, const T& value) {
          static_cast<ssize_t>(sizeof value);
 }
 
-/// The end of a connection from which the handshake starts. No function blocks.
+/// The end of a connection that starts the handshake. No function blocks.
 struct Dial {
   enum class State {
     kConnecting,  // waits for the other machine to accept
@@ -107,7 +107,7 @@ struct Dial {
   Dial(const SocketAddress& to, const SocketAddress& from);
 
   bool is_waiting() const { return state <= State::kClaimed && state != State::kGreeted; }
-  /// Returns the event for which is_waiting() waits: POLLIN or POLLOUT.
+  /// Returns the event that is_waiting() waits for: POLLIN or POLLOUT.
   short events() const;
   /// Call this function when the socket is ready.
   void advance(const std::string& secret);

@@ -51,8 +51,8 @@ Dial find_rank_0(const Rendezvous& rendezvous, const std::vector<SocketAddress>&
 }
 
 /// Sends this rank's claim and waits until all ranks are connected. Returns false if the connection
-/// ends before rank 0 has answered. In this case rank 0 has ended, or it has dropped the connection
-/// because too many connections were waiting.
+/// ends before rank 0 has answered. In this case rank 0 has exited, or it has dropped the
+/// connection because too many connections were waiting.
 bool ask(Dial& dial, const Rendezvous& rendezvous, const std::string& secret, const Claim& claim,
          Deadline deadline) {
   dial.send_claim(secret, claim);
@@ -87,7 +87,7 @@ void listen_for_ranks(const Rendezvous& rendezvous, const std::vector<SocketAddr
   };
   if (here || !rendezvous.interface.empty()) return listen(local);
   try {
-    listen(resolve("[::]:0")[0]);  // accepts IPv4 connections, too
+    listen(resolve("[::]:0")[0]);  // also accepts IPv4 connections
   } catch (const Error&) {
     listen(resolve("0.0.0.0:0")[0]);
   }
@@ -117,7 +117,7 @@ void check_open_files(int rank, int size) {
   constexpr uint64_t kOther = 16;  // listeners, connections without a proof
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
-  // A directory_iterator is not used, because its constructor ends the process if memory is
+  // A directory_iterator is not used, because its constructor terminates the process if memory is
   // exhausted.
   uint64_t used = 0;
   if (DIR* const open = opendir("/proc/self/fd")) {

@@ -41,7 +41,8 @@ SocketAddress peer_of(const Socket& socket);
 /// `why` contains the reason.
 /// @param from  the local address to use. An empty address stands for any local address.
 Socket begin_connect(const SocketAddress& address, const SocketAddress& from, std::string& why);
-/// Returns false and sets `why` if the connection has failed. Call it when the socket is writable.
+/// Returns false and sets `why` if the connection has failed. Call this function when the socket is
+/// writable.
 bool is_connected(const Socket& socket, std::string& why);
 
 /// Sets TCP_NODELAY and SO_KEEPALIVE.

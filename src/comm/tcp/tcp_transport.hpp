@@ -9,7 +9,7 @@ namespace muonrt {
 
 /// Creates a transport over TCP after a rendezvous. Two ranks connect when they first exchange
 /// messages. If the connection of a rank ends, its peers stop waiting for this rank and throw COMM.
-/// If the connection of rank 0 ends without a goodbye, all waits end with COMM.
+/// If the connection of rank 0 ends without a goodbye, all waiting operations throw COMM.
 std::unique_ptr<Transport> make_tcp_transport(TcpConnections connections);
 
 }  // namespace muonrt
