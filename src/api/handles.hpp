@@ -76,7 +76,8 @@ struct CommBody {
   }
 };
 
-/// Memory to which a call returns pointers. It remains valid until the next call of the same kind.
+/// Memory that the pointers returned by a call refer to. It remains valid until the next call of
+/// the same kind.
 struct BorrowedStorage {
   virtual ~BorrowedStorage() = default;
 };
@@ -89,7 +90,7 @@ auto& unwrap(T* handle, const char* function, const char* argument = T::kArgumen
 }
 
 /// Destroys the body, and then the members `parts` of the handle. In a forked child nothing is
-/// destroyed, because the destructors would end threads, remove files and release locks of the
+/// destroyed, because the destructors would stop threads, remove files and release locks of the
 /// parent.
 template <class T, class... Parts>
 void destroy_handle(T* handle, const char* function, const char* argument, Parts T::*... parts) {
@@ -127,8 +128,8 @@ struct muonrt_comm {
 
 namespace muonrt::api {
 
-/// A call that is using a communicator. The communicator is not destroyed before the call has
-/// ended.
+/// A call that is using a communicator. The communicator is not destroyed before the call is
+/// complete.
 class CommCall {
  public:
   /// Begins a call. Errors: any error of check_handle(), with `argument`.

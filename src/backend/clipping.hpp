@@ -6,8 +6,8 @@
 
 #include "backend/scalars.hpp"
 
-// The factor by which all gradients are multiplied, and the global norm of the gradients. All
-// backends share these formulas.
+// The factor that multiplies all gradients, and the global norm of the gradients. All backends
+// share these formulas.
 
 namespace muonrt {
 

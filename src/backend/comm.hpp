@@ -31,7 +31,7 @@ struct ReceiveFrom {
 /// Copies a message from the sender's buffer to the receiver's buffer, on a thread of the receiver.
 /// When the function returns, the copy is complete. If the function throws, the receiver reports
 /// the error. In both cases no thread accesses the buffers afterwards, with one exception: a GPU
-/// copy may still run if it has not ended some seconds after the deadline.
+/// copy may still be running if it is not complete a few seconds after the deadline.
 using CopyMessage = std::function<void(void* to, const void* from, int64_t bytes)>;
 
 /// The messages that one rank sends and receives in an exchange.
@@ -51,7 +51,7 @@ class Comm {
   virtual int rank() const = 0;
   virtual int size() const = 0;
   virtual std::string describe() const = 0;
-  /// Returns the kind of stream on which the operations must be enqueued.
+  /// Returns the kind of stream that the operations must be enqueued on.
   virtual StreamKind stream_kind() const = 0;
   /// Returns whether the operations can run on streams of this device and access its memory.
   virtual bool serves(const Device& device) const { return device.host_reaches_memory(); }

@@ -88,8 +88,8 @@ struct CudaSettings {
   /// (cuda/MEASUREMENTS.md).
   bool graphs = false;
   /// The number of SMs that persistent grids (kSm90) leave free for the communicator's thread
-  /// blocks, which would otherwise have to wait until the grid ends. The products keep at least two
-  /// SMs.
+  /// blocks, which would otherwise have to wait until the grid is complete. The products keep at
+  /// least two SMs.
   int reserved_sms = 0;
   Sm90Tuning sm90 = {};      // overrides for kSm90
   Allocator allocator = {};  // if it has no functions, cudaMalloc is used

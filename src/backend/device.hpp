@@ -34,7 +34,7 @@ enum class StreamKind {
   kCommOnCaller,
 };
 
-/// The alignment, in bytes, of device memory and of the blocks into which it is divided.
+/// The alignment, in bytes, of device memory and of the blocks that it is divided into.
 constexpr int64_t kMemoryAlignment = 256;
 /// Returns the size of `count` elements in bytes, rounded up to kMemoryAlignment.
 /// Errors: INVALID_ARGUMENT if the size is negative or overflows.
@@ -88,8 +88,8 @@ class Device {
   /// `what`: NOT_SUPPORTED if the caller's stream, or a stream that synchronizes with it, is being
   /// captured.
   virtual void wait_caller_stream(Stream&, void*, const char* /*what*/) {}
-  /// Blocks until the work for which the last wait_caller_stream() waits has ended.
-  /// Errors: TIMEOUT if it has not ended at the deadline.
+  /// Blocks until the work that the last wait_caller_stream() waits for is complete. Errors:
+  /// TIMEOUT if it is not complete at the deadline.
   virtual void synchronize_caller_stream(Deadline) {}
   /// Runs `function(argument, native)` in stream order. On the host the function runs when the
   /// stream reaches it, and `native` is null. On CUDA the function runs immediately and must

@@ -16,7 +16,7 @@ namespace muonrt {
 constexpr int64_t kTallyLimbs = 18;
 
 /// Sums over the elements of a matrix, which must have fewer than 2^31 elements. The sums are
-/// integers, so the sums of several parts of a matrix may be combined in any order.
+/// integers, so the sums of multiple parts of a matrix may be combined in any order.
 struct Tally {
   int64_t limbs[kTallyLimbs] = {};  // sum of squares; the unit of limb i is 2^(32 i - 298)
   int64_t nonfinite = 0;            // number of elements that are infinite or NaN

@@ -70,7 +70,7 @@ MUONRT_HOST_DEVICE inline float normuon_restore(double squares, double scaled, i
                             (sqrt(n * scaled) + static_cast<double>(kNormuonEps)));
 }
 
-/// The smallest norm by which NeuronRule::kNorm divides. nanochat uses the same value.
+/// The smallest norm that NeuronRule::kNorm divides by. nanochat uses the same value.
 constexpr float kLeastNorm = 1e-6f;
 
 /// Returns the factor of one neuron according to the rule of its matrix, without matrix_factor().

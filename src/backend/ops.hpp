@@ -15,8 +15,8 @@
 namespace muonrt {
 
 /// `count` matrices of equal shape, rows x cols, row-major. `ld` and `stride` count elements. The
-/// dtype is f32 or bf16. It may also be f16 for matrices on which Newton-Schulz iterates and for
-/// matrices that pack() and unpack() copy.
+/// dtype is f32 or bf16. It may also be f16 for iterates of Newton-Schulz and for matrices that
+/// pack() and unpack() copy.
 struct MatrixBatch {
   void* data = nullptr;
   DType dtype = DType::kF32;
@@ -93,8 +93,7 @@ class Ops : public MatrixRules {
                     Findings* findings) = 0;
 
   /// For the listed parameters that are active and have master weights, compares the weights with
-  /// the master weights (is_stale()). Records the lowest index of a parameter for which they
-  /// differ.
+  /// the master weights (is_stale()). Records the lowest index of a parameter whose weights differ.
   virtual void check_masters(Stream& stream, std::span<const int32_t> list, const ParamView* params,
                              Findings* findings) = 0;
 

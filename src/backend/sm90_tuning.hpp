@@ -21,7 +21,7 @@ struct Sm90Tuning {
   // If true, thread blocks form clusters of two, and each block copies half of B to both blocks. By
   // default, clusters are used if a result has more than 1,280 columns.
   std::optional<bool> pairs = {};
-  bool early = true;  // programmatic launches, which begin before the previous kernel ends
+  bool early = true;  // programmatic launches, which start before the previous kernel is complete
   int slices = 0;     // number of slices of the depth: 1, 2, 4, or 0 to select by shape
   // Number of stages (at most 3) by which the second consumer warpgroup of a persistent grid starts
   // later, so that one consumer multiplies while the other rounds. The effect was not measured.

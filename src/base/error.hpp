@@ -121,7 +121,7 @@ Error current_error() noexcept;
     if (!(condition)) throw ::muonrt::make_error(status, __VA_ARGS__); \
   } while (false)
 
-/// Checks an invariant of the library. If it does not hold, throws INTERNAL; never ends the
+/// Checks an invariant of the library. If it does not hold, throws INTERNAL; never terminates the
 /// process.
 #define MUONRT_CHECK_INTERNAL(condition, ...)                                      \
   MUONRT_REQUIRE(condition, ::muonrt::Status::kInternal, "internal: ", #condition, \

@@ -150,7 +150,7 @@ class Transport {
 };
 
 /// Runs an operation of a transport. Converts its error with Error::as_comm_error(), because the
-/// error has ended the transport.
+/// error has made the transport unusable.
 template <class Function>
 void with_comm_error(const Function& function) {
   try {

@@ -48,7 +48,7 @@ PreparedGemm::Cut cut(int64_t extent, int64_t largest) {
   return {size, count, extent - (count - 1) * size};
 }
 
-/// The form in which the tiles read the operands. A and B have the same dtype, and A is dense.
+/// The form of the operands that the tiles read. A and B have the same dtype, and A is dense.
 struct Operands {
   DType dtype;
   bool copy_a, copy_b;  // true if A or B is copied to dense storage of `dtype`
@@ -166,7 +166,7 @@ class Group {
   int64_t first_, end_;
 };
 
-/// One call of gemm(): its memory, and its operands in the form in which the tiles read them.
+/// One call to gemm(): its memory, and its operands in the form that the tiles read.
 class TiledProduct {
  public:
   TiledProduct(const GemmArgs& args, const Operands& operands, const PreparedGemm& prepared,

@@ -6,7 +6,7 @@
 #include "host/gemm_tile.hpp"
 
 // Functions of libgomp, which oneDNN uses unless it was built without threads. They are declared
-// here because omp.h comes with the compiler, and may belong to another OpenMP runtime than the
+// here because omp.h comes with the compiler, and may belong to a different OpenMP runtime than the
 // library's.
 extern "C" int omp_get_max_threads(void);
 extern "C" void omp_set_num_threads(int);
@@ -177,8 +177,8 @@ class OnednnPanel final : public PanelProduct {
   dnnl::engine engine_;
   PanelShape shape_;
   Height heights_[2];
-  memory::desc packed_;            // a panel in the form in which the product reads it
-  memory::desc stored_, pack_to_;  // B and the panel in the forms in which packing moves them
+  memory::desc packed_;            // a panel in the form that the product reads
+  memory::desc stored_, pack_to_;  // B and the panel in the forms that packing uses
   memory::desc pack_scratch_;
   dnnl::reorder pack_;
 };
@@ -207,7 +207,8 @@ class OnednnKernel final : public TileKernel {
 
   /// Returns true if f32 products work, and detects support for bf16.
   bool probe() {
-    // If the library was built for another threading runtime, it cannot be limited to one thread.
+    // If the library was built for a different threading runtime, it cannot be limited to one
+    // thread.
     const unsigned runtime = dnnl_version()->cpu_runtime;
     if (runtime != DNNL_RUNTIME_OMP && runtime != DNNL_RUNTIME_SEQ) return false;
     // With older instruction sets, bf16 products are emulated or not supported.

@@ -26,7 +26,7 @@ struct PanelShape {
 };
 
 /// Packs and multiplies one column panel. One object is created for each panel shape.
-/// Threads: several threads may call pack() and run() at the same time, each with its own scratch
+/// Threads: multiple threads may call pack() and run() at the same time, each with its own scratch
 /// memory.
 /// Results: the bits of a tile depend only on the values and on the fields of PanelShape, except
 /// b_ld and transpose_b.

@@ -23,7 +23,7 @@ std::optional<Error> capture_error(const Function& function) {
 }
 
 // With up to 512 ranks, a failed allocation neither makes one of the following collectives fail nor
-// changes the status on which the ranks agree. If a rank has no memory for the texts, all ranks
+// changes the status that the ranks agree on. If a rank has no memory for the texts, all ranks
 // return a shorter text. With more than 512 ranks, a failed allocation may abort the communicator.
 
 /// If any rank passes an error, returns the same error on every rank: the error from the lowest

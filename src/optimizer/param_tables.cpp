@@ -223,8 +223,8 @@ AdamScalars ParamTables::adam_scalars(const OptimizerSettings& settings, int64_t
   s.rate = as_float("step: lr x all lr_factors", rate);
   s.decay = decay_of(group, rate);
   s.cautious = group.weight_decay_kind == WeightDecayKind::kCautious;
-  // The kernels compute the moments with betas that are rounded to f32, so the corrections use
-  // these betas, too.
+  // The kernels compute the moments with betas that are rounded to f32, so the corrections also use
+  // these rounded betas.
   const double rest1 = 1.0 - std::pow(double{s.beta1}, t);
   const double rest2 = 1.0 - std::pow(double{s.beta2}, t);
   const bool folded = group.adam_form == AdamForm::kFolded;

@@ -12,7 +12,7 @@
 
 namespace muonrt {
 
-/// The values on which stochastic rounding depends, other than step and element: a seed, and a key
+/// The values that stochastic rounding depends on, other than step and element: a seed, and a key
 /// for each parameter. The key is the index of the parameter. If the parameter's state was loaded,
 /// the key is the index that the parameter had when the state was saved.
 struct RandomKeys {
@@ -28,7 +28,7 @@ class ParamTables {
  public:
   ParamTables() = default;
   /// Allocates the host's tables and fills the views. All parameters are inactive at first.
-  /// @param chunks  Chunks of `rank` in the plan for which `state` was made.
+  /// @param chunks Chunks of `rank` in the plan that `state` was created for.
   /// Errors: INVALID_ARGUMENT, with the parameter, if the device cannot access one of its buffers.
   ParamTables(Device& device, const OptimizerSettings& settings, const State& state,
               const std::vector<RankChunk>& chunks, int rank);
@@ -62,8 +62,8 @@ class ParamTables {
   void set_updates(int64_t param, int64_t updates) {
     updates_[static_cast<size_t>(param)] = updates;
   }
-  /// Sets the update counts to their values after `steps` committed steps in which no parameter was
-  /// listed as inactive.
+  /// Sets the update counts to their values after `steps` committed steps, if no parameter was
+  /// listed as inactive in any of them.
   void set_steps(const OptimizerSettings& settings, int64_t steps);
 
   RandomKeys random_keys() const;

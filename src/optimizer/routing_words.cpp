@@ -9,7 +9,7 @@
 
 namespace muonrt {
 
-// This namespace has a name because unity builds merge the anonymous namespaces of several files.
+// This namespace has a name because unity builds merge the anonymous namespaces of multiple files.
 namespace routing_words {
 
 namespace {
@@ -54,7 +54,7 @@ const Set kNumbered = {"block", "h", "layer", "stage"};
 // Words at the end of a component that only distinguish it from similar ones, as in proj_out and
 // ln_f.
 const Set kSide = {"a", "b", "f", "in", "l", "out", "r", "weight", "weights", "kernel"};
-// Components that may come between a parameter and the module to which it belongs.
+// Components that may come between a parameter and the module that it belongs to.
 const Set kWithin = {"weight",     "weights",         "kernel",           "qweight",
                      "base_layer", "original_module", "parametrizations", "original",
                      "original0",  "original1",       "weight_v",         "weight_g"};

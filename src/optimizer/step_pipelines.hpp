@@ -67,7 +67,8 @@ class StepPipelines {
   Pipeline& pipeline() { return *current().pipeline; }
   const Pipeline& pipeline() const { return *current().pipeline; }
 
-  /// Counts the matrices of the current step. Call it after the step has ended on this rank.
+  /// Counts the matrices of the current step. Call this function after the step is complete on this
+  /// rank.
   void count_orthogonalized() { orthogonalized_ += pipeline().owned_matrices(); }
   /// Returns the number of matrices that this rank has orthogonalized in all steps together.
   int64_t orthogonalized() const { return orthogonalized_; }

@@ -43,7 +43,7 @@ struct StepReport {
 
 /// The statistics of the last step that collected them.
 struct HealthReport {
-  /// The number of committed steps when this step had ended; -1 if no step has collected
+  /// The number of committed steps when this step was complete; -1 if no step has collected
   /// statistics.
   int64_t step = -1;
   bool skipped = false;

@@ -205,8 +205,8 @@ void Chunk::exchange_return() {
   exchange(kReturnExchange, {return_sends_, return_receives_});
 }
 
-// Forwards updates from the buffer in which the return exchange has stored them. Both exchanges run
-// on one stream, so they are in order.
+// Forwards updates from the buffer where the return exchange has stored them. Both exchanges run on
+// one stream, so they are in order.
 void Chunk::relay() { exchange(kRelay, {relay_sends_, relay_receives_}); }
 
 // All ranks make the same decision, because it depends only on the step number, which the ranks

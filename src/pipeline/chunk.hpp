@@ -126,8 +126,8 @@ class Chunk {
   void sum();
   void run(BatchGroup& batch_group);
   void run_newton_schulz(BatchGroup& batch_group);
-  /// Applies NorMuon to the result of a batch and collects the statistics of the result. Call it
-  /// before the result is packed.
+  /// Applies NorMuon to the result of a batch and collects the statistics of the result. Call this
+  /// function before the result is packed.
   void finish(Batch& batch);
   Health::BatchStatistics statistics_of(const Batch& batch) const;
   void begin(int32_t span, Stream& stream) { times_.begin(span, stream); }

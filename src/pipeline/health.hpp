@@ -29,11 +29,10 @@ struct MatrixHealth {
 /// values available on every rank. The constructor allocates all memory.
 class Health {
  public:
-  /// @param chunks  Chunks in which this rank takes part.
+  /// @param chunks Chunks that this rank takes part in.
   Health(const PipelineContext& context, int rank, const std::vector<RankChunk>& chunks);
 
-  /// The addresses at which the statistics of a batch are stored. The entries of its matrices are
-  /// consecutive.
+  /// The addresses of the statistics of a batch. The entries of its matrices are consecutive.
   struct BatchStatistics {
     Lanczos* lanczos;
     Tally* updates;
@@ -51,7 +50,8 @@ class Health {
   /// Starts a step. If `collects` is true, the step collects statistics, and this function enqueues
   /// work that resets them.
   void begin(bool collects);
-  /// Computes the results. Call it after a step that collects statistics. Collective; blocks.
+  /// Computes the results. Call this function after a step that collects statistics. Collective;
+  /// blocks.
   /// @param views    Views of the parameters in host memory.
   /// @param updated  True if the step was committed.
   /// Errors: any error of the streams or of the communicator.

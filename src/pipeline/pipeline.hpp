@@ -14,7 +14,7 @@
 namespace muonrt {
 
 /// The results of a step in host memory. The streams of the step copy them there, so the host can
-/// read them as soon as the step has ended.
+/// read them as soon as the step is complete.
 struct StepReadback {
   Vote vote_sum;              // sum of all ranks' votes
   Vote confirm_sum;           // sum of the second, confirming votes of an eager commit
@@ -76,7 +76,7 @@ class Pipeline {
   /// the communicator. Errors: any error of the communicator.
   void connect();
   /// Enqueues a whole step. After a fixed number of launches it blocks until the work on the
-  /// caller's stream has ended. A GPU queues a limited number of launches, and a full queue would
+  /// caller's stream is complete. A GPU queues a limited number of launches, and a full queue would
   /// block without a timeout. `inputs` and the tables must not change until `wait` returns.
   /// Errors: any error of a local pass, of an exchange, or of caller_stream_error().
   void enqueue(const StepInputs& inputs);
@@ -92,7 +92,7 @@ class Pipeline {
   /// Calls `enqueue_work` between two steps, after the work on the caller's stream, and blocks
   /// until the enqueued work is complete. Errors: the same as wait().
   void run_between_steps(FunctionRef<void(Stream&)> enqueue_work);
-  /// Blocks until all work of the step has ended, whether the step was committed or not.
+  /// Blocks until all work of the step is complete, whether the step was committed or not.
   /// Errors: any error of the streams, and the error that caller_stream_error() returns.
   void wait();
   /// Waits until the work that was already enqueued no longer uses the caller's buffers. Call this
@@ -124,13 +124,12 @@ class Pipeline {
   std::vector<Span> spans() const;
   /// Returns the offset that converts the times of spans to nanoseconds of the host's clock,
   /// Deadline::Clock. All calls for the same step return the same value. On a GPU the first call
-  /// waits for the compute stream. The error is at most half of the shortest of several round trips
-  /// to the GPU. Errors: any error of the device.
+  /// waits for the compute stream. The error is at most half of the shortest of multiple round
+  /// trips to the GPU. Errors: any error of the device.
   int64_t clock_offset() const;
   const Plan& plan() const { return *context_.plan; }
   const std::vector<RankChunk>& rank_chunks() const { return rank_chunks_; }
-  /// Returns the gradient sums of a chunk in which this rank takes part; see
-  /// RankChunk::owner_state.
+  /// Returns the gradient sums of a chunk that this rank takes part in; see RankChunk::owner_state.
   const float* sums(int32_t chunk) const { return chunks_[static_cast<size_t>(chunk)]->sums(); }
   int64_t owned_matrices() const { return owned_; }
   int32_t resident_peak() const { return resident_peak_; }
@@ -163,7 +162,7 @@ class Pipeline {
   std::unique_ptr<Stream> compute_, exchange_;
   Deadline caller_deadline_ = Deadline::in_ms(0);
   std::unique_ptr<Event> callbacks_done_, vote_ready_, vote_received_, finished_;
-  std::vector<RankChunk> rank_chunks_;  // only chunks in which this rank takes part
+  std::vector<RankChunk> rank_chunks_;  // only chunks that this rank takes part in
   Buffer workspace_;
   std::vector<MessageBuffers> message_buffers_;
   void* scratch_ = nullptr;

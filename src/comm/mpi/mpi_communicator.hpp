@@ -34,7 +34,7 @@ class Communicator {
   static std::unique_ptr<Communicator> over(MPI_Comm parent, int64_t fragment_bytes,
                                             Deadline deadline);
   /// Frees the communicator. If MPI may still access the communicator's memory after an error, it
-  /// is not freed until the process ends.
+  /// is not freed until the process exits.
   static void destroy(std::unique_ptr<Communicator> communicator) noexcept;
 
   int rank() const { return rank_; }

@@ -11,8 +11,8 @@ namespace {
 
 constexpr int kDataTag = 0, kReceivesEndedTag = 2;
 // Time limits after an error. An exchange waits for receives that have started, because they cannot
-// be cancelled. It also waits for the peers' notices that their receives have ended. On a busy
-// machine a message may be in transit for seconds.
+// be cancelled. It also waits for the peers' notices that their receives are complete or cancelled.
+// On a busy machine a message may be in transit for seconds.
 constexpr int64_t kReceiveGraceMs = 5000, kGoodbyeMs = 6000;
 
 std::string ranks_text(std::vector<int32_t> ranks) {

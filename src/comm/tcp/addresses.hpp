@@ -63,7 +63,7 @@ std::vector<SocketAddress> local_addresses();
 // its addresses ("10.0.0.5"). An interface may have multiple addresses. Errors: INVALID_ARGUMENT if
 // this machine has no such interface, or if the interface has no address of a required family.
 
-/// Returns the addresses at which rank 0 listens on `interface`: the elements of `addresses` that
+/// Returns the addresses that rank 0 listens at on `interface`: the elements of `addresses` that
 /// belong to this interface. If there are none, for example after address translation (NAT),
 /// returns the first address of the interface in the family of `addresses`.
 std::vector<SocketAddress> addresses_on(const std::string& interface,
@@ -75,7 +75,7 @@ struct SocketRoute {
   SocketAddress to;
   bool local = false;  // true if `to` belongs to the interface
 };
-/// Returns a route to each of `addresses` in whose family `interface` has an address. If the
+/// Returns a route to each of `addresses` if `interface` has an address of the same family. If the
 /// interface has multiple addresses in the family, prefers an equal address, then an address in the
 /// same network, then the first address that is not link-local. If `interface` is empty, a route
 /// may start at any address.

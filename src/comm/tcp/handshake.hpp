@@ -37,7 +37,7 @@ struct Claim {
   std::array<char, 8> magic = kClaim;
   int32_t rank = 0, size = 0, version = 0;
   uint16_t wire = kProtocolVersion;
-  uint16_t port = 0;  // in a rendezvous: the port at which the rank listens for other ranks, or 0
+  uint16_t port = 0;  // in a rendezvous: the port that the rank listens on for other ranks, or 0
   int32_t to = 0;     // the listening rank
   Nonce nonce{};      // in a rendezvous, equal in all attempts of a process
   Digest proof{};
@@ -64,7 +64,7 @@ Nonce fresh_nonce();
 
 /// Returns the HMAC of `text`. The key is the length of the secret followed by the secret. The
 /// length is included because HMAC pads keys with zeros: without it, two secrets that differ only
-/// in zeros at their end would have the same key.
+/// in trailing zeros would have the same key.
 Digest keyed_digest(const std::string& secret, TextParts text);
 
 /// Return the HMAC over both random numbers and all fields of the claim, or the answer, except the

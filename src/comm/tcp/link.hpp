@@ -29,7 +29,7 @@ struct Link {
 
   State state = State::kNone;
   Socket socket;
-  std::string why;       // why the last attempt to connect failed, or why the link has ended
+  std::string why;       // why the last attempt to connect failed, or why the link is closed
   bool goodbye = false;  // the peer has left all channels
   Dial dial;             // used in the state kConnecting
   Deadline try_again = Deadline::in_ms(0), connect_by = Deadline::in_ms(0);

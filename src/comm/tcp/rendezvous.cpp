@@ -27,7 +27,7 @@ void advance(Dial& dial, const std::string& secret, Deadline deadline,
 }
 
 /// Returns a connection that rank 0 has greeted. If there is none but a later attempt may succeed,
-/// returns a connection in another state and sets `why` to the reason.
+/// returns a connection in a different state and sets `why` to the reason.
 Dial find_rank_0(const Rendezvous& rendezvous, const std::vector<SocketAddress>& addresses,
                  Deadline deadline, std::string& why) {
   const auto routes = routes_from(rendezvous.interface, addresses);
@@ -94,7 +94,7 @@ void listen_for_ranks(const Rendezvous& rendezvous, const std::vector<SocketAddr
 }
 
 /// Receives the addresses of all ranks. A rank on rank 0's machine may have a loopback address.
-/// Ranks on other machines then connect to the address at which they reach rank 0.
+/// Ranks on other machines then connect to the address that they use for rank 0.
 void read_addresses(const Dial& dial, const std::string& secret, TcpConnections& out,
                     Deadline deadline) {
   const size_t bytes = out.addresses.size() * sizeof(SocketAddress);

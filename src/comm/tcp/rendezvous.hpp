@@ -19,9 +19,9 @@ struct Rendezvous {
   std::string address;
   std::string secret;    // equal on all ranks; at least kSecretBytes bytes, or for a folder empty
   int32_t version = 0;   // version of the library; must be equal on all ranks
-  PortRange ports = {};  // ports at which this rank may listen for other ranks
-  /// If set, called about every 100 ms while the rendezvous waits. It may throw, which ends the
-  /// rendezvous.
+  PortRange ports = {};  // ports that this rank may listen on for other ranks
+  /// If set, called about every 100 ms while the rendezvous waits. If it throws, the rendezvous
+  /// fails.
   std::function<void()> check_interrupt = {};
 
   // Only for a folder: the name of this run. It has 1 to 64 letters, digits, '.', '-' or '_'.

@@ -37,8 +37,8 @@ std::vector<Socket> listen_in_range(std::vector<SocketAddress> addresses, PortRa
 SocketAddress address_of(const Socket& socket);
 SocketAddress peer_of(const Socket& socket);
 
-/// Starts to connect to `address`. If the attempt fails at once, the returned socket is empty, and
-/// `why` contains the reason.
+/// Starts to connect to `address`. If the attempt fails immediately, the returned socket is empty,
+/// and `why` contains the reason.
 /// @param from  the local address to use. An empty address stands for any local address.
 Socket begin_connect(const SocketAddress& address, const SocketAddress& from, std::string& why);
 /// Returns false and sets `why` if the connection has failed. Call this function when the socket is

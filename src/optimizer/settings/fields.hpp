@@ -65,7 +65,8 @@ enum FieldUse : unsigned {
 /// @param member    Function: member(settings) returns the member of GroupSettings or
 ///     OptimizerSettings.
 /// @param c_member  Function: c_member(c_struct) returns the field of the C struct. The call
-///     compiles only for the struct that has the field; c_field() finds it among several structs.
+///     compiles only for the struct that has the field; c_field() selects this struct from multiple
+///     structs.
 template <class Member, class CMember, class Rule>
 struct Field {
   constexpr Field(const char* n, Member p, CMember c, Rule r, unsigned u = 0)

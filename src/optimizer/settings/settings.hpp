@@ -63,7 +63,7 @@ enum class StateKind : int32_t {
   kNormuon = 4
 };
 
-/// Settings that several parameters share. Corresponds to the C struct muonrt_group_t.
+/// Settings that multiple parameters share. Corresponds to the C struct muonrt_group_t.
 struct GroupSettings {
   Role role = Role::kMuon;
   std::string name;
