@@ -14,7 +14,7 @@ namespace muonrt {
 
 /// Reads a table that the caller supplies. Fields beyond its `struct_size` get their defaults.
 /// Errors: INVALID_ARGUMENT if `table` is null, if no version has this `struct_size`, if a field
-/// that this version does not know is set, if a required function is missing, or if rank or
+/// unknown to this version is set, if a required function is missing, or if rank or
 /// caller_thread_only is out of range.
 muonrt_transport_t read_transport(const muonrt_transport_t* table);
 

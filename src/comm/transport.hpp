@@ -60,8 +60,8 @@ class Transport {
   virtual bool receivers_copy() const { return false; }
   /// Gathers `bytes` bytes from every rank into `all`, in rank order. The buffers must not overlap.
   void allgather(const void* mine, void* all, int64_t bytes);
-  /// Writes the maximum over all ranks to `out`. NaN counts as larger than every number and becomes
-  /// 0x7fc00000, and +0 counts as larger than -0. `in` and `out` may be equal.
+  /// Writes the maximum over all ranks to `out`. NaN is treated as larger than every number and
+  /// becomes 0x7fc00000, and +0 as larger than -0. `in` and `out` may be equal.
   void reduce_max(const float* in, float* out, int64_t n);
   /// Writes the sum over all ranks, modulo 2^64, to `out`. `in` and `out` may be equal.
   void reduce_sum(const int64_t* in, int64_t* out, int64_t n);
@@ -113,8 +113,8 @@ class Transport {
   const Operation& operation() const { return operation_; }
   /// Returns a description of the running operation, for example "exchange #12 on rank 1 (thread)".
   std::string where() const;
-  /// Errors: INVALID_ARGUMENT if `count` values of `each` bytes from all ranks have more than 2^63
-  /// - 1 bytes in total.
+  /// Errors: INVALID_ARGUMENT if `count` values of `each` bytes from all ranks occupy more than
+  /// 2^63 - 1 bytes in total.
   void require_fit(const char* what, int64_t count, int64_t each) const;
   /// The function that copies the messages of the running exchange. Null means memcpy.
   const CopyMessage* copy() const { return copy_; }

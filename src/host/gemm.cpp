@@ -74,7 +74,7 @@ int64_t dense_bytes(const ConstMatrixRef& m, DType dtype) {
 }
 
 /// The layout of the workspace. It contains the copy of A, the copy of B, a group of packed panels,
-/// and then for each thread a tile and scratch memory of the library.
+/// and then, for each thread, a tile and scratch memory for the library.
 struct Workspace {
   int64_t a, b, packed, threads, bytes;  // offsets; `bytes` is the total size
   int64_t per_thread;

@@ -7,7 +7,7 @@
 
 namespace muonrt {
 
-/// Returns the rules that the device in the settings uses to store matrices.
+/// Returns the rules for storing matrices on the kind of device that the settings select.
 const MatrixRules& matrix_rules(const OptimizerSettings& settings);
 
 /// Computes what a step of an optimizer will do and need on all ranks, without a device, a

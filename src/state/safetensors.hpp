@@ -24,7 +24,7 @@ struct TensorEntry {
   int64_t elements() const;
 };
 
-/// Returns the size of an element of a safetensors dtype in bits; some dtypes have 4 or 6 bits.
+/// Returns the size in bits of an element of a safetensors dtype; some dtypes have 4 or 6 bits.
 /// Returns 0 for an unknown dtype.
 int64_t element_bits(std::string_view dtype);
 /// Returns the size of an element in bytes, or 0 if the size is not a whole number of bytes.

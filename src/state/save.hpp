@@ -22,8 +22,8 @@ std::vector<StateShard> shards_to_save(const Optimizer& optimizer, bool with_par
 
 SavedBytes bytes_written(const std::vector<StateShard>& shards);
 
-/// One save into a folder. The destructor deletes this rank's file if no manifest can name it. A
-/// manifest may name the file after publish() has sent the file's size to rank 0, unless rank 0
+/// One save into a folder. The destructor deletes this rank's file if no manifest can name it.
+/// After publish() has sent the file's size to rank 0, a manifest may name the file until rank 0
 /// reports that it has not written the manifest. A forked child deletes nothing.
 class Save {
  public:

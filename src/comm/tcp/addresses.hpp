@@ -28,9 +28,9 @@ class SocketAddress {
   }
   /// Returns the bytes of the address, without the port.
   std::span<const uint8_t> ip() const;
-  /// Returns a text such as "10.0.0.5" or "fd00::5".
+  /// Returns a string such as "10.0.0.5" or "fd00::5".
   std::string host() const;
-  /// Returns a text such as "10.0.0.5:4567" or "[fd00::5]:4567".
+  /// Returns a string such as "10.0.0.5:4567" or "[fd00::5]:4567".
   std::string text() const;
 
   // The form that system calls need.

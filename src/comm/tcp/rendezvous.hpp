@@ -61,10 +61,10 @@ constexpr int kMaxUnanswered = 8;
 /// Connects all ranks through a folder that all of them can access. Rank 0 listens at free ports of
 /// all addresses of its machine. It writes these addresses and a random number to the file
 /// `address`/`run_id`, and deletes the file after the rendezvous. The other ranks read the file and
-/// connect to rank 0. The file has an HMAC over its content and the run id. Without a secret the
-/// key of this HMAC is empty, so it is only a checksum. Over TCP the ranks prove that they know
-/// both the secret and the random number. Ranks of different runs therefore cannot connect, even
-/// without a secret.
+/// connect to rank 0. The file contains an HMAC of its other content and of the run ID. Without a
+/// secret the key of this HMAC is empty, so it is only a checksum. Over TCP the ranks prove that
+/// they know both the secret and the random number. Ranks of different runs therefore cannot
+/// connect, even without a secret.
 /// Errors: INVALID_ARGUMENT on one rank. MISMATCH and TIMEOUT in the same cases as for an address.
 /// IO if the folder or the file cannot be used. COMM if the process cannot open enough files, no
 /// port is free, or the file was written with a different secret. INVALID_STATE on rank 0 if the

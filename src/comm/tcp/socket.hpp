@@ -16,7 +16,7 @@ namespace muonrt {
 
 using Socket = Descriptor;
 
-/// Returns a text such as "errno 111, Connection refused".
+/// Returns a string such as "errno 111, Connection refused".
 std::string errno_text(int error);
 
 /// Listens at all of `addresses` that belong to this machine. Addresses with port 0 get the same

@@ -21,7 +21,8 @@ constexpr int kServerPauseMs = 10;  // pause between two polls of serve() while 
 
 }  // namespace
 
-/// Polls until something happens. If another thread is polling, waits for that thread instead.
+/// Polls once, until a socket is ready, for at most kMaxPollMs, and not beyond the deadline. If
+/// another thread is polling, waits for that thread instead.
 void TcpWorld::wait(Lock& lock, Deadline deadline) {
   if (polling_) {
     wake_.wait_until(lock, deadline.at());
@@ -125,8 +126,8 @@ void TcpWorld::continue_handshake(int32_t peer) {
 }
 
 /// Called when the connection is ready. Sends the errors and grants that are waiting for it. Errors
-/// are sent now because this rank may leave soon, and the peer must receive the reason before it
-/// receives the report that this rank has left.
+/// are sent now because this rank may leave soon. The peer must receive the reason before the
+/// report that this rank has left.
 void TcpWorld::open(int32_t peer) {
   Link& l = link(peer);
   try {

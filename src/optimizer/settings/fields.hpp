@@ -96,8 +96,8 @@ struct ComparedEntry {
   const char* name;
 };
 
-/// Expands to the first three arguments of a Field. The setting is called `kPlace` in the settings
-/// and `kName` in the C struct.
+/// Expands to the first three arguments of a Field. The setting is called `kPlace` in C++ and
+/// `kName` in the C struct.
 #define MUONRT_FIELD_AT(kName, kPlace)              \
 #kName, [](auto& s) -> auto& { return s.kPlace; } \
   , [](auto& s) -> decltype((s.kName)) { return s.kName; }
