@@ -35,7 +35,8 @@ struct HandleHeader {
   explicit HandleHeader(HandleKind kind);
 
   std::atomic<uint64_t> magic;  // the kind of the handle; after destruction, its complement
-  /// The process that created the handle. The body's threads and connections exist only in it.
+  /// The process that created the handle. The threads and connections of the body exist only in
+  /// that process.
   const pid_t process;
   const HandleHeader* next = nullptr;
 };

@@ -55,8 +55,8 @@ class Comm {
   virtual StreamKind stream_kind() const = 0;
   /// Returns whether the operations can run on streams of this device and access its memory.
   virtual bool serves(const Device& device) const { return device.host_reaches_memory(); }
-  /// Returns the maximum number of SMs that one operation occupies, or 0 if its operations launch
-  /// no kernels that wait for other ranks.
+  /// Returns the maximum number of SMs that one operation occupies, or 0 if no operation launches
+  /// kernels that wait for other ranks.
   virtual int occupied_sms() const { return 0; }
 
   /// Exchanges messages of any size between all ranks (MPI_Alltoallv). The spans must stay valid

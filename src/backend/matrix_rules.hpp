@@ -45,7 +45,7 @@ class HostRules final : public MatrixRules {
 
 class CudaRules final : public MatrixRules {
  public:
-  /// @param own true if muonrt's kernels compute symmetric products. These kernels accept multiple
+  /// @param own  true if muonrt's kernels compute symmetric products. These kernels accept multiple
   ///     shapes in one launch; the vendor's kernels and the naive kernels do not.
   explicit CudaRules(bool own = true) : own_(own) {}
   int64_t leading_dimension(int64_t cols, DType dtype) const override {

@@ -31,7 +31,7 @@ struct Product {
   MatrixBatch d;
   bool transpose_b = false;
   /// True if the result is symmetric. Then only the upper tiles are computed, and the lower tiles
-  /// are bitwise copies of them.
+  /// are copied from them bit for bit.
   bool symmetric = false;
   float alpha = 1.0f, beta = 0.0f, gamma = 0.0f;
 };

@@ -25,7 +25,7 @@ class CallbackTransport final : public Transport {
   /// the state, the last of them calls `table.destroy`. read_transport() must have returned
   /// `table`.
   explicit CallbackTransport(const muonrt_transport_t& table);
-  /// @param owns true if the last of the transports that share the state must destroy it.
+  /// @param owns  true if the last of the transports that share the state must destroy it.
   void own_state(bool owns) noexcept;
   ~CallbackTransport() override { retire(); }
 

@@ -23,7 +23,7 @@ class FlightRecorder {
   static constexpr int64_t kCapacity = 64;
 
   void begin(const Operation& operation, const Traffic& traffic);
-  /// Marks the most recent operation as ended.
+  /// Marks the most recent operation as finished.
   void end(bool failed);
 
   /// Describes the last `count` operations, oldest first, for example

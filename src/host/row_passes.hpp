@@ -43,7 +43,7 @@ struct LargestBits {
 };
 
 /// out <- cast(direction). Does not write the momentum.
-/// @return bit 0 is set if a value in `out` is non-finite. Every non-finite gradient or momentum
+/// @return  bit 0 is set if a value in `out` is non-finite. Every non-finite gradient or momentum
 ///     sets this bit. Bit 1 is set if a value was non-finite in f32.
 template <class Grad, class Momentum, class Element>
 struct DirectionPass {

@@ -28,7 +28,7 @@ class ParamTables {
  public:
   ParamTables() = default;
   /// Allocates the host's tables and fills the views. All parameters are inactive at first.
-  /// @param chunks Chunks of `rank` in the plan that `state` was created for.
+  /// @param chunks  Chunks of `rank` in the plan that `state` was created for.
   /// Errors: INVALID_ARGUMENT, with the parameter, if the device cannot access one of its buffers.
   ParamTables(Device& device, const OptimizerSettings& settings, const State& state,
               const std::vector<RankChunk>& chunks, int rank);

@@ -29,7 +29,7 @@ struct MatrixHealth {
 /// values available on every rank. The constructor allocates all memory.
 class Health {
  public:
-  /// @param chunks Chunks that this rank takes part in.
+  /// @param chunks  Chunks that this rank takes part in.
   Health(const PipelineContext& context, int rank, const std::vector<RankChunk>& chunks);
 
   /// The addresses of the statistics of a batch. The entries of its matrices are consecutive.

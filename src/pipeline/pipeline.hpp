@@ -142,7 +142,7 @@ class Pipeline {
   void prepare(const StepInputs& inputs);
   void scan();
   /// @param host_copy       Receives a copy of the sum for the host.
-  /// @param decides_commit True for the vote that the commits wait for. False for the second vote
+  /// @param decides_commit  True for the vote that the commits wait for. False for the second vote
   ///     of an eager step, which only reports whether all updates were finite.
   void vote(const StepInputs& inputs, Vote* own, Vote* sum, Vote* host_copy, bool decides_commit);
   void adamw(const StepInputs& inputs);

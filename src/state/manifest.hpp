@@ -44,7 +44,7 @@ constexpr const char* kCheckpointFormat = "muonrt checkpoint 1";
 constexpr int32_t kCheckpointVersion = 1;
 
 /// Returns the path of a manifest.
-/// @param name Name of an older manifest that was kept; an empty name means the newest one.
+/// @param name  Name of an older manifest that was kept; an empty name means the newest one.
 std::string manifest_path(const std::string& folder, const std::string& name);
 
 /// Returns the manifest of the optimizer, without parameters, hashes and files.

@@ -15,8 +15,8 @@ namespace muonrt {
 
 /// Returns the shards that this rank writes. A parameter that equals its rounded master weights is
 /// not written, because a load can compute it.
-/// @param in_masters For each parameter, true if it equals its rounded master weights. If null, all
-///     parameters with master weights are assumed to equal them.
+/// @param in_masters  For each parameter, true if it equals its rounded master weights. If null,
+///     all parameters with master weights are assumed to equal them.
 std::vector<StateShard> shards_to_save(const Optimizer& optimizer, bool with_params,
                                        const std::vector<bool>* in_masters = nullptr);
 

@@ -7,8 +7,8 @@ namespace muonrt {
 
 namespace {
 
-// If multiple ranks hold a shard, they divide it into parts whose size is a multiple of this
-// number.
+// If multiple ranks hold a shard, they divide it into parts. The size of each part except the last
+// is a multiple of this number.
 constexpr int64_t kShare = 1 << 18;
 
 constexpr struct {

@@ -117,7 +117,7 @@ class Acceptor {
 
   void examine(Connection& connection) {
     const Claim& c = connection.claim;
-    // A peer that knows the secret belongs to this run, so its error ends the rendezvous.
+    // A peer that knows the secret belongs to this run, so its error makes the rendezvous fail.
     if (failed_) return answer(connection, make_answer(failed_->status(), failed_->message()));
     const auto require = [&](bool good, const auto&... parts) {
       if (good) return;

@@ -73,7 +73,7 @@ struct Link {
 
   /// Reads from the socket. Stores the rest of the payload at its destination, and the bytes that
   /// follow the payload in `stage`.
-  /// @param all set to true if the bytes from the socket fill all available space.
+  /// @param all  set to true if the bytes from the socket fill all available space.
   Progress fill(Stage& stage, bool& all);
   /// Takes bytes of the payload from `stage`. Returns true if the payload is complete.
   bool take_payload(Stage& stage);

@@ -75,7 +75,7 @@ TcpConnections rendezvous_in_folder(const Rendezvous& rendezvous, Deadline deadl
 // Functions that both kinds of rendezvous use:
 
 /// Errors: INVALID_ARGUMENT; COMM if the process cannot open enough files.
-/// @param where prefix of the error messages.
+/// @param where  prefix of the error messages.
 void check_rendezvous(const Rendezvous& rendezvous, const char* where);
 
 /// Accepts the connections of all other ranks. Only for rank 0. Errors that this function throws
