@@ -22,7 +22,7 @@ inline muonrt_status_t report(const Error& error) noexcept {
 
 /// Runs the body of an entry point of the library, and converts exceptions to statuses. The body
 /// runs in the default floating-point environment, and afterwards the caller's environment is
-/// restored. If a caller-supplied function ends the thread (pthread_exit(), cancellation),
+/// restored. If a caller-supplied function terminates the thread (pthread_exit(), cancellation),
 /// unwinding continues.
 template <class Body>
 MUONRT_CATCHES_UNWINDING muonrt_status_t as_status(Body body) {

@@ -17,7 +17,7 @@
 #include "state/background_save.hpp"
 #include "state/checkpoint_reader.hpp"
 
-// A handle has a header and a body. The header is never freed, so the library can detect a
+// A handle consists of a header and a body. The header is never freed, so the library can detect a
 // destroyed handle, or a handle of the wrong type, without reading freed memory.
 
 namespace muonrt::api {
@@ -35,7 +35,8 @@ struct HandleHeader {
   explicit HandleHeader(HandleKind kind);
 
   std::atomic<uint64_t> magic;  // the kind of the handle; after destruction, its complement
-  /// The process that created the handle. The body's threads and connections exist only there.
+  /// The process that created the handle. The threads and connections of the body exist only in
+  /// that process.
   const pid_t process;
   const HandleHeader* next = nullptr;
 };
@@ -60,7 +61,7 @@ void check_handle(const HandleHeader* head, HandleKind kind, const char* functio
 bool mark_destroyed(HandleHeader& head, HandleKind kind, const char* function,
                     const char* argument);
 
-/// The transport of a communicator for host memory and, if it has one, the Comm for GPU memory.
+/// The transport that a communicator uses for host memory, and its Comm for GPU memory, if any.
 struct CommBody {
   explicit CommBody(std::unique_ptr<Transport> transport) : host(std::move(transport)) {}
 
@@ -76,7 +77,8 @@ struct CommBody {
   }
 };
 
-/// Memory to which a call returns pointers. It remains valid until the next call of the same kind.
+/// Memory that the pointers returned by a call refer to. It remains valid until the next call of
+/// the same kind.
 struct BorrowedStorage {
   virtual ~BorrowedStorage() = default;
 };
@@ -89,7 +91,7 @@ auto& unwrap(T* handle, const char* function, const char* argument = T::kArgumen
 }
 
 /// Destroys the body, and then the members `parts` of the handle. In a forked child nothing is
-/// destroyed, because the destructors would end threads, remove files and release locks of the
+/// destroyed, because the destructors would stop threads, remove files and release locks of the
 /// parent.
 template <class T, class... Parts>
 void destroy_handle(T* handle, const char* function, const char* argument, Parts T::*... parts) {
@@ -127,8 +129,8 @@ struct muonrt_comm {
 
 namespace muonrt::api {
 
-/// A call that is using a communicator. The communicator is not destroyed before the call has
-/// ended.
+/// A call that is using a communicator. The communicator is not destroyed before the call is
+/// complete.
 class CommCall {
  public:
   /// Begins a call. Errors: any error of check_handle(), with `argument`.

@@ -53,8 +53,8 @@ std::vector<Cut> read_cuts(const muonrt_layout_t& given, int mesh_dims, const st
   return out;
 }
 
-// Returns the mesh dimensions for the last step of the layout: `last_dims`, or, if it is empty, all
-// mesh dimensions that are not partial and that no cut uses.
+// Returns the mesh dimensions for the last step of the layout: `last_dims` if it is not empty,
+// otherwise all mesh dimensions that are not partial and that no cut uses.
 std::vector<int> read_last_dims(const muonrt_layout_t& l, const Mesh& mesh,
                                 const std::vector<Cut>& cuts, const std::vector<int>& partial,
                                 const std::string& who) {

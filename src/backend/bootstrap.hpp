@@ -40,8 +40,8 @@ class Bootstrap {
   virtual void set_timeout_ms(int64_t ms) = 0;
   /// Publishes an error. Pending and later calls on every rank throw it.
   virtual void abort(const Error& error) noexcept = 0;
-  /// Returns the error that ended this bootstrap. Also returns an error that a peer has published,
-  /// as soon as this rank has received it.
+  /// Returns the error that made this bootstrap unusable. Also returns an error that a peer has
+  /// published, as soon as this rank has received it.
   virtual std::optional<Error> pending_error() const = 0;
 };
 

@@ -6,13 +6,13 @@
 
 #include "backend/scalars.hpp"
 
-// The factor by which all gradients are multiplied, and the global norm of the gradients. All
-// backends share these formulas.
+// The factor that multiplies all gradients, and the global norm of the gradients. All backends
+// share these formulas.
 
 namespace muonrt {
 
-/// The values whose product is the factor of every gradient in a step. Each pointer is null or
-/// points to an f32 value that the device reads.
+/// The factors whose product multiplies every gradient in a step, and the flag `found_inf`. Each
+/// pointer is null or points to an f32 value that the device reads.
 struct GradientFactors {
   float host = 1.0f;
   const float* inverse_scale = nullptr;  // inverse of the loss scale
@@ -27,7 +27,7 @@ struct NormClip {
   const int64_t* sums = nullptr;  // sum of squares in kNormWords words; not read if norm is 0
 };
 
-/// The tables into which the gradient factor of a step is written.
+/// The tables to which a step writes its gradient factor.
 struct GradientTables {
   ParamView* params = nullptr;
   int64_t param_count = 0;
@@ -37,10 +37,10 @@ struct GradientTables {
   int64_t adam_count = 0;
 };
 
-/// Number of 64-bit words in which a sum of squares of f32 values is stored exactly. There are two
-/// words for each f32 exponent. One sums the lower 24 bits of the squared mantissas, and the other
-/// sums the upper bits. The words are integers, so the order of additions does not matter. They do
-/// not overflow for up to 2^39 elements.
+/// Number of 64-bit words that store a sum of squares of f32 values exactly. There are two words
+/// for each f32 exponent. One sums the lower 24 bits of the squared mantissas, and the other sums
+/// the upper bits. The words are integers, so the order of additions does not matter. They do not
+/// overflow for up to 2^39 elements.
 constexpr int64_t kNormWords = 512;
 
 struct SquareTerm {
@@ -72,7 +72,7 @@ MUONRT_HOST_DEVICE inline double norm_of(const int64_t* words) {
 
 struct GradientScale {
   float factor;
-  double norm;   // norm of the gradients after the inverse scale; 0 without clipping
+  double norm;   // norm of the gradients times the inverse scale; 0 without clipping
   bool well;     // true if found_inf is 0 and the factor is finite
   int64_t seen;  // value for Findings::factor
 };

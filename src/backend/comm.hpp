@@ -31,7 +31,7 @@ struct ReceiveFrom {
 /// Copies a message from the sender's buffer to the receiver's buffer, on a thread of the receiver.
 /// When the function returns, the copy is complete. If the function throws, the receiver reports
 /// the error. In both cases no thread accesses the buffers afterwards, with one exception: a GPU
-/// copy may still run if it has not ended some seconds after the deadline.
+/// copy may still be running if it is not complete a few seconds after the deadline.
 using CopyMessage = std::function<void(void* to, const void* from, int64_t bytes)>;
 
 /// The messages that one rank sends and receives in an exchange.
@@ -40,27 +40,27 @@ struct Messages {
   std::span<const ReceiveFrom> receives;
 };
 
-/// Communication between ranks. In an exchange, each ordered pair of ranks has at most one message;
-/// both ranks pass the same size, and both omit empty messages. Two ranks that take part in the
-/// same exchanges must call them in the same order. Every wait ends: with the data, with TIMEOUT,
-/// or with the error that a peer has published with abort(). Threads: only one thread may enqueue;
-/// abort() may be called from any thread.
+/// Communication between ranks. In an exchange, each ordered pair of ranks has at most one message.
+/// Both ranks must pass the same size, and both must omit empty messages. Two ranks that take part
+/// in the same exchanges must enqueue them in the same order. Every wait ends: with the data, with
+/// TIMEOUT, or with the error that a peer has published with abort(). Threads: only one thread may
+/// enqueue; abort() may be called from any thread.
 class Comm {
  public:
   virtual ~Comm() = default;
   virtual int rank() const = 0;
   virtual int size() const = 0;
   virtual std::string describe() const = 0;
-  /// Returns the kind of stream on which the operations must be enqueued.
+  /// Returns the kind of stream that the operations must be enqueued on.
   virtual StreamKind stream_kind() const = 0;
   /// Returns whether the operations can run on streams of this device and access its memory.
   virtual bool serves(const Device& device) const { return device.host_reaches_memory(); }
-  /// Returns the maximum number of SMs that one operation occupies, or 0 if no operation runs
+  /// Returns the maximum number of SMs that one operation occupies, or 0 if no operation launches
   /// kernels that wait for other ranks.
   virtual int occupied_sms() const { return 0; }
 
   /// Exchanges messages of any size between all ranks (MPI_Alltoallv). The spans must stay valid
-  /// until the work has run.
+  /// until the exchange has run.
   virtual void exchange(Stream& stream, std::span<const SendTo> sends,
                         std::span<const ReceiveFrom> receives) = 0;
   /// out <- element-wise maximum of f32 values over all ranks. An element of `out` is NaN if the
@@ -69,11 +69,11 @@ class Comm {
   /// out <- element-wise sum over all ranks.
   virtual void reduce_sum(Stream& stream, const int64_t* in, int64_t* out, int64_t n) = 0;
 
-  /// If abort() was called before this operation runs, sets *entered to 0, and this rank
-  /// contributes zeros to the next reduce_sum(). Enqueue the operation after the work that sets
-  /// *entered to 1 and before the reduce_sum(). `entered` must be in memory that the host can
-  /// access. A host thread that has called abort() and then reads 0 therefore knows that this rank
-  /// contributes zeros or nothing.
+  /// If abort() is called before this operation runs, the operation sets *entered to 0, and this
+  /// rank contributes zeros to the next reduce_sum(). Enqueue the operation after the work that
+  /// sets *entered to 1 and before the reduce_sum(). `entered` must be in memory that the host can
+  /// access. If a host thread has called abort() and then reads 0, this rank therefore contributes
+  /// zeros or nothing.
   virtual void clear_if_aborted(Stream&, int64_t* /*entered*/) {}
 
   /// Allocates the memory for an exchange with these messages, or for a reduction of this number of

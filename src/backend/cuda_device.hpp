@@ -42,8 +42,8 @@ std::string describe_cublas();
 struct GpuClock {
   double mhz, watts;
 };
-/// Reads the present clock of GPU `index` from NVML, a library of the driver. Returns nothing if
-/// NVML or the GPU cannot be found. Takes up to some milliseconds. Threads: any.
+/// Reads the present clock of GPU `index` from NVML, a library of the driver. Returns nullopt if
+/// NVML or the GPU cannot be found. May take a few milliseconds. Threads: any.
 std::optional<GpuClock> read_gpu_clock(int index);
 
 /// Makes GPU `index` the calling thread's current device, if the GPU exists. Without this call, a
@@ -88,8 +88,8 @@ struct CudaSettings {
   /// (cuda/MEASUREMENTS.md).
   bool graphs = false;
   /// The number of SMs that persistent grids (kSm90) leave free for the communicator's thread
-  /// blocks, which would otherwise have to wait until the grid ends. The products keep at least two
-  /// SMs.
+  /// blocks, which would otherwise have to wait until the grid is complete. The products keep at
+  /// least two SMs.
   int reserved_sms = 0;
   Sm90Tuning sm90 = {};      // overrides for kSm90
   Allocator allocator = {};  // if it has no functions, cudaMalloc is used

@@ -34,7 +34,7 @@ enum class StreamKind {
   kCommOnCaller,
 };
 
-/// The alignment, in bytes, of device memory and of the blocks into which it is divided.
+/// The alignment, in bytes, of device memory and of the blocks that it is divided into.
 constexpr int64_t kMemoryAlignment = 256;
 /// Returns the size of `count` elements in bytes, rounded up to kMemoryAlignment.
 /// Errors: INVALID_ARGUMENT if the size is negative or overflows.
@@ -67,10 +67,10 @@ class Device {
   virtual bool host_reaches_memory() const { return true; }
   /// Returns whether the device can access a buffer that belongs to the caller.
   virtual bool reaches(const void*) const { return true; }
-  virtual int64_t allocations() const = 0;  // number of calls of allocate() so far
+  virtual int64_t allocations() const = 0;  // number of calls to allocate() so far
   virtual int64_t allocated_bytes() const = 0;
-  /// Returns the number of streams, events and queue blocks that were created so far. After the
-  /// first steps the number no longer grows.
+  /// Returns the number of streams, events and queue blocks that have been created so far. The
+  /// number stops growing after the first steps.
   virtual int64_t objects() const = 0;
 
   virtual std::unique_ptr<Stream> create_stream(StreamKind kind) = 0;
@@ -79,17 +79,17 @@ class Device {
   /// Records `event` on `stream`. The event completes when all work enqueued on `stream` so far has
   /// completed.
   virtual void record(Event& event, Stream& stream) = 0;
-  /// Makes work that is enqueued on `stream` after this call wait for the last recording of
+  /// Makes work that is enqueued on `stream` after this call wait for the most recent recording of
   /// `event`.
   virtual void wait(Stream& stream, const Event& event) = 0;
   /// Makes work that is enqueued on `stream` after this call wait for the work that is now on the
-  /// caller's stream. On CUDA the caller's stream is a cudaStream_t. Null is the default stream,
-  /// together with the streams with which the default stream synchronizes. Errors, with a message
-  /// that begins with `what`: NOT_SUPPORTED if the caller's stream, or a stream with which it
-  /// synchronizes, is being captured.
+  /// caller's stream. On CUDA the caller's stream is a cudaStream_t. Null stands for the default
+  /// stream and all streams that synchronize with it. Errors, with a message that begins with
+  /// `what`: NOT_SUPPORTED if the caller's stream, or a stream that synchronizes with it, is being
+  /// captured.
   virtual void wait_caller_stream(Stream&, void*, const char* /*what*/) {}
-  /// Blocks until the work for which the last wait_caller_stream() waits has ended.
-  /// Errors: TIMEOUT if it has not ended at the deadline.
+  /// Blocks until the work that the last wait_caller_stream() waits for is complete. Errors:
+  /// TIMEOUT if it is not complete at the deadline.
   virtual void synchronize_caller_stream(Deadline) {}
   /// Runs `function(argument, native)` in stream order. On the host the function runs when the
   /// stream reaches it, and `native` is null. On CUDA the function runs immediately and must
@@ -120,16 +120,16 @@ class Device {
   virtual void begin_range(const char*, int64_t) {}
   virtual void end_range() noexcept {}
 
-  /// Creates a stream whose work runs on a stream of the caller, which is set with follow() (CUDA).
-  /// On the host this function creates an ordinary stream of kind kCompute.
+  /// On CUDA, creates a stream whose work runs on the caller's stream that follow() sets. On the
+  /// host, creates an ordinary stream of kind kCompute.
   virtual std::unique_ptr<Stream> create_caller_stream() {
     return create_stream(StreamKind::kCompute);
   }
-  /// Enqueues all later work of `stream` on the caller's stream. `stream` must come from
-  /// create_caller_stream(). Returns true if the caller's stream is being captured; then the work
-  /// must neither wait nor allocate. Errors, with a message that begins with `what`: NOT_SUPPORTED
-  /// if the caller's stream is the default stream and a stream with which it synchronizes is being
-  /// captured.
+  /// Enqueues all later work of `stream` on the caller's stream. `stream` must have been created by
+  /// create_caller_stream(). Returns true if the caller's stream is being captured; in this case
+  /// the work must neither wait nor allocate. Errors, with a message that begins with `what`:
+  /// NOT_SUPPORTED if the caller's stream is the default stream and a stream that synchronizes with
+  /// it is being captured.
   virtual bool follow(Stream& /*stream*/, void* /*callers_stream*/, const char* /*what*/) {
     return false;
   }

@@ -16,7 +16,7 @@ namespace muonrt {
 constexpr int64_t kTallyLimbs = 18;
 
 /// Sums over the elements of a matrix, which must have fewer than 2^31 elements. The sums are
-/// integers, so the sums of several parts of a matrix may be combined in any order.
+/// integers, so the sums of multiple parts of a matrix may be combined in any order.
 struct Tally {
   int64_t limbs[kTallyLimbs] = {};  // sum of squares; the unit of limb i is 2^(32 i - 298)
   int64_t nonfinite = 0;            // number of elements that are infinite or NaN
@@ -49,7 +49,7 @@ inline double sum_of_squares(const int64_t* limbs) {
   return sum;
 }
 
-/// Number of steps of Lanczos's method. With this number, the estimated ends of the spectrum are
+/// Number of steps of the Lanczos method. With this number, the estimated ends of the spectrum are
 /// within 5% of the true ends. This was measured with up to 2048 rows, for spectra that are flat,
 /// that are spread over nine decades, or that have only ten nonzero values.
 constexpr int64_t kLanczosSteps = 48;
@@ -57,7 +57,7 @@ constexpr int64_t kLanczosSteps = 48;
 /// blocks.
 constexpr int64_t kLanczosRows = 256;
 
-/// The tridiagonal matrix that Lanczos's method computes for X X^T. Only the first min(rows,
+/// The tridiagonal matrix that the Lanczos method computes for X X^T. Only the first min(rows,
 /// kLanczosSteps) elements are used.
 struct Lanczos {
   float diagonal[kLanczosSteps];

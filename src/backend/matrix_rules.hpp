@@ -21,8 +21,8 @@ struct LaunchLimits {
   bool mixes_shapes = false;  // true if the matrices may have different shapes
 };
 
-/// The rules by which a kind of device stores matrices and groups them in launches. The size of the
-/// scratch memory follows from these rules, so it can be computed without a device.
+/// The rules that a kind of device uses to store matrices and to group them into launches. The size
+/// of the scratch memory follows from these rules, so it can be computed without a device.
 class MatrixRules {
  public:
   virtual ~MatrixRules() = default;
@@ -36,8 +36,8 @@ class HostRules final : public MatrixRules {
  public:
   int64_t leading_dimension(int64_t cols, DType) const override { return host_ld(cols); }
   /// A batch of equal matrices keeps all threads busy even if the matrices are tiny. In launches
-  /// that are larger, or that contain several shapes, matrices would only evict each other from the
-  /// caches.
+  /// that are larger, or that contain multiple shapes, matrices would only evict each other from
+  /// the caches.
   LaunchLimits launch_limits() const override {
     return {.max_elements = 1 << 20, .mixes_shapes = false};
   }
@@ -45,7 +45,7 @@ class HostRules final : public MatrixRules {
 
 class CudaRules final : public MatrixRules {
  public:
-  /// @param own  true if muonrt's kernels compute symmetric products. These kernels accept several
+  /// @param own  true if muonrt's kernels compute symmetric products. These kernels accept multiple
   ///     shapes in one launch; the vendor's kernels and the naive kernels do not.
   explicit CudaRules(bool own = true) : own_(own) {}
   int64_t leading_dimension(int64_t cols, DType dtype) const override {

@@ -12,7 +12,7 @@
 
 namespace muonrt {
 
-/// The rule by which the neurons of a matrix are scaled.
+/// Selects how the neurons of a matrix are scaled.
 enum class NeuronRule : int32_t {
   /// Divides each neuron by the square root of its second moment, and then multiplies all neurons
   /// by one factor that restores the norm of the matrix.
@@ -70,11 +70,11 @@ MUONRT_HOST_DEVICE inline float normuon_restore(double squares, double scaled, i
                             (sqrt(n * scaled) + static_cast<double>(kNormuonEps)));
 }
 
-/// The smallest norm by which NeuronRule::kNorm divides. nanochat uses the same value.
+/// The smallest norm that NeuronRule::kNorm divides by. nanochat uses the same value.
 constexpr float kLeastNorm = 1e-6f;
 
-/// Returns the factor of one neuron by the rule of its matrix, without matrix_factor(). For
-/// kNormuon, also stores the new second moment in `staged`.
+/// Returns the factor of one neuron according to the rule of its matrix, without matrix_factor().
+/// For kNormuon, also stores the new second moment in `staged`.
 MUONRT_HOST_DEVICE inline float neuron_factor(const NormuonState& s, int64_t neuron,
                                               float mean_square, float beta2) {
   if (s.rule == NeuronRule::kNorm) return 1.0f;

@@ -15,8 +15,8 @@
 namespace muonrt {
 
 /// `count` matrices of equal shape, rows x cols, row-major. `ld` and `stride` count elements. The
-/// dtype is f32 or bf16. It may also be f16 for matrices on which Newton-Schulz iterates and for
-/// matrices that pack() and unpack() copy.
+/// dtype is f32 or bf16. It may also be f16 for iterates of Newton-Schulz and for matrices that
+/// pack() and unpack() copy.
 struct MatrixBatch {
   void* data = nullptr;
   DType dtype = DType::kF32;
@@ -30,8 +30,8 @@ struct Product {
   /// If d.data is null, there is no D. D may be A or B, but C must differ from A, B and D.
   MatrixBatch d;
   bool transpose_b = false;
-  /// True if the result is symmetric. Then only the upper tiles are computed, and copied bit for
-  /// bit.
+  /// True if the result is symmetric. Then only the upper tiles are computed, and the lower tiles
+  /// are copied from them bit for bit.
   bool symmetric = false;
   float alpha = 1.0f, beta = 0.0f, gamma = 0.0f;
 };
@@ -53,7 +53,7 @@ struct AolRule {
 /// tables and pointers must stay valid until the work has run. Spans and arrays of MatrixBatch are
 /// in host memory; all other memory must be accessible to the device. After reserve(), ops allocate
 /// device memory only for data that a backend stores when it receives a list for the first time. A
-/// library for products may allocate host memory inside its own calls.
+/// matrix-product library may allocate host memory in its own functions.
 class Ops : public MatrixRules {
  public:
   /// Allocates the memory that products of up to this size need: C (m x n) = A (m x k) op(B).
@@ -82,7 +82,7 @@ class Ops : public MatrixRules {
                           ConstTypedBuffer message, bool first) = 0;
 
   /// message <- cast(weight after AdamW) for each block of an active parameter, and zeros for an
-  /// inactive parameter. Does not write parameters and state. Records scaled gradients that are
+  /// inactive parameter. Does not write parameters or state. Records scaled gradients that are
   /// non-finite or whose square is non-finite.
   virtual void pack_adamw(Stream& stream, std::span<const ShardBlock> blocks,
                           const StepTables& tables, TypedBuffer message, Findings* findings) = 0;
@@ -94,8 +94,7 @@ class Ops : public MatrixRules {
                     Findings* findings) = 0;
 
   /// For the listed parameters that are active and have master weights, compares the weights with
-  /// the master weights (is_stale()). Records the lowest index of a parameter for which they
-  /// differ.
+  /// the master weights (is_stale()). Records the lowest index of a parameter whose weights differ.
   virtual void check_masters(Stream& stream, std::span<const int32_t> list, const ParamView* params,
                              Findings* findings) = 0;
 
@@ -161,12 +160,12 @@ class Ops : public MatrixRules {
   virtual void commit_muon(Stream& stream, std::span<const ShardBlock> blocks,
                            const StepTables& tables, ConstTypedBuffer message,
                            const CommitCondition& condition) = 0;
-  /// Like commit_muon(), but writes only the weights. It is used for parameters whose momentum the
-  /// owner stores.
+  /// Like commit_muon(), but writes only the weights. Used for parameters whose momentum the owner
+  /// stores.
   virtual void commit_update(Stream& stream, std::span<const ShardBlock> blocks,
                              const StepTables& tables, ConstTypedBuffer message,
                              const CommitCondition& condition) = 0;
-  /// Like commit_muon(), but writes only the momentum. It is used by the owner that stores it.
+  /// Like commit_muon(), but writes only the momentum. Used by the owner that stores the momentum.
   virtual void commit_momentum(Stream& stream, std::span<const ShardBlock> blocks,
                                const StepTables& tables, const CommitCondition& condition) = 0;
 
@@ -216,7 +215,7 @@ class Ops : public MatrixRules {
   /// @param low  the lower halves of bf16 weights, stored like `x` (weight_bits.hpp), or null.
   virtual void tally(Stream& stream, const MatrixBatch& x, const uint16_t* low, Tally* tallies) = 0;
 
-  /// Runs min(m, kLanczosSteps) steps of Lanczos's method on x x^T for each matrix, from a fixed
+  /// Runs min(m, kLanczosSteps) steps of the Lanczos method on x x^T for each matrix, from a fixed
   /// start vector and with full reorthogonalization. out[k] is the tridiagonal matrix for matrix k.
   /// Computes in f32. Sums have the same order as in scale_rows(), and sums over rows are computed
   /// in blocks of kLanczosRows. Source: Golub and Van Loan, Matrix Computations, section 10.1.

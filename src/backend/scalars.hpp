@@ -7,8 +7,8 @@
 
 namespace muonrt {
 
-/// Where the f32 value of a weight is stored. For kMaster and kRemainder, the parameter itself is a
-/// rounded copy of this value.
+/// Selects where the f32 value of a weight is stored. For kMaster and kRemainder, the parameter
+/// itself is a rounded copy of this value.
 enum class WeightForm : int32_t {
   kParamOnly = 0,  // in the parameter
   kMaster = 1,     // in a separate f32 array

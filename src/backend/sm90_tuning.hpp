@@ -13,27 +13,27 @@ enum class Tiles {
   kSmallWide,  // 64 x 128, and 64 x 64 at the end of a row; with slices only 64 x 64
 };
 
-/// Overrides for launch parameters that normally follow from the shapes. With them, a slow or wrong
-/// part of a kernel can be found. Results are correct with every choice, and only `slices` and
+/// Overrides for launch parameters that normally follow from the shapes. They help to find a slow
+/// or incorrect part of a kernel. Results are correct with every choice, and only `slices` and
 /// `dense` change them bitwise.
 struct Sm90Tuning {
   std::optional<Tiles> tiles = {};  // kMedium becomes kLarge if there is more than one slice
-  // Whether to use clusters of two thread blocks, in which each block copies half of B to both
-  // blocks. By default, clusters are used if a result has more than 1,280 columns.
+  // If true, thread blocks form clusters of two, and each block copies half of B to both blocks. By
+  // default, clusters are used if a result has more than 1,280 columns.
   std::optional<bool> pairs = {};
-  bool early = true;  // programmatic launches, which begin before the previous kernel ends
-  int slices = 0;     // number of slices of the depth: 1, 2 or 4; 0: by shape
-  // The second consumer warpgroup of a persistent grid begins this number of stages later (at most
-  // 3). One consumer then multiplies while the other rounds. The effect was not measured.
+  bool early = true;  // programmatic launches, which start before the previous kernel is complete
+  int slices = 0;     // number of slices of the depth: 1, 2, 4, or 0 to select by shape
+  // Number of stages (at most 3) by which the second consumer warpgroup of a persistent grid starts
+  // later, so that one consumer multiplies while the other rounds. The effect was not measured.
   int skew = 0;
-  // Whether muonrt's kernel also computes the dense products a X + B X, instead of cuBLASLt. The
+  // If true, muonrt's kernel also computes the dense products a X + B X, instead of cuBLASLt. The
   // effect was not measured.
   bool dense = false;
-  // Whether the blocks of symmetric lists without pairs take large tiles from a counter, so that a
-  // faster block computes more tiles. Products must then run on a single stream. The effect was not
-  // measured.
+  // If true, the thread blocks of symmetric lists without pairs get large tiles from a counter, so
+  // that a faster block computes more tiles. Products must then run on a single stream. The effect
+  // was not measured.
   bool counter = false;
-  int64_t raster = 0;  // rows of tiles in a band, which is computed by columns; 0: default
+  int64_t raster = 0;  // rows of tiles in a band, computed column by column; 0 means the default
 };
 
 }  // namespace muonrt

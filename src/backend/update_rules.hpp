@@ -58,8 +58,9 @@ MUONRT_HOST_DEVICE inline float adamw_update(float w, float g, float& m, float& 
   v = at_rest(s.beta2 * v + (1.0f - s.beta2) * (g * g), g);
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   const float root = sqrtf(v * s.correction2) + s.eps;
-  // If eps is 0 and an element never had a gradient, 0 / 0 must give 0. The code selects another
-  // divisor instead of branching, because compilers do not vectorize a division inside a branch.
+  // If eps is 0 and an element never had a gradient, 0 / 0 must give 0. The code selects a
+  // different divisor instead of branching, because compilers do not vectorize a division inside a
+  // branch.
   const float mean = m * s.correction1 + s.gradient_weight * g;
   const float step = mean / (root > 0.0f ? root : kInfinity);
   return decayed(w, step, s.decay, s.cautious) - s.rate * step;

@@ -30,7 +30,7 @@ class Backoff {
     std::this_thread::sleep_for(std::min(sleep_, end - now));
     sleep_ = std::min(2 * sleep_, longest_);
   }
-  /// Starts again with pauses that only yield. Call it after the loop has made progress.
+  /// Starts again with pauses that only yield. Call this function after the loop has made progress.
   void reset() {
     began_ = Deadline::Clock::now();
     sleep_ = first_;

@@ -17,7 +17,7 @@ static_assert(std::endian::native == std::endian::little);
 constexpr uint32_t kPolynomial = 0x82f63b78;  // 0x1edc6f41 with its bits in reverse order
 using Tables = std::array<std::array<uint32_t, 256>, 8>;
 
-/// Returns tables in which tables[k][b] is the CRC of the byte b followed by k zero bytes.
+/// Returns tables, where tables[k][b] is the CRC of the byte b followed by k zero bytes.
 constexpr Tables make_tables() {
   Tables out{};
   for (uint32_t b = 0; b < 256; ++b) {

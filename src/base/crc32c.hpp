@@ -6,7 +6,7 @@
 
 namespace muonrt {
 
-/// Returns the CRC-32C (Castagnoli) of `bytes` bytes. To continue over several buffers, pass the
+/// Returns the CRC-32C (Castagnoli) of `bytes` bytes. To continue over multiple buffers, pass the
 /// CRC of the preceding bytes as `before`. Source: RFC 3720, appendix B.4.
 uint32_t crc32c(const void* data, size_t bytes, uint32_t before = 0);
 

@@ -6,9 +6,9 @@
 
 namespace muonrt {
 
-/// Owns a file descriptor. A forked child closes its copy at once, so the child's object is empty.
-/// The child has none of the threads that use the descriptor, and an open copy could keep a
-/// connection open or a file locked after the parent has ended.
+/// Owns a file descriptor. A forked child closes its copy immediately, so the child's object is
+/// empty. The child does not have the threads that use the descriptor. An open copy could keep a
+/// connection open or a file locked after the parent has exited.
 class Descriptor {
  public:
   Descriptor() = default;

@@ -5,7 +5,7 @@ namespace muonrt {
 namespace {
 constexpr const char* kUnknown = "MUONRT_ERROR_UNKNOWN";
 // These strings are created at startup, while memory is available. They are never freed, because
-// threads may read them until the process ends.
+// threads may read them until the process exits.
 const std::string& kNoMessage = *new std::string("there was no memory for this error's message");
 const std::string& kExhausted =
     *new std::string("host memory is exhausted; use fewer or smaller buffers");

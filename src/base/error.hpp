@@ -47,7 +47,8 @@ class Error : public std::exception {
  public:
   Error(Status status, std::string message, int32_t rank = -1, bool remote = false) noexcept
       : Error(status, std::move(message), rank, remote, 0) {}
-  /// Makes an error without its own message. message() then returns a general text for the status.
+  /// Creates an error without its own message. message() then returns a general text for the
+  /// status.
   explicit Error(Status status, int32_t rank = -1, bool remote = false) noexcept
       : status_(status), rank_(rank), remote_(remote) {}
 
@@ -66,9 +67,9 @@ class Error : public std::exception {
   /// not name the rank that reported it.
   /// @param this_rank  The calling rank, which is named if the error occurred here.
   Error with_rank(int32_t this_rank) const noexcept;
-  /// Returns the error that later calls report on a communicator that this error has ended.
-  /// OUT_OF_MEMORY becomes COMM, because after OUT_OF_MEMORY a caller may retry the step, which
-  /// cannot succeed on an ended communicator.
+  /// Returns the error that later calls report if this error has made a communicator unusable.
+  /// OUT_OF_MEMORY becomes COMM: after OUT_OF_MEMORY a caller may retry the step, which cannot
+  /// succeed with an unusable communicator.
   Error as_comm_error() const noexcept;
   /// Returns the error with `prefix` before its message and `suffix` after it.
   Error with_context(const std::string& prefix, const std::string& suffix = "") const;
@@ -113,14 +114,14 @@ Error current_error() noexcept;
 /// must not be inlined, because otherwise the attributes of its caller would apply.
 #define MUONRT_CATCHES_UNWINDING __attribute__((noinline, no_sanitize("null")))
 
-/// Checks an argument of the caller, in every build. The message parts are evaluated only if the
+/// Checks an argument of the caller in all builds. The message parts are evaluated only if the
 /// condition is false.
 #define MUONRT_REQUIRE(condition, status, ...)                         \
   do {                                                                 \
     if (!(condition)) throw ::muonrt::make_error(status, __VA_ARGS__); \
   } while (false)
 
-/// Checks an invariant of the library. If it does not hold, throws INTERNAL; never ends the
+/// Checks an invariant of the library. If it does not hold, throws INTERNAL; never terminates the
 /// process.
 #define MUONRT_CHECK_INTERNAL(condition, ...)                                      \
   MUONRT_REQUIRE(condition, ::muonrt::Status::kInternal, "internal: ", #condition, \

@@ -5,7 +5,7 @@
 
 namespace muonrt {
 
-/// Describes the processors on which the calling process may run. The ranks exchange this struct as
+/// Describes the processors that the calling process may run on. The ranks exchange this struct as
 /// raw bytes with allgather, so it must not have padding.
 struct Processors {
   uint64_t machine = 0;  // identifies the machine; equal for all processes of one running kernel

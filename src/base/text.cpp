@@ -12,8 +12,8 @@ bool word(char c) {
   return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
 }
 
-/// Returns the position of the quotation mark that ends the quotation that begins at `at`. An
-/// apostrophe inside a word does not end a quotation.
+/// Returns the position of the closing quotation mark for the opening one at `at`. An apostrophe
+/// inside a word does not end a quotation.
 size_t end_of_quotation(const std::string& text, size_t at) {
   size_t end = text.find('\'', at + 1);
   while (end != std::string::npos && end + 1 < text.size() && word(text[end + 1]))

@@ -60,12 +60,12 @@ constexpr bool is_control(char c) {
   return byte < 0x20 || byte == 0x7f;
 }
 
-/// Puts a text that comes from outside the library in quotation marks, for a message. Escapes
-/// control characters.
+/// Puts a string from outside the library in quotation marks for a message. Escapes control
+/// characters.
 std::string in_quotes(std::string_view text);
 
-/// Replaces each part in quotation marks ('...') that has more than 200 bytes with its first 100
-/// bytes and its length, so that a message with a long name still contains the text after the name.
+/// Shortens each part in quotation marks ('...') that has more than 200 bytes to its first 100
+/// bytes and its length. A message with a long name then still contains the text after the name.
 std::string shorten_names(std::string text);
 
 /// Formats a number with `decimals` digits after the decimal point, independent of the locale.

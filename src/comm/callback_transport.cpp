@@ -142,9 +142,10 @@ void CallbackTransport::do_allgather(const void* mine, void* all, int64_t bytes)
   call(shared_->table.allgather, mine, all, bytes);
 }
 
-// The table's function gets `in` and `out` in a separate buffer, for two reasons. In this buffer
-// they do not overlap. And the caller's `out` must not change after a failure, because it may be
-// the vote sum that commits check; a function that fails may already have written its output.
+// The table's function receives `in` and `out` in a separate buffer, for two reasons. In this
+// buffer they do not overlap. And the caller's `out` must not change after a failure, because it
+// may be the vote sum that commits check; a function that fails may already have written its
+// output.
 template <class Function, class T>
 void CallbackTransport::reduce(Function function, std::vector<T>& both, const T* in, T* out,
                                int64_t n) {

@@ -14,17 +14,18 @@ namespace muonrt {
 
 /// Reads a table that the caller supplies. Fields beyond its `struct_size` get their defaults.
 /// Errors: INVALID_ARGUMENT if `table` is null, if no version has this `struct_size`, if a field
-/// that this version does not know is set, if a required function is missing, or if rank or
+/// unknown to this version is set, if a required function is missing, or if rank or
 /// caller_thread_only is out of range.
 muonrt_transport_t read_transport(const muonrt_transport_t* table);
 
 /// A Transport that calls the C functions in a table.
 class CallbackTransport final : public Transport {
  public:
-  /// Takes ownership of `table.state`, unless it throws. If several transports share the state, the
-  /// last of them calls `table.destroy`. `table` must come from read_transport().
+  /// Takes ownership of `table.state`, unless the constructor throws. If multiple transports share
+  /// the state, the last of them calls `table.destroy`. read_transport() must have returned
+  /// `table`.
   explicit CallbackTransport(const muonrt_transport_t& table);
-  /// @param owns  whether the last of the transports that share the state must destroy it.
+  /// @param owns  true if the last of the transports that share the state must destroy it.
   void own_state(bool owns) noexcept;
   ~CallbackTransport() override { retire(); }
 

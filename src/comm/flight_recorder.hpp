@@ -16,14 +16,14 @@ struct Traffic {
   int64_t bytes_out = 0, bytes_in = 0;
 };
 
-/// Records the last operations of one rank, which the message of a timeout then lists. Only text()
+/// Records the last operations of one rank, so that timeout messages can list them. Only text()
 /// allocates. May be used from any thread.
 class FlightRecorder {
  public:
   static constexpr int64_t kCapacity = 64;
 
   void begin(const Operation& operation, const Traffic& traffic);
-  /// Marks the operation that began last as ended.
+  /// Marks the most recent operation as finished.
   void end(bool failed);
 
   /// Describes the last `count` operations, oldest first, for example
@@ -42,7 +42,7 @@ class FlightRecorder {
 
   mutable std::mutex mutex_;
   std::array<Entry, kCapacity> ring_{};
-  /// Number of operations that have begun; operation i is stored at i % kCapacity.
+  /// Number of operations that have started; operation i is stored at i % kCapacity.
   int64_t count_ = 0;
 };
 

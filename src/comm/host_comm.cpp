@@ -42,7 +42,7 @@ void HostComm::reduce_sum(Stream& stream, const int64_t* in, int64_t* out, int64
   enqueue(stream, [this, in, out, n] { transport_->reduce_sum(in, out, n); });
 }
 
-// A transport that has an error sends nothing any more. The reduction that follows therefore only
+// After its first error, a transport sends no data. The reduction that follows therefore only
 // throws this error.
 void HostComm::clear_if_aborted(Stream& stream, int64_t* entered) {
   enqueue(stream, [this, entered] {

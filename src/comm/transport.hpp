@@ -23,11 +23,11 @@ namespace muonrt {
 /// is complete.
 ///
 /// A wait ends when the data has arrived. After `timeout_ms` it ends with TIMEOUT; the message
-/// names the operation, this rank and the missing peers. If any rank has published an error, it
-/// ends with this error. A rank keeps its first error, publishes it to its peers, and throws it in
-/// every later operation.
+/// names the operation, this rank and the missing peers. If any rank has published an error, the
+/// wait ends with this error. A rank keeps its first error, publishes it to its peers, and throws
+/// it in every later operation.
 /// Threads: operations from one thread at a time; abort() and error() from any thread.
-/// Order: any two ranks must run the operations in which both take part in the same order.
+/// Order: any two ranks must run the operations that they share in the same order.
 ///
 /// An implementation provides the `do_` functions, which throw Error. Before this class calls a
 /// `do_` function, it checks the arguments and delivers the message that the rank sends to itself.
@@ -45,7 +45,7 @@ class Transport {
   int size() const { return size_; }
   /// Returns the name of the transport, for example "thread". It is the same on every rank.
   virtual std::string name() const = 0;
-  /// Returns whether operations must run on a thread that is inside a call of the library's user.
+  /// Returns whether operations must run on a thread of the caller that is inside a library call.
   virtual bool caller_thread_only() const { return false; }
 
   /// Exchanges messages of any size between all ranks; see Comm::exchange(). Errors:
@@ -60,8 +60,8 @@ class Transport {
   virtual bool receivers_copy() const { return false; }
   /// Gathers `bytes` bytes from every rank into `all`, in rank order. The buffers must not overlap.
   void allgather(const void* mine, void* all, int64_t bytes);
-  /// Writes the maximum over all ranks to `out`. NaN counts as larger than every number and becomes
-  /// 0x7fc00000, and +0 counts as larger than -0. `in` and `out` may be equal.
+  /// Writes the maximum over all ranks to `out`. NaN is treated as larger than every number and
+  /// becomes 0x7fc00000, and +0 as larger than -0. `in` and `out` may be equal.
   void reduce_max(const float* in, float* out, int64_t n);
   /// Writes the sum over all ranks, modulo 2^64, to `out`. `in` and `out` may be equal.
   void reduce_sum(const int64_t* in, int64_t* out, int64_t n);
@@ -113,8 +113,8 @@ class Transport {
   const Operation& operation() const { return operation_; }
   /// Returns a description of the running operation, for example "exchange #12 on rank 1 (thread)".
   std::string where() const;
-  /// Errors: INVALID_ARGUMENT if `count` values of `each` bytes from all ranks have more than 2^63
-  /// - 1 bytes in total.
+  /// Errors: INVALID_ARGUMENT if `count` values of `each` bytes from all ranks occupy more than
+  /// 2^63 - 1 bytes in total.
   void require_fit(const char* what, int64_t count, int64_t each) const;
   /// The function that copies the messages of the running exchange. Null means memcpy.
   const CopyMessage* copy() const { return copy_; }
@@ -150,7 +150,7 @@ class Transport {
 };
 
 /// Runs an operation of a transport. Converts its error with Error::as_comm_error(), because the
-/// error has ended the transport.
+/// error has made the transport unusable.
 template <class Function>
 void with_comm_error(const Function& function) {
   try {

@@ -48,10 +48,10 @@ PreparedGemm::Cut cut(int64_t extent, int64_t largest) {
   return {size, count, extent - (count - 1) * size};
 }
 
-/// The form in which the tiles read the operands. A and B have the same dtype, and A is dense.
+/// The form of the operands that the tiles read. A and B have the same dtype, and A is dense.
 struct Operands {
   DType dtype;
-  bool copy_a, copy_b;  // whether A and B are copied to dense storage of `dtype`
+  bool copy_a, copy_b;  // true if A or B is copied to dense storage of `dtype`
   bool share;           // true if A and B are the same matrix, so one copy is used for both
   int64_t b_ld;
 };
@@ -74,7 +74,7 @@ int64_t dense_bytes(const ConstMatrixRef& m, DType dtype) {
 }
 
 /// The layout of the workspace. It contains the copy of A, the copy of B, a group of packed panels,
-/// and then for each thread a tile and scratch memory of the library.
+/// and then, for each thread, a tile and scratch memory for the library.
 struct Workspace {
   int64_t a, b, packed, threads, bytes;  // offsets; `bytes` is the total size
   int64_t per_thread;
@@ -166,7 +166,7 @@ class Group {
   int64_t first_, end_;
 };
 
-/// One call of gemm(): its memory, and its operands in the form in which the tiles read them.
+/// One call to gemm(): its memory, and its operands in the form that the tiles read.
 class TiledProduct {
  public:
   TiledProduct(const GemmArgs& args, const Operands& operands, const PreparedGemm& prepared,

@@ -73,7 +73,7 @@ class GemmScratch {
   GemmScratch& operator=(const GemmScratch&) = delete;
 
   /// Returns the number of bytes of workspace that gemm() needs for these shapes, dtypes and
-  /// leading dimensions. Also creates the library's objects for them, so that later calls of gemm()
+  /// leading dimensions. Also creates the library's objects for them, so that later calls to gemm()
   /// with these shapes create none. Does not read the matrices, and only checks whether B is A and
   /// whether D is null.
   /// @param threads  the number of threads in the pool.

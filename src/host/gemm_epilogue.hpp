@@ -4,7 +4,7 @@
 
 namespace muonrt::host {
 
-/// Number of rows and columns of the blocks in which tiles on the diagonal are stored. With this
+/// Number of rows and columns of the blocks that are used to store tiles on the diagonal. With this
 /// size the rows stay in the L1 cache until both halves are written, and a transposed row of f32
 /// fills a cache line.
 constexpr int64_t kTileSide = 16;

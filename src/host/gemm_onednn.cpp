@@ -6,7 +6,7 @@
 #include "host/gemm_tile.hpp"
 
 // Functions of libgomp, which oneDNN uses unless it was built without threads. They are declared
-// here because omp.h comes with the compiler, and may belong to another OpenMP runtime than the
+// here because omp.h comes with the compiler, and may belong to a different OpenMP runtime than the
 // library's.
 extern "C" int omp_get_max_threads(void);
 extern "C" void omp_set_num_threads(int);
@@ -20,9 +20,9 @@ using dnnl::memory;
 
 constexpr bool kOpenMp = DNNL_CPU_THREADING_RUNTIME == DNNL_RUNTIME_OMP;
 
-/// Limits OpenMP to one thread for the calling thread. The destructor restores the setting. Such an
-/// object must also exist while primitives are created, because their blocking depends on the
-/// number of threads.
+/// Limits OpenMP to one thread for the calling thread. The destructor restores the setting. An
+/// object of this class must also exist while primitives are created, because their blocking
+/// depends on the number of threads.
 class OneThread {
  public:
   OneThread() {
@@ -177,8 +177,8 @@ class OnednnPanel final : public PanelProduct {
   dnnl::engine engine_;
   PanelShape shape_;
   Height heights_[2];
-  memory::desc packed_;            // a panel in the form in which the product reads it
-  memory::desc stored_, pack_to_;  // B and the panel in the forms in which packing moves them
+  memory::desc packed_;            // a panel in the form that the product reads
+  memory::desc stored_, pack_to_;  // B and the panel in the forms that packing uses
   memory::desc pack_scratch_;
   dnnl::reorder pack_;
 };
@@ -207,7 +207,8 @@ class OnednnKernel final : public TileKernel {
 
   /// Returns true if f32 products work, and detects support for bf16.
   bool probe() {
-    // If the library was built for another threading runtime, it cannot be limited to one thread.
+    // If the library was built for a different threading runtime, it cannot be limited to one
+    // thread.
     const unsigned runtime = dnnl_version()->cpu_runtime;
     if (runtime != DNNL_RUNTIME_OMP && runtime != DNNL_RUNTIME_SEQ) return false;
     // With older instruction sets, bf16 products are emulated or not supported.
@@ -251,8 +252,8 @@ std::unique_ptr<OnednnKernel> make_kernel() {
 }  // namespace
 
 const TileKernel* onednn_kernel() {
-  // Never destroyed, because worker threads may still run when static objects are destroyed at the
-  // exit of the process.
+  // Never destroyed, because worker threads may still run when the process exits and destroys
+  // static objects.
   static const OnednnKernel* const kernel = make_kernel().release();
   return kernel;
 }

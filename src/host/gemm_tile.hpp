@@ -22,11 +22,11 @@ struct PanelShape {
   int64_t rows[2];   // the two heights that a tile may have, both > 0
   DType dtype;       // dtype of A and B: f32 or bf16
   int64_t b_ld;      // leading dimension of B as stored
-  bool transpose_b;  // whether B is stored as cols x depth; otherwise it is stored as depth x cols
+  bool transpose_b;  // true if B is stored as cols x depth instead of depth x cols
 };
 
 /// Packs and multiplies one column panel. One object is created for each panel shape.
-/// Threads: several threads may call pack() and run() at the same time, each with its own scratch
+/// Threads: multiple threads may call pack() and run() at the same time, each with its own scratch
 /// memory.
 /// Results: the bits of a tile depend only on the values and on the fields of PanelShape, except
 /// b_ld and transpose_b.
@@ -38,7 +38,7 @@ class PanelProduct {
   virtual bool any_rows() const { return false; }
   /// Returns the size of one packed panel in bytes.
   virtual int64_t packed_bytes() const = 0;
-  /// Returns the bytes of scratch memory that one call of pack() or run() needs.
+  /// Returns the bytes of scratch memory that one call to pack() or run() needs.
   virtual int64_t scratch_bytes() const = 0;
   /// Packs the panel of B that begins at `b` into `packed`, which must be aligned to 64 bytes.
   virtual void pack(const void* b, void* packed, void* scratch) const = 0;
@@ -63,7 +63,7 @@ class TileKernel {
   virtual bool supports_bf16() const = 0;
   /// Returns whether the kernel's bf16 products use a matrix unit (AMX).
   virtual bool has_matrix_unit() const { return false; }
-  /// Returns the number of rows or columns up to which a tile of a large product is fast.
+  /// Returns the largest number of rows or columns of a tile for which large products are fast.
   virtual int64_t largest_tile(DType) const { return 256; }
   /// Creates the product for a panel shape. Errors: INTERNAL if the library does not support the
   /// shape.
@@ -74,8 +74,8 @@ class TileKernel {
 const TileKernel* onednn_kernel();
 
 /// Returns the kernel for AVX2 or AVX-512, or null if this machine does not support the instruction
-/// set. The kernel for AVX2, and that for AVX-512 on a machine with AMX, compute bf16 products with
-/// oneDNN, if oneDNN is available.
+/// set. For bf16 products, the AVX2 kernel uses oneDNN if it is available. On machines with AMX the
+/// AVX-512 kernel does the same.
 const TileKernel* vector_kernel(Isa isa);
 
 /// Returns the portable kernel. It is available on every machine, and its results are bitwise

@@ -11,7 +11,7 @@ namespace muonrt::host {
 
 struct HostDeviceOptions {
   int threads = 1;  // number of threads for one op, including the stream's thread; >= 1
-  /// Use portable products, which are slow but bitwise identical on every machine.
+  /// If true, uses portable products, which are slow but bitwise identical on every machine.
   bool portable_gemm = false;
   Allocator allocator = {};  // the caller's functions, if any
 };
@@ -56,8 +56,8 @@ class HostDevice final : public Device {
 
   Ops& ops() override;
 
-  /// Returns how often the queue of a stream has grown so far. The number no longer grows after the
-  /// first steps.
+  /// Returns how often the queues of streams have grown so far. The number stops increasing after
+  /// the first steps.
   int64_t queue_growths() const;
 
  private:

@@ -1,6 +1,6 @@
 #pragma once
 
-// The elementwise passes are compiled for several instruction sets, of which one is selected at run
+// The elementwise passes are compiled for multiple instruction sets, and one is selected at run
 // time. A pass is an always_inline function (`static run`) that is compiled once for each
 // instruction set. All builds disable the contraction of operations to fused multiply-adds. The
 // results are therefore bitwise identical with all instruction sets, and only the speed differs.

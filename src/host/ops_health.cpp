@@ -55,7 +55,7 @@ struct SubtractScaledPass {
   }
 };
 
-/// Lanczos's method on one matrix; see Ops::lanczos().
+/// The Lanczos method on one matrix; see Ops::lanczos().
 template <class T>
 struct LanczosRun {
   Isa isa;

@@ -11,7 +11,7 @@ namespace muonrt::host {
 
 namespace {
 
-/// Returns the address at which element (row, col) of the whole matrix is stored.
+/// Returns the address of element (row, col) of the whole matrix.
 template <class T>
 T* stored_at(const MatrixBatch& matrix, const OwnedMatrix& owned, int64_t row, int64_t col) {
   auto* data = static_cast<T*>(matrix.data);

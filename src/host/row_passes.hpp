@@ -27,8 +27,8 @@ inline constexpr int32_t kEndOfFinite<bf16> = 0x7f7f8000;
 template <>
 inline constexpr int32_t kEndOfFinite<f16> = 0x477ff000;
 
-/// The largest magnitude of the elements of a pass, as the bits of an f32. These bits are ordered
-/// as the magnitudes are, and those of NaN are above those of infinity.
+/// The largest magnitude of the elements of a pass, as the bits of an f32. These bits have the same
+/// order as the magnitudes, and the bits of NaN are above those of infinity.
 struct LargestBits {
   int32_t bits = 0;
   MUONRT_ALWAYS_INLINE void add(float x) {
@@ -44,7 +44,7 @@ struct LargestBits {
 
 /// out <- cast(direction). Does not write the momentum.
 /// @return  bit 0 is set if a value in `out` is non-finite. Every non-finite gradient or momentum
-///     causes this. Bit 1 is set if a value was non-finite in f32.
+///     sets this bit. Bit 1 is set if a value was non-finite in f32.
 template <class Grad, class Momentum, class Element>
 struct DirectionPass {
   static MUONRT_ALWAYS_INLINE uint32_t run(const Grad* __restrict grad,
@@ -256,8 +256,8 @@ struct TransposePass {
 
  private:
   static constexpr int kTile = 32, kSquare = 8;
-  /// Rows whose tiles are processed one after the other in each column of tiles, because the rows
-  /// of `out` are on different pages.
+  /// Number of rows whose tiles are processed one after the other in each column of tiles, because
+  /// the rows of `out` are on different pages.
   static constexpr int64_t kBand = 128;
   using Tile = To[kTile][kTile];
   using Row =

@@ -211,14 +211,14 @@ void StreamScheduler::work(StreamQueue& queue) {
   }
 }
 
-/// Runs or skips the front item. The lock is released while a task runs.
+/// Runs or skips the front item. The lock is released while a task is running.
 MUONRT_CATCHES_UNWINDING void StreamScheduler::finish_front(StreamQueue& queue, Lock& lock) {
   StreamQueue::Item& front = queue.front();
   if (front.after) {
     if (front.position > front.after->dropped_from) queue.failed = true;
     front.after.reset();
   } else if (!queue.failed) {
-    Task task = front.task;  // the ring may be reallocated while the task runs
+    Task task = front.task;  // the ring may be reallocated while the task is running
     queue.running = true;
     lock.unlock();
     std::optional<Error> error;

@@ -60,7 +60,7 @@ class StreamScheduler : public std::enable_shared_from_this<StreamScheduler> {
   std::optional<Error> error() const;
   void clear_error();
 
-  /// Returns how often a queue has grown so far. The number is constant in steady state.
+  /// Returns how often the queues have grown so far. The number is constant in steady state.
   int64_t growths() const;
 
  private:
@@ -93,7 +93,6 @@ class StreamScheduler : public std::enable_shared_from_this<StreamScheduler> {
 
   mutable std::mutex mutex_;
   std::vector<std::shared_ptr<StreamQueue>> queues_;  // existing streams, in creation order
-                                                      // their creation
   Waiter* waiters_ = nullptr;
   std::optional<Error> error_;
   int64_t growths_ = 0;

@@ -7,7 +7,7 @@
 
 namespace muonrt::host {
 
-/// `type` is a vector of N elements. It occupies several registers if no register is as long.
+/// `type` is a vector of N elements. If no register is long enough, it occupies multiple registers.
 template <class T, int N>
 struct VectorOf {
   typedef T type __attribute__((vector_size(N * sizeof(T))));

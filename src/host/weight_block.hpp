@@ -8,7 +8,7 @@
 
 namespace muonrt::host {
 
-/// Number of elements that a commit processes at a time. Arrays with another dtype than f32 are
+/// Number of elements that a commit processes at a time. Arrays with a dtype other than f32 are
 /// converted in blocks of this size, which stay in the L1 cache.
 constexpr int64_t kBlock = 512;
 
@@ -29,7 +29,8 @@ inline float* writable_block(Isa isa, void* data, DType dtype, int64_t at, int64
   return copy;
 }
 
-/// The weights [at, at + n) of a parameter as f32. First change values(), and then call write().
+/// The weights [at, at + n) of a parameter as f32. The caller first changes values(), and then
+/// calls write().
 class WeightBlock {
  public:
   WeightBlock(Isa isa, const ParamView& view, int64_t at, int64_t n)

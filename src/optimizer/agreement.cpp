@@ -10,7 +10,7 @@
 
 namespace muonrt {
 
-/// An entry in the form in which ranks exchange it. Texts that are too long are truncated.
+/// An entry in the form that the ranks exchange. Texts that are too long are truncated.
 struct AgreementTable::SentEntry {
   uint64_t hash;
   char label[504], value[3584];
@@ -144,8 +144,8 @@ std::optional<Error> AgreementTable::find_mismatch(Comm& comm) const {
   return find_entry_mismatch(comm, longest, room);
 }
 
-// Finds the first entry that differs, by bisection over the hashes of the first n entries. If a
-// table has fewer entries than another table, they differ after its last entry.
+// Finds the first entry that differs, by bisection over the hashes of the first n entries. If one
+// table has fewer entries than another, the two differ after the last entry of the shorter one.
 // @param limit  Number of entries in the longest table.
 std::optional<Error> AgreementTable::find_entry_mismatch(Comm& comm, int64_t limit,
                                                          std::vector<SentEntry>& all) const {

@@ -22,12 +22,12 @@ std::optional<Error> capture_error(const Function& function) {
   return std::nullopt;
 }
 
-// With up to 512 ranks, a failed allocation neither makes one of these collectives fail nor changes
-// the status on which the ranks agree. If a rank has no memory for the texts, all ranks return a
-// shorter text. With more than 512 ranks, a failed allocation may abort the communicator.
+// With up to 512 ranks, a failed allocation neither makes one of the following collectives fail nor
+// changes the status that the ranks agree on. If a rank has no memory for the texts, all ranks
+// return a shorter text. With more than 512 ranks, a failed allocation may abort the communicator.
 
-/// If any rank passes an error, returns the same error on every rank: the error of the lowest rank
-/// that passes one, with the rank number before the message. Collective.
+/// If any rank passes an error, returns the same error on every rank: the error from the lowest
+/// rank that passes one, with the rank number before the message. Collective.
 /// Errors: any error of the communicator.
 std::optional<Error> find_common_error(Comm& comm, const std::optional<Error>& own_error);
 /// Like find_common_error(), but throws the error.

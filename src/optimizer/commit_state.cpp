@@ -11,7 +11,7 @@
 
 namespace muonrt {
 
-/// The commit state of one rank, in the form in which the survivors exchange it.
+/// The commit state of one rank, in the form that the survivors exchange.
 struct SurvivorState {
   enum Kind : int64_t { kUsable, kFailed, kUndecided, kTorn };
 
@@ -106,9 +106,9 @@ void check_quorum(const std::vector<SurvivorState>& all) {
                  "if the other ranks have certainly ended");
 }
 
-// An error of a stream or a communicator ends the optimizer. A status that would mean "the step was
-// rejected, and the optimizer is still usable" is therefore replaced with DEVICE or COMM. If an
-// allocation of the communicator failed, the status is already COMM.
+// An error of a stream or a communicator makes the optimizer unusable. A status that would mean
+// "the step was rejected, and the optimizer is still usable" is therefore replaced with DEVICE or
+// COMM. If an allocation of the communicator failed, the status is already COMM.
 Error as_fatal_error(const Error& error) {
   if (!leaves_optimizer_usable(error.status())) return error;
   const bool device = error.status() == Status::kOutOfMemory && !error.is_remote();
@@ -197,7 +197,7 @@ void CommitState::on_commit(const Vote& vote_sum) {
 //   aborted, so at most zeros are sent instead of the vote, and no vote sum passes without the
 //   consent of every rank.
 // * The communicator is aborted before the flag is read here. If a stream reaches the vote later,
-//   because the caller's stream was late, the communicator is already aborted then.
+//   because the caller's stream was late, the communicator is already aborted at that time.
 Error CommitState::on_failure(const Error& error, const StepReadback& readback) {
   StepEndState end = end_state(readback);
   end.failed = true;

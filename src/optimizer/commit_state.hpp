@@ -35,9 +35,9 @@ enum class SurvivorPolicy : int32_t {
 
 struct SurvivorState;
 
-/// Stores the number of committed steps of a rank, its last vote, and the error that ended the
-/// optimizer, if there is one. From these values the surviving ranks decide whether a step that
-/// failed becomes committed.
+/// Stores the number of committed steps of a rank, its last vote, and the error that made the
+/// optimizer unusable, if there is one. The surviving ranks use these values to decide whether to
+/// commit a step that failed.
 class CommitState {
  public:
   /// Commits a step on this rank that other ranks have already committed. The arguments are the
@@ -52,21 +52,22 @@ class CommitState {
   int64_t steps() const { return steps_; }
   void set_steps(int64_t steps) { steps_ = steps; }
 
-  /// Checks that the optimizer can be used. Errors: INVALID_STATE if an earlier step has ended it.
+  /// Checks that the optimizer can be used. Errors: INVALID_STATE if an earlier step has made it
+  /// unusable.
   void require_usable() const;
-  /// Checks that no step has ended with TORN. Errors: TORN.
+  /// Checks that no step has failed with TORN. Errors: TORN.
   void require_whole(const char* what) const;
   uint64_t identity() const { return identity_; }
-  /// Compares the step numbers of all ranks. Call it before a step whose exchanges depend on the
-  /// step number. If the numbers differed between ranks, the exchanges might not match, and the
-  /// step would not even reach its vote. Collective.
-  /// Errors: MISMATCH, with ranks and numbers; any error of the communicator, which ends the
-  /// optimizer.
+  /// Compares the step numbers of all ranks. Call this function before a step whose exchanges
+  /// depend on the step number. If the numbers differed between ranks, the exchanges might not
+  /// match, and the step would not even reach its vote. Collective.
+  /// Errors: MISMATCH, with ranks and numbers; any error of the communicator, which makes the
+  /// optimizer unusable.
   /// @param setting, period  The setting that makes the exchanges depend on the step number, for
   ///     the error message.
   void agree_on_steps(Comm& comm, const char* setting, int period);
   /// Returns true if `mine` is equal on all ranks. Collective. Errors: any error of the
-  /// communicator, which ends the optimizer.
+  /// communicator, which makes the optimizer unusable.
   bool agree_on(Comm& comm, int64_t mine);
 
   /// Stores the fingerprint of the step that is starting.
@@ -80,11 +81,11 @@ class CommitState {
   /// Returns memory for the findings of all ranks. It is allocated in advance so that
   /// explain_skip() does not have to allocate.
   std::vector<NonfiniteSource>& nonfinite_by_rank() { return nonfinite_by_rank_; }
-  /// Ends the optimizer after the step has failed. The communicator must have been aborted before
-  /// the call, because until then the readback may change.
+  /// Makes the optimizer unusable after the step has failed. The communicator must have been
+  /// aborted before the call, because until then the readback may change.
   /// @return  The error for the caller: TORN, UNDECIDED, or `error` itself.
   Error on_failure(const Error& error, const StepReadback& readback);
-  /// Ends the optimizer with this error, independent of the outcome of the step.
+  /// Makes the optimizer unusable with this error, independent of the outcome of the step.
   void set_fatal_error(const Error& error) { fatal_error_ = error; }
 
   /// Brings the surviving ranks to the same number of committed steps after a step has failed.
@@ -97,7 +98,7 @@ class CommitState {
   /// A random number of this rank. After agree_on_identity() it is equal on all ranks.
   uint64_t identity_ = 0;
   int64_t rank_ = 0, world_ = 1;
-  std::vector<int64_t> by_rank_;  // memory for one number of each rank
+  std::vector<int64_t> by_rank_;  // memory for one number per rank
   std::vector<NonfiniteSource> nonfinite_by_rank_;
   CommitMode commit_ = CommitMode::kAtomic;
   int64_t steps_ = 0;                  // number of committed steps

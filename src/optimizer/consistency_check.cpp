@@ -126,9 +126,9 @@ const char* ConsistencyCheck::described(int64_t param) const {
   }
 }
 
-// If the replicas of some parameters are equal, the terms of these parameters add up to 0 over all
-// ranks. A bisection over the first n parameters therefore finds the first parameter whose replicas
-// differ. Each step of the bisection gathers one number from every rank.
+// If the replicas of some parameters are equal, the sum of their terms over all ranks is 0. A
+// bisection over the first n parameters therefore finds the first parameter whose replicas differ.
+// Each step of the bisection gathers one number from every rank.
 int64_t ConsistencyCheck::find_param(Comm& comm, bool gradients) {
   int64_t equal = 0, different = std::ssize(now_);
   while (different - equal > 1) {

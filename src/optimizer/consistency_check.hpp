@@ -21,7 +21,7 @@ std::vector<int64_t> consistency_check_bytes(const Plan& plan, const OptimizerSe
 /// bitwise identical. Later steps do not check again. A check is due until a step that has run it
 /// is committed. In addition, Ops::check_masters() compares weights with their master weights in
 /// every step. The caller may have rounded the initial weights in either direction. Until a step
-/// has written a weight, this class makes Ops::check_masters() accept both.
+/// has written a weight, this class makes Ops::check_masters() accept both directions.
 class ConsistencyCheck {
  public:
   ConsistencyCheck() = default;
@@ -33,7 +33,7 @@ class ConsistencyCheck {
   void schedule_all();
   /// Makes the checks of a parameter's weights due. Must be called on all ranks.
   void schedule_weights(int64_t param);
-  /// Makes the checks of a parameter due that do not involve other ranks.
+  /// Makes due the checks of a parameter that do not involve other ranks.
   void schedule_local(int64_t param);
 
   /// Runs the checks that are due. Adds this rank's hashes of replicas to `inputs`, so that the
@@ -56,7 +56,7 @@ class ConsistencyCheck {
                                              const Vote& vote_sum);
 
   const FiniteCheck& finite_check() const { return finite_; }
-  /// Frees memory. Call it when FirstUpdate no longer uses finite_check().
+  /// Frees memory. Call this function when FirstUpdate no longer uses finite_check().
   void forget_findings() { finite_.forget(); }
 
   /// Returns a description of what the step compares between the replicas of a parameter, for the
@@ -75,7 +75,7 @@ class ConsistencyCheck {
   ReplicaHashes hashes_;
   /// For each parameter, the checks that are due, and the checks that this step runs.
   std::vector<uint8_t> due_, now_;
-  std::vector<int64_t> by_rank_;  // memory for one number of each rank
+  std::vector<int64_t> by_rank_;  // memory for one number per rank
 };
 
 }  // namespace muonrt

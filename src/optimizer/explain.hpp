@@ -14,8 +14,8 @@
 
 namespace muonrt {
 
-/// Stores the source of the non-finite value in the report of a skipped step. If ranks found
-/// several sources, chooses the one that is closest to the cause. Collective. Does not allocate.
+/// Stores the source of the non-finite value in the report of a skipped step. If the ranks found
+/// multiple sources, chooses the one that is closest to the cause. Collective. Does not allocate.
 /// @param own  Source that this rank found.
 /// @param all  Memory for the sources of all ranks.
 void explain_skip(Comm& comm, const NonfiniteSource& own, std::vector<NonfiniteSource>& all,

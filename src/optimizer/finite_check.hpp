@@ -33,7 +33,7 @@ class FiniteCheck {
   void require_finite(Pipeline& pipeline, const OptimizerSettings& settings,
                       const ParamView* params, const std::vector<uint8_t>& due, uint8_t bit);
 
-  /// Returns the tally that the last call of require_finite() computed for this rank's f32 weights
+  /// Returns the tally that the last call to require_finite() computed for this rank's f32 weights
   /// of a parameter.
   const Tally& weights(int64_t param) const { return found_[static_cast<size_t>(param)].weights; }
   /// Returns true if the parameter's gradient has a value other than 0 on this rank.

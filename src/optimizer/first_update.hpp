@@ -12,9 +12,9 @@
 namespace muonrt {
 
 /// Finds parameters that the first step changes too much, for example because the learning rate was
-/// chosen for another scale rule. Before the first committed step the ranks add up the squares of
-/// their weights. The sums are integers, so the result is equal on all ranks and does not depend on
-/// the mesh.
+/// chosen for a different scale rule. Before the first committed step the ranks add up the squares
+/// of their weights. The sums are integers, so the result is equal on all ranks and does not depend
+/// on the mesh.
 class FirstUpdate {
  public:
   /// An update is reported as large if its RMS is above this fraction of the RMS of the weights.
@@ -31,9 +31,9 @@ class FirstUpdate {
   ///     invalid arguments: the rank then adds nothing, and the step will be rejected.
   void add_weights(Comm& comm, const FiniteCheck* check);
   /// Returns the parameter with the largest update relative to its weights, if that ratio is above
-  /// kLimit. Call it after the first committed step. It frees the memory. It assumes that gradients
-  /// have full rank. It skips parameters that have no gradient, and parameters whose weights or
-  /// gradient are all zero.
+  /// kLimit. Call this function after the first committed step; it frees the memory. It assumes
+  /// that gradients have full rank, and skips parameters that have no gradient, and parameters
+  /// whose weights or gradient are all zero.
   LargeUpdate on_commit(const OptimizerSettings& settings, const StepArgs& args,
                         const ParamView* params);
 

@@ -35,7 +35,7 @@ struct StepInFlight {
   std::optional<Error> own_error;  // an invalid argument of this rank
   Deadline::Clock::time_point start;
   int64_t bytes_before = 0;  // bytes that this rank had sent before the step
-  bool is_async = false;     // true if the caller continues before the step has ended
+  bool is_async = false;     // true if the caller continues before the step is complete
   /// Set if the step is complete but its report has not been read yet.
   std::optional<Status> done;
   StepReport report;
@@ -73,7 +73,7 @@ class Optimizer {
   void require_idle(const char* function) const;
 
   /// Brings the surviving ranks to the same step after a step has failed. If one of them has
-  /// committed the step, the others commit it, too. Collective over the survivors.
+  /// committed the step, the others also commit it. Collective over the survivors.
   /// Errors: the same as muonrt_optimizer_recover().
   Recovery recover(Comm& survivors, SurvivorPolicy policy = SurvivorPolicy::kMajority);
 
@@ -96,18 +96,20 @@ class Optimizer {
   int64_t updates(int64_t param) const;
   void set_updates(int64_t param, int64_t updates);
   const std::vector<StateEntry>& state_entries() const { return state_.entries(); }
-  /// Returns the values on which stochastic rounding depends, other than step and element.
+  /// Returns the values that stochastic rounding depends on, other than step and element.
   RandomKeys random_keys() const { return param_tables_.random_keys(); }
   /// Continues from loaded state. The arguments must be equal on all ranks.
   void resume(int64_t steps, const std::vector<int64_t>& updates, const RandomKeys& keys);
-  /// Checks that the optimizer can be used. Errors: INVALID_STATE if an earlier call has ended it.
+  /// Checks that the optimizer can be used. Errors: INVALID_STATE if an earlier call has made it
+  /// unusable.
   void require_usable() const { commit_state_.require_usable(); }
   /// Checks that no failed step has changed only some of the parameters and state. Errors: TORN.
   /// @param what  Name of the operation in the error message.
   void require_whole(const char* what) const { commit_state_.require_whole(what); }
   /// Returns a random number that is equal on all ranks of this optimizer.
   uint64_t identity() const { return commit_state_.identity(); }
-  /// Ends the optimizer. Later calls return INVALID_STATE, with this error in the message.
+  /// Makes the optimizer unusable. Later calls return INVALID_STATE, with this error in the
+  /// message.
   void set_fatal_error(const Error& error) { commit_state_.set_fatal_error(error); }
   const HealthReport& health() const { return pipelines_.health(); }
 
@@ -116,8 +118,7 @@ class Optimizer {
   const Plan* block_plan() const { return pipelines_.block_plan(); }
   /// Describes the plan as text or JSON. Includes the plan of block steps if there is one.
   std::string describe(bool json) const;
-  /// Returns the bytes of this rank that describe() prints, without the bytes of the consistency
-  /// check.
+  /// Returns the memory sizes of this rank that describe() prints, without the consistency check.
   PlannedMemory planned_memory() const;
   /// Returns the bytes of this rank for the consistency check, as describe() prints them.
   int64_t check_bytes() const;

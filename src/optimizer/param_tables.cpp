@@ -59,7 +59,7 @@ bool has_params(const OptimizerSettings& settings, int64_t group) {
                      [&](const ParamSettings& p) { return p.group == group; });
 }
 
-/// Checks that Muon groups with another scale rule than match_rms do not share AdamW's learning
+/// Checks that Muon groups with a scale rule other than match_rms do not share AdamW's learning
 /// rate. With match_rms, Muon's updates have the same RMS as AdamW's at the same learning rate.
 /// Other rules need a different rate, from `group_lrs` or from the factors of the groups.
 void require_separate_rates(const OptimizerSettings& settings, double lr) {
@@ -223,8 +223,8 @@ AdamScalars ParamTables::adam_scalars(const OptimizerSettings& settings, int64_t
   s.rate = as_float("step: lr x all lr_factors", rate);
   s.decay = decay_of(group, rate);
   s.cautious = group.weight_decay_kind == WeightDecayKind::kCautious;
-  // The kernels compute the moments with betas that are rounded to f32, so the corrections use
-  // these betas, too.
+  // The kernels compute the moments with betas that are rounded to f32, so the corrections also use
+  // these rounded betas.
   const double rest1 = 1.0 - std::pow(double{s.beta1}, t);
   const double rest2 = 1.0 - std::pow(double{s.beta2}, t);
   const bool folded = group.adam_form == AdamForm::kFolded;

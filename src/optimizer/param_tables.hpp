@@ -12,7 +12,7 @@
 
 namespace muonrt {
 
-/// The values on which stochastic rounding depends, other than step and element: a seed, and a key
+/// The values that stochastic rounding depends on, other than step and element: a seed, and a key
 /// for each parameter. The key is the index of the parameter. If the parameter's state was loaded,
 /// the key is the index that the parameter had when the state was saved.
 struct RandomKeys {
@@ -23,12 +23,12 @@ struct RandomKeys {
 /// The tables that the ops read in a step. They contain the views of the parameters, the views of
 /// this rank's owner state (OwnerState), the scalars of the groups, and the scalars of AdamW. The
 /// host writes the tables between steps. If the device cannot read the host's tables, each step
-/// begins by copying them.
+/// first copies them to the device.
 class ParamTables {
  public:
   ParamTables() = default;
   /// Allocates the host's tables and fills the views. All parameters are inactive at first.
-  /// @param chunks  Chunks of `rank` in the plan for which `state` was made.
+  /// @param chunks  Chunks of `rank` in the plan that `state` was created for.
   /// Errors: INVALID_ARGUMENT, with the parameter, if the device cannot access one of its buffers.
   ParamTables(Device& device, const OptimizerSettings& settings, const State& state,
               const std::vector<RankChunk>& chunks, int rank);
@@ -50,7 +50,8 @@ class ParamTables {
   void set_data(int64_t param, void* data);
   /// Makes all parameters inactive. The step then reads no gradients.
   void deactivate_all();
-  /// Returns a hash of the set of active parameters. It is at least 2^32.
+  /// Returns a hash of the set of active parameters. It is at least 2^32, so no rank number equals
+  /// it.
   int64_t active_hash() const;
   /// Counts the step of the last fill_for_step() as committed.
   void on_commit();
@@ -61,8 +62,8 @@ class ParamTables {
   void set_updates(int64_t param, int64_t updates) {
     updates_[static_cast<size_t>(param)] = updates;
   }
-  /// Sets the update counts to their values after `steps` committed steps in which no parameter was
-  /// listed as inactive.
+  /// Sets the update counts to their values after `steps` committed steps, if no parameter was
+  /// listed as inactive in any of them.
   void set_steps(const OptimizerSettings& settings, int64_t steps);
 
   RandomKeys random_keys() const;

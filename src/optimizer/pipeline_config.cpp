@@ -26,8 +26,8 @@ void add_blocks(AdamWParams& adamw, const Layout& layout, int32_t param, int ran
 
 }  // namespace
 
-// If there are several replicas, only the first one adds its elements to the gradient norm, so each
-// element counts once.
+// If there are multiple replicas, only the first one contributes to the gradient norm, so each
+// element is counted once.
 PipelineConfig make_pipeline_config(const OptimizerSettings& settings, const ParamTables& tables,
                                     const State& state, const QkClipper& clipper, int rank) {
   PipelineConfig out;

@@ -48,8 +48,8 @@ std::vector<NewtonSchulz> make_newton_schulz(const OptimizerSettings& settings) 
 
 namespace {
 
-/// Returns a part as a separate matrix, with the scale for its shape. The arguments count outputs
-/// as rows and inputs as columns. In the result, rows and columns refer to the stored matrix.
+/// Returns a part as a separate matrix, with the scale for its shape. In the arguments, rows are
+/// outputs and columns are inputs. In the result, rows and columns refer to the stored matrix.
 MatrixPart matrix_part(std::string name, Runs rows, Runs cols, const PartSettings& part,
                        const ParamSettings& p, const GroupSettings& g) {
   const double rate = p.lr_factor * part.lr_factor;

@@ -9,7 +9,7 @@
 
 namespace muonrt {
 
-// This namespace has a name because unity builds merge the anonymous namespaces of several files.
+// This namespace has a name because unity builds merge the anonymous namespaces of multiple files.
 namespace routing_words {
 
 namespace {
@@ -54,7 +54,7 @@ const Set kNumbered = {"block", "h", "layer", "stage"};
 // Words at the end of a component that only distinguish it from similar ones, as in proj_out and
 // ln_f.
 const Set kSide = {"a", "b", "f", "in", "l", "out", "r", "weight", "weights", "kernel"};
-// Components that may come between a parameter and the module to which it belongs.
+// Components that may come between a parameter and the module that it belongs to.
 const Set kWithin = {"weight",     "weights",         "kernel",           "qweight",
                      "base_layer", "original_module", "parametrizations", "original",
                      "original0",  "original1",       "weight_v",         "weight_g"};
@@ -271,7 +271,7 @@ bool is_patch_embedding(const Path& path, int32_t ndim) {
   return ndim >= 3 || parent.has({"image", "input", "patch", "patches", "pixel", "x"});
 }
 
-/// Returns the reason why the parameter belongs to AdamW, or an empty text for a matrix.
+/// Returns the reason why AdamW updates the parameter, or an empty string for a matrix.
 std::string_view what_for_adamw(const Path& path, int32_t ndim) {
   const Component& c = path.subject;
   const bool vector = path.leaf && c.has_last(kVector) && !is_matrix(c);

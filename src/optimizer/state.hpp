@@ -12,9 +12,10 @@
 
 namespace muonrt {
 
-/// Selects which rank stores a kind of state. Usually it is stored with the shard of the parameter.
-/// If the gradients are partial or have a different layout, the owner of the matrix (Muon) or of
-/// the slice (AdamW) stores it. The owner of a neuron's matrix stores NorMuon's moments.
+/// Selects which rank stores a kind of state. Usually the state is stored with the shard of the
+/// parameter. If the gradients are partial or have a different layout, the owner of the matrix
+/// (Muon) or of the slice (AdamW) stores it. The owner of a neuron's matrix stores NorMuon's
+/// moments.
 enum class StateLocation : int32_t {
   kShard = 0,
   kOwnedMatrices = 1,

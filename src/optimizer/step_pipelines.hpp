@@ -56,7 +56,7 @@ class StepPipelines {
   const Plan* block_plan() const { return block_.plan.get(); }
   /// Returns the block period: steps 0, period, 2 period, ... are full steps.
   int block_period() const { return period_; }
-  /// Returns the largest update_every of all chunks. A chunk with a value above 1 is inactive in
+  /// Returns the largest update_every of any chunk. A chunk with a value above 1 is inactive in
   /// some steps.
   int update_every() const;
 
@@ -67,7 +67,8 @@ class StepPipelines {
   Pipeline& pipeline() { return *current().pipeline; }
   const Pipeline& pipeline() const { return *current().pipeline; }
 
-  /// Counts the matrices of the current step. Call it after the step has ended on this rank.
+  /// Counts the matrices of the current step. Call this function after the step is complete on this
+  /// rank.
   void count_orthogonalized() { orthogonalized_ += pipeline().owned_matrices(); }
   /// Returns the number of matrices that this rank has orthogonalized in all steps together.
   int64_t orthogonalized() const { return orthogonalized_; }
@@ -84,7 +85,7 @@ class StepPipelines {
   /// Describes both plans as text or JSON.
   /// @param max_rows  Maximum number of rows in each table of the text; 0 means all rows.
   std::string describe(const PlanReports& reports, bool json, int64_t max_rows = 0) const;
-  /// Returns the bytes of `rank` that describe() prints.
+  /// Returns the memory sizes of `rank` that describe() prints.
   PlannedMemory memory(const MatrixRules& rules, bool health, int rank) const;
 
  private:
@@ -93,7 +94,7 @@ class StepPipelines {
     std::unique_ptr<Pipeline> pipeline;
   };
   const PlannedPipeline& current() const { return is_block_step_ ? block_ : full_; }
-  /// Returns the maximum number of matrices of which a step collects statistics.
+  /// Returns the maximum number of matrices for which a step collects statistics.
   size_t max_health_matrices() const;
 
   std::vector<NewtonSchulz> methods_;  // indexed by group

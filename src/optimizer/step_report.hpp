@@ -7,10 +7,10 @@
 
 namespace muonrt {
 
-/// Where a rank found a non-finite value. A source with a lower kind is closer to the cause: a sum
-/// of gradients or an update may contain a peer's gradient, so the gradient of a parameter on this
-/// rank comes before both. If two sources are of the same kind, a source that did not overflow
-/// comes before one that did.
+/// Describes where a rank found a non-finite value. A source with a lower kind is closer to the
+/// cause: a sum of gradients or an update may contain a peer's gradient, so the gradient of a
+/// parameter on this rank comes before both. If two sources are of the same kind, a source that did
+/// not overflow comes before one that did.
 struct NonfiniteSource {
   enum : int64_t { kGradient, kSum, kUpdate, kNothing };
   int64_t kind = kNothing, param = -1;
@@ -43,7 +43,7 @@ struct StepReport {
 
 /// The statistics of the last step that collected them.
 struct HealthReport {
-  /// The number of committed steps when this step had ended; -1 if no step has collected
+  /// The number of committed steps when this step was complete; -1 if no step has collected
   /// statistics.
   int64_t step = -1;
   bool skipped = false;

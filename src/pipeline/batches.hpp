@@ -10,8 +10,8 @@
 
 namespace muonrt {
 
-/// A batch: consecutive matrices of an owner in a chunk that have the same shape (with the short
-/// side first), group and form, so they can be orthogonalized together.
+/// A batch: consecutive matrices of an owner in a chunk that can be orthogonalized together,
+/// because they have the same shape (with the short side first), group and form.
 struct BatchShape {
   int32_t first = 0, count = 0;  // range in the list of the owner's matrices
   int32_t group = 0;

@@ -205,8 +205,8 @@ void Chunk::exchange_return() {
   exchange(kReturnExchange, {return_sends_, return_receives_});
 }
 
-// Forwards updates from the buffer in which the return exchange has stored them. Both exchanges run
-// on one stream, so they are in order.
+// Forwards updates from the buffer where the return exchange has stored them. Both exchanges run on
+// one stream, so they are in order.
 void Chunk::relay() { exchange(kRelay, {relay_sends_, relay_receives_}); }
 
 // All ranks make the same decision, because it depends only on the step number, which the ranks
@@ -347,7 +347,7 @@ void Chunk::produce(const StepInputs& inputs) {
   if (!rests(inputs) && (!batch_groups_.empty() || !plan_->owner_state.empty())) {
     c.device->wait(*c.compute, *arrived_);
     if (previous_) c.device->wait(*c.compute, *previous_->returned_);
-    // Omitted gradients count as zeros. A rank that sends an inactive parameter sends zeros, too.
+    // Omitted gradients count as zeros. A rank that sends an inactive parameter also sends zeros.
     if (inputs.omits_inactive)
       received_by_gather_.for_each_omitted(inputs.omits_inactive, [&](int64_t begin, int64_t end) {
         c.ops().fill(*c.compute, static_cast<char*>(buffers_.gather_receive) + begin, 0,

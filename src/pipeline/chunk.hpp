@@ -19,7 +19,7 @@
 namespace muonrt {
 
 /// The message buffers of one chunk in flight. Chunks whose indices are equal modulo the window
-/// share them.
+/// share the buffers.
 struct MessageBuffers {
   void* gather_send = nullptr;
   void* gather_receive = nullptr;
@@ -28,14 +28,14 @@ struct MessageBuffers {
   void* directions = nullptr;  // directions that are computed from the sums
 };
 
-/// The objects that chunks use in addition to PipelineContext. Fixed when the optimizer is created.
+/// The objects that chunks use in addition to PipelineContext. They do not change after creation.
 struct ChunkConfig {
   const std::vector<NewtonSchulz>* newton_schulz = nullptr;  // indexed by group
-  const std::vector<NormuonState>* normuon = nullptr;        // by matrix id; null if off
+  const std::vector<NormuonState>* normuon = nullptr;        // by matrix ID; null: no NorMuon
   ExchangeCallbacks callbacks;         // exchange the chunks that have RankChunk::callbacks
   CallbackFailure* failure = nullptr;  // the callbacks report errors here
   Health* health = nullptr;            // null if no step collects statistics
-  bool omit_inactive = false;          // steps may have StepInputs::omits_inactive
+  bool omit_inactive = false;          // steps may set StepInputs::omits_inactive
 };
 
 /// Runs the stages of one chunk on one rank: gather, orthogonalize, commit. Each stage enqueues its
@@ -52,8 +52,8 @@ class Chunk {
   static int64_t scratch_bytes(const PipelineContext& context, const ChunkConfig& config,
                                const RankChunk& plan);
 
-  /// Sets the chunk that uses these buffers before this chunk. Its exchanges must end before the
-  /// buffers are written again.
+  /// Sets the chunk that uses these buffers before this chunk. The exchanges of `previous` must end
+  /// before this chunk writes the buffers.
   void set_previous_user(const Chunk* previous) { previous_ = previous; }
 
   /// Packs the directions of the local shard, or its partial gradients, and sends them to the
@@ -99,7 +99,7 @@ class Chunk {
     std::vector<Batch> batches;
     // `with_statistics` is used in steps that collect statistics.
     std::optional<Orthogonalization> newton_schulz, with_statistics;
-    int32_t span = 0;                    // first of its three spans
+    int32_t span = 0;                    // index of the first of its three spans
     bool ran = false;                    // true if newton_schulz has run without a graph
     std::unique_ptr<DeviceGraph> graph;  // graph of newton_schulz, if the device captures graphs
   };
@@ -126,8 +126,8 @@ class Chunk {
   void sum();
   void run(BatchGroup& batch_group);
   void run_newton_schulz(BatchGroup& batch_group);
-  /// Applies NorMuon to the result of a batch and collects the statistics of the result. Call it
-  /// before the result is packed.
+  /// Applies NorMuon to the result of a batch and collects the statistics of the result. Call this
+  /// function before the result is packed.
   void finish(Batch& batch);
   Health::BatchStatistics statistics_of(const Batch& batch) const;
   void begin(int32_t span, Stream& stream) { times_.begin(span, stream); }

@@ -18,14 +18,14 @@ struct ClippedWeight {
 /// and clipped are equal on all ranks.
 struct ClippingConfig {
   double clip_norm = 0.0;            // 0 means that gradients are not clipped
-  std::vector<int32_t> norm_params;  // parameters whose elements this rank adds to the norm
+  std::vector<int32_t> norm_params;  // parameters whose gradients this rank adds to the norm
   // Parameters whose gradients are packed, but not in every step. The stage `scan` also reads them,
   // so their gradients are checked even in steps that do not pack them.
   std::vector<int32_t> clip_only_params;
   int64_t logits = 0;  // number of logits of all layers
   /// Contains all weights on every rank, including weights that other ranks hold.
   std::vector<ClippedWeight> clipped;
-  GradientTables tables;  // receive the factor of the gradients
+  GradientTables tables;  // receive the gradient factor
 };
 
 /// Computes the norm of all gradients, the factor of the gradients, and the row factors of QK-clip.

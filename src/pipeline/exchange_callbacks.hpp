@@ -19,7 +19,7 @@ struct ExchangeCallbacks {
   explicit operator bool() const { return gather != nullptr; }
 };
 
-/// Describes the first call of a step that returned an error. The thread that runs the exchanges
+/// Describes the first call in a step that returned an error. The thread that runs the exchanges
 /// writes this struct. Other code reads and clears it between steps.
 struct CallbackFailure {
   const char* function = nullptr;  // null if no call failed

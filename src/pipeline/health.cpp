@@ -162,8 +162,8 @@ void Health::collect_local(const ParamView* views) {
   for (const LocalBlock& p : blocks_) {
     const ParamView& v = views[p.param];
     const auto part = [&](const void* memory, DType dtype) { return part_of(p, memory, dtype); };
-    // Every partial gradient counts. If there are several replicas, only the first one adds its
-    // weights.
+    // Every partial gradient is counted. If there are multiple replicas, only the weights of the
+    // first one are counted.
     const Layout& layout = context_->plan->problem().params[static_cast<size_t>(p.param)].layout;
     if (layout.replica_index(rank_) == 0) {
       if (v.form == WeightForm::kMaster) {

@@ -25,15 +25,14 @@ struct MatrixHealth {
 
 /// Collects statistics in the steps for which they are requested. During the step, the owners
 /// collect statistics of the orthogonalized matrices. After the step, every rank collects
-/// statistics of its weights, gradients and replicas. Then one exact sum over the ranks gives all
-/// values to every rank. The constructor allocates all memory.
+/// statistics of its weights, gradients and replicas. Then one exact sum over the ranks makes all
+/// values available on every rank. The constructor allocates all memory.
 class Health {
  public:
-  /// @param chunks  Chunks in which this rank takes part.
+  /// @param chunks  Chunks that this rank takes part in.
   Health(const PipelineContext& context, int rank, const std::vector<RankChunk>& chunks);
 
-  /// The addresses at which the statistics of a batch are stored. The entries of its matrices are
-  /// consecutive.
+  /// The addresses of the statistics of a batch. The entries of its matrices are consecutive.
   struct BatchStatistics {
     Lanczos* lanczos;
     Tally* updates;
@@ -51,7 +50,8 @@ class Health {
   /// Starts a step. If `collects` is true, the step collects statistics, and this function enqueues
   /// work that resets them.
   void begin(bool collects);
-  /// Computes the results. Call it after a step that collects statistics. Collective; blocks.
+  /// Computes the results. Call this function after a step that collects statistics. Collective;
+  /// blocks.
   /// @param views    Views of the parameters in host memory.
   /// @param updated  True if the step was committed.
   /// Errors: any error of the streams or of the communicator.
@@ -78,7 +78,7 @@ class Health {
   int rank_;
   bool collects_ = false;
   std::vector<MatrixHealth> rows_;
-  /// The row of each matrix, and the first matrix of each row.
+  /// For each matrix, the index of its row in rows_; and for each row, its first matrix.
   std::vector<int32_t> row_of_, representative_;
   /// For each matrix, its index in lanczos_, updates_ and q_, or -1.
   std::vector<int32_t> owned_index_;

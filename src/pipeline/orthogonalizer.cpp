@@ -11,7 +11,7 @@
 
 namespace muonrt {
 
-/// The lists with which Ops::unpack() and Ops::pack() copy the matrices of a tensor, as if the
+/// The lists that Ops::unpack() and Ops::pack() use to copy the matrices of a tensor, as if the
 /// tensor were a message.
 struct TensorCopies {
   std::vector<OwnedMatrix> owned;

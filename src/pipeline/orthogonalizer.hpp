@@ -56,8 +56,7 @@ class Orthogonalizer {
   std::unique_ptr<Stream> stream_;
   std::unique_ptr<Event> done_;  // recorded after the last call outside a capture
   Buffer findings_;
-  // Workspaces, of which the last one is the largest. Lists and graphs may still refer to earlier
-  // workspaces.
+  // The last workspace is the largest. Lists and graphs may still refer to the earlier ones.
   std::vector<Buffer> workspaces_;
   std::map<std::vector<int64_t>, std::unique_ptr<Work>> works_;
 };

@@ -14,7 +14,7 @@ namespace {
 /// The byte range in the send buffer of a rank's message to itself.
 struct OwnMessage {
   int64_t begin, end;  // including its padding
-  int64_t distance;    // distance from there to its place in the receive buffer
+  int64_t distance;    // distance from `begin` to its position in the receive buffer
 
   /// Returns the new offset of a block that was at `offset`.
   int64_t moved(int64_t offset) const {

@@ -14,7 +14,7 @@
 namespace muonrt {
 
 /// The results of a step in host memory. The streams of the step copy them there, so the host can
-/// read them as soon as the step has ended.
+/// read them as soon as the step is complete.
 struct StepReadback {
   Vote vote_sum;              // sum of all ranks' votes
   Vote confirm_sum;           // sum of the second, confirming votes of an eager commit
@@ -23,7 +23,7 @@ struct StepReadback {
   int64_t vote_returned = 0;  // 1 if the reduction of the votes has returned, accepted or not
 };
 
-/// The AdamW parameters of this rank, grouped by the way in which the commit updates them.
+/// The AdamW parameters of this rank, grouped by how the commit updates them.
 struct AdamWParams {
   std::vector<int32_t> whole;  // parameters that are updated in one pass over the local shard
   /// Parameters that are updated block by block, because stochastic rounding needs the index of
@@ -45,7 +45,7 @@ struct TableCopy {
 struct PipelineConfig {
   ChunkConfig chunks;  // the pipeline sets `health` and `failure`
   AdamWParams adamw;
-  std::vector<int32_t> held_params;    // every parameter of which this rank holds an element
+  std::vector<int32_t> held_params;    // every parameter that has elements on this rank
   std::vector<int32_t> master_params;  // parameters with f32 master weights on this rank
   ClippingConfig clipping;
   TableCopy table_copy;  // enqueued at the beginning of every step
@@ -57,7 +57,7 @@ struct PipelineConfig {
 };
 
 /// Runs the stages of a step in a fixed order. Owns the chunks, their buffers and the two streams.
-/// Host and CUDA, and all layouts, use this class, so every test covers code that all of them use.
+/// Both backends use this class for all layouts, so every test covers code that all of them share.
 class Pipeline {
  public:
   /// Allocates all memory that a step needs, so that steps do not allocate.
@@ -68,15 +68,15 @@ class Pipeline {
   ~Pipeline();
 
   /// Runs one step that sends nothing and commits nothing, or two such steps if the device captures
-  /// graphs. The device loads its kernels and builds its tables during this call. Otherwise it
-  /// would do so in the first real step, and the other ranks would have to wait. In the tables, all
-  /// parameters must be inactive. Blocks until the warm-up is complete.
+  /// graphs. The device loads its kernels and builds its tables during this call. Otherwise the
+  /// device would do so in the first real step, and the other ranks would have to wait. In the
+  /// tables, all parameters must be inactive. Blocks until the warm-up is complete.
   void warm_up();
   /// Connects the ranks after the warm-up. Collective. Blocks, but not longer than the timeout of
   /// the communicator. Errors: any error of the communicator.
   void connect();
   /// Enqueues a whole step. After a fixed number of launches it blocks until the work on the
-  /// caller's stream has ended. A GPU queues a limited number of launches, and a full queue would
+  /// caller's stream is complete. A GPU queues a limited number of launches, and a full queue would
   /// block without a timeout. `inputs` and the tables must not change until `wait` returns.
   /// Errors: any error of a local pass, of an exchange, or of caller_stream_error().
   void enqueue(const StepInputs& inputs);
@@ -92,13 +92,13 @@ class Pipeline {
   /// Calls `enqueue_work` between two steps, after the work on the caller's stream, and blocks
   /// until the enqueued work is complete. Errors: the same as wait().
   void run_between_steps(FunctionRef<void(Stream&)> enqueue_work);
-  /// Blocks until all work of the step has ended, whether the step was committed or not.
+  /// Blocks until all work of the step is complete, whether the step was committed or not.
   /// Errors: any error of the streams, and the error that caller_stream_error() returns.
   void wait();
-  /// Waits until the work that was already enqueued no longer uses the caller's buffers. Call it
-  /// after enqueue() has thrown. First waits for the caller's stream, up to its timeout, and then
-  /// for the work of the step, for at most one minute. Does not wait if the caller's stream has
-  /// already timed out.
+  /// Waits until the work that was already enqueued no longer uses the caller's buffers. Call this
+  /// function after enqueue() has thrown. First waits for the caller's stream, up to its timeout,
+  /// and then for the work of the step, for at most one minute. Does not wait if the caller's
+  /// stream has already timed out.
   void drain_after_error() noexcept;
 
   /// Commits the step that this rank has staged, after the step has failed during its vote.
@@ -124,13 +124,12 @@ class Pipeline {
   std::vector<Span> spans() const;
   /// Returns the offset that converts the times of spans to nanoseconds of the host's clock,
   /// Deadline::Clock. All calls for the same step return the same value. On a GPU the first call
-  /// waits for the compute stream. The error is at most half of the shortest of several round trips
-  /// to the GPU. Errors: any error of the device.
+  /// waits for the compute stream. The error is at most half of the shortest of multiple round
+  /// trips to the GPU. Errors: any error of the device.
   int64_t clock_offset() const;
   const Plan& plan() const { return *context_.plan; }
   const std::vector<RankChunk>& rank_chunks() const { return rank_chunks_; }
-  /// Returns the gradient sums of a chunk in which this rank takes part; see
-  /// RankChunk::owner_state.
+  /// Returns the gradient sums of a chunk that this rank takes part in; see RankChunk::owner_state.
   const float* sums(int32_t chunk) const { return chunks_[static_cast<size_t>(chunk)]->sums(); }
   int64_t owned_matrices() const { return owned_; }
   int32_t resident_peak() const { return resident_peak_; }
@@ -143,7 +142,7 @@ class Pipeline {
   void prepare(const StepInputs& inputs);
   void scan();
   /// @param host_copy       Receives a copy of the sum for the host.
-  /// @param decides_commit  True for the vote for which the commits wait. False for the second vote
+  /// @param decides_commit  True for the vote that the commits wait for. False for the second vote
   ///     of an eager step, which only reports whether all updates were finite.
   void vote(const StepInputs& inputs, Vote* own, Vote* sum, Vote* host_copy, bool decides_commit);
   void adamw(const StepInputs& inputs);
@@ -163,7 +162,7 @@ class Pipeline {
   std::unique_ptr<Stream> compute_, exchange_;
   Deadline caller_deadline_ = Deadline::in_ms(0);
   std::unique_ptr<Event> callbacks_done_, vote_ready_, vote_received_, finished_;
-  std::vector<RankChunk> rank_chunks_;  // only chunks in which this rank takes part
+  std::vector<RankChunk> rank_chunks_;  // only chunks that this rank takes part in
   Buffer workspace_;
   std::vector<MessageBuffers> message_buffers_;
   void* scratch_ = nullptr;
@@ -179,7 +178,7 @@ class Pipeline {
   StepReadback* readback_ = nullptr;  // points into readback_buffer_
   int64_t owned_ = 0;
   int32_t resident_ = 0, resident_peak_ = 0;
-  std::unique_ptr<Stream> callers_;  // used by make_caller_stream_wait(); null before
+  std::unique_ptr<Stream> callers_;  // used by make_caller_stream_wait(); null until then
 };
 
 }  // namespace muonrt

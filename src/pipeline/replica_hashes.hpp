@@ -51,7 +51,7 @@ class ReplicaHashes {
   void finish(Stream& stream);
 
   /// Return this rank's term of the sum over the ranks. Call these functions after the work on the
-  /// stream has ended.
+  /// stream is complete.
   int64_t weight_word(int64_t param) const;
   int64_t gradient_word(int64_t param) const;
 

@@ -25,7 +25,7 @@ struct Action {
 };
 
 /// Returns the stages of a step in order. The order depends only on the arguments, so any two ranks
-/// communicate in the same order. A rank skips chunks in which it does not take part. At most
+/// communicate in the same order. A rank skips chunks that it does not take part in. At most
 /// `window` chunks are between the start of their gather and the end of their orthogonalization.
 std::vector<Action> schedule(int32_t chunks, int window, CommitMode commit);
 

@@ -9,7 +9,7 @@ namespace muonrt {
 
 namespace {
 
-/// Returns "name", or for example "name[3]" if the parameter has several matrices.
+/// Returns "name", or for example "name[3]" if the parameter has multiple matrices.
 std::string name_of(const Plan& plan, const OwnedMatrix& owned) {
   const auto& matrices = plan.matrices();
   const Matrix& m = matrices[static_cast<size_t>(owned.matrix)];

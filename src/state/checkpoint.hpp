@@ -18,7 +18,7 @@ struct SaveSettings {
 /// The bytes that this rank writes in a save.
 struct SavedBytes {
   int64_t all = 0;
-  int64_t params = 0;  // bytes of parameters, which are part of `all`
+  int64_t params = 0;  // bytes of parameters; included in `all`
 };
 
 struct LoadSettings {

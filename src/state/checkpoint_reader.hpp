@@ -18,8 +18,8 @@ namespace muonrt {
 /// Returns the file names of the manifests in a folder, newest first. Errors: IO.
 std::vector<std::string> list_manifests(const std::string& folder);
 
-/// Reads a checkpoint without an optimizer. If a file cannot be opened, only tensors with elements
-/// in that file return an error.
+/// Reads a checkpoint without an optimizer. If a file cannot be opened, only reads of tensors with
+/// elements in that file return an error.
 class CheckpointReader {
  public:
   struct Tensor {
@@ -55,7 +55,7 @@ class CheckpointReader {
   /// Returns a tensor. Errors: INVALID_ARGUMENT if there is no tensor with this index.
   const Tensor& at(int64_t index) const;
   int64_t find(const std::string& param, int32_t kind) const;
-  /// Returns false for a parameter of which only the hash was saved.
+  /// Returns false for a parameter for which only the hash was saved.
   bool has_data(const Tensor& tensor) const;
 
   /// Returns the data of a tensor, which remains valid as long as this object exists. Before it
@@ -65,7 +65,7 @@ class CheckpointReader {
   /// Reads a whole tensor. Errors: INVALID_ARGUMENT if `to` has the wrong size or the tensor has no
   /// data; any error of data_of() or StateSources::read().
   void read(int64_t index, std::span<unsigned char> to);
-  /// Opens all files again and checks every byte. Throws the first problem.
+  /// Opens all files again and checks every byte. Throws the first error.
   void verify();
   /// Returns all problems that the last verify() found, one per line.
   const std::string& problems() const { return problems_; }

@@ -17,9 +17,9 @@ float value_at(const std::string& dtype, const unsigned char* at);
 std::vector<unsigned char> scaled(std::span<const unsigned char> values, const std::string& dtype,
                                   double factor);
 
-/// Returns the kind of state from which `kind` can be computed, or -2 if there is none. A parameter
-/// can be computed from its master weights. Remainders, together with a bf16 parameter, can be
-/// computed from master weights, and master weights from both.
+/// Returns the kind of state that `kind` can be computed from, or -2 if there is none. A parameter
+/// can be computed from its master weights. A bf16 parameter and its remainders can be computed
+/// from master weights, and vice versa.
 int32_t other_form(int32_t kind);
 
 /// Returns f32 master weights rounded to this dtype in the same way as in a step.

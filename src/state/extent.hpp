@@ -18,7 +18,7 @@ struct Stretch {
 /// these lists. An extent can describe a local shard, a flat range, a slice, a whole matrix or a
 /// part of one, and the neurons of NorMuon.
 struct Extent {
-  std::vector<int64_t> shape;  // shape of the tensor, in which neighboring dimensions may be merged
+  std::vector<int64_t> shape;  // shape of the tensor; neighboring dimensions may be merged
   std::vector<Runs> runs;
   int64_t begin = 0, end = 0;
 

@@ -89,7 +89,8 @@ bool Files::exists(const std::string& path) {
 
 std::vector<std::string> Files::list(const std::string& folder) {
   before("list", folder);
-  // Does not use std::filesystem, because its iterator ends the process if an allocation fails.
+  // Does not use std::filesystem, because its iterator terminates the process if an allocation
+  // fails.
   const std::unique_ptr<DIR, int (*)(DIR*)> open(opendir(folder.c_str()), closedir);
   if (!open) fail(folder, "read", errno);
   std::vector<std::string> out;

@@ -10,8 +10,8 @@
 
 namespace muonrt {
 
-/// Holds the lock of a file, or no lock. The lock ends when this object is destroyed or the process
-/// ends, even if the process has forked children.
+/// Holds the lock of a file, or no lock. The lock is released when this object is destroyed or the
+/// process exits, even if the process has forked children.
 class FileLock {
  public:
   FileLock() = default;
@@ -69,7 +69,8 @@ class OutFile {
   void write(const void* data, int64_t bytes, int64_t at);
   /// Writes all data to disk (fsync) and closes the file.
   void finish();
-  /// Renames the file. Afterwards the destructor does not remove it. Call it after finish().
+  /// Renames the file, so that the destructor does not remove it. Call this function after
+  /// finish().
   void publish(const std::string& path);
 
  private:

@@ -40,7 +40,7 @@ double conversion(const ManifestParam& saved, const ManifestParam& mine) {
                                  : 1.0 - saved.momentum_constant;
 }
 
-/// Returns the kind of saved state from which `kind` is read: `kind` if the checkpoint contains it,
+/// Returns the kind of saved state that `kind` is read from: `kind` if the checkpoint contains it,
 /// otherwise the other form of `kind`. Returns kNone if the checkpoint contains neither.
 constexpr int32_t kNone = -2;
 int32_t kind_in(const ManifestParam* saved, int32_t kind) {
@@ -145,7 +145,7 @@ class Loader {
   const ManifestParam& saved_of(const StateShard& shard) const {
     return *comparison_.saved(mine_of(shard).name);
   }
-  /// Returns the saved kind of state from which a shard is read, or kNone.
+  /// Returns the saved kind of state that a shard is read from, or kNone.
   int32_t kind_read(const StateShard& shard) const {
     const ManifestParam* const saved = comparison_.saved(mine_of(shard).name);
     return shard.tensor.kind == StateTensor::kParam ? param_source(saved)
@@ -154,7 +154,7 @@ class Loader {
   std::string what_of(const StateShard& shard) const {
     return cat("load: ", name_of(mine_of(shard)), ": ", kind_name(shard.tensor.kind));
   }
-  /// Returns the factor by which the saved elements of the shard are multiplied.
+  /// Returns the factor that the saved elements of the shard are multiplied by.
   double factor_of(const StateShard& shard) const {
     const bool momentum = shard.tensor.kind == static_cast<int32_t>(StateKind::kMomentum);
     return momentum ? conversion(saved_of(shard), mine_of(shard)) : 1.0;

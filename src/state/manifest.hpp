@@ -18,12 +18,12 @@ struct ManifestParam {
   std::string dtype;             // for example "f32"
   std::string role;              // "muon" or "adamw"
   std::string momentum;          // kind of momentum: "ema" or "heavy_ball"
-  double momentum_constant = 0;  // constant of the momentum
+  double momentum_constant = 0;  // the constant c in the formula
   int64_t updates = 0;
   uint32_t key = 0;     // determines the random bits of stochastic rounding
   std::string neurons;  // hash of the neurons that have NorMuon moments; "" if none have
   int64_t group = 0;
-  uint64_t hash = 0;                         // hash of its elements, see param_hashes()
+  uint64_t hash = 0;                         // hash of its elements; see param_hashes()
   std::map<std::string, std::string> state;  // maps the name of a kind of state to its dtype
 };
 
@@ -44,7 +44,7 @@ constexpr const char* kCheckpointFormat = "muonrt checkpoint 1";
 constexpr int32_t kCheckpointVersion = 1;
 
 /// Returns the path of a manifest.
-/// @param name  Name of an older manifest that was kept; if it is empty, the newest one.
+/// @param name  Name of an older manifest that was kept; an empty name means the newest one.
 std::string manifest_path(const std::string& folder, const std::string& name);
 
 /// Returns the manifest of the optimizer, without parameters, hashes and files.

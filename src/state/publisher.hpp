@@ -28,8 +28,8 @@ class Publisher {
   Publisher(Files& files, std::string folder, std::string id)
       : files_(files), folder_(std::move(folder)), id_(std::move(id)) {}
 
-  /// Throws INVALID_ARGUMENT if the newest checkpoint in the folder has parameters with other names
-  /// or shapes. Does nothing if the manifest of the newest checkpoint is damaged.
+  /// Throws INVALID_ARGUMENT if the newest checkpoint in the folder has parameters with different
+  /// names or shapes. Does nothing if the manifest of the newest checkpoint is damaged.
   void require_same_model(const Manifest& manifest);
   /// Sets the number of the save in the manifest and writes the manifest. Errors: IO; NOT_SUPPORTED
   /// if the newest manifest in the folder has a different format.

@@ -18,13 +18,13 @@ struct TensorEntry {
   std::string dtype;  // for example "F32"
   std::vector<int64_t> shape;
   int64_t begin = 0, end = 0;
-  int32_t file = 0;  // index of the file if the model has several files
+  int32_t file = 0;  // index of the file if the model has multiple files
 
   int64_t bytes() const { return end - begin; }
   int64_t elements() const;
 };
 
-/// Returns the size of an element of a safetensors dtype in bits; some dtypes have 4 or 6 bits.
+/// Returns the size in bits of an element of a safetensors dtype; some dtypes have 4 or 6 bits.
 /// Returns 0 for an unknown dtype.
 int64_t element_bits(std::string_view dtype);
 /// Returns the size of an element in bytes, or 0 if the size is not a whole number of bytes.

@@ -15,15 +15,15 @@ namespace muonrt {
 
 /// Returns the shards that this rank writes. A parameter that equals its rounded master weights is
 /// not written, because a load can compute it.
-/// @param in_masters  For each parameter, whether it equals its rounded master weights. If null,
+/// @param in_masters  For each parameter, true if it equals its rounded master weights. If null,
 ///     all parameters with master weights are assumed to equal them.
 std::vector<StateShard> shards_to_save(const Optimizer& optimizer, bool with_params,
                                        const std::vector<bool>* in_masters = nullptr);
 
 SavedBytes bytes_written(const std::vector<StateShard>& shards);
 
-/// One save into a folder. The destructor deletes this rank's file if no manifest can name it. A
-/// manifest may name the file after publish() has sent the file's size to rank 0, unless rank 0
+/// One save into a folder. The destructor deletes this rank's file if no manifest can name it.
+/// After publish() has sent the file's size to rank 0, a manifest may name the file until rank 0
 /// reports that it has not written the manifest. A forked child deletes nothing.
 class Save {
  public:
@@ -39,7 +39,7 @@ class Save {
   std::vector<StateShard> shards(const Optimizer& optimizer) const;
   /// Writes this rank's file. Uses neither the communicator nor the optimizer.
   void write(const std::vector<StateShard>& shards, DeviceCopy& copy);
-  /// Makes this save the newest checkpoint, unless a rank passes an error of its write().
+  /// Makes this save the newest checkpoint, unless a rank passes an error from its write().
   /// Collective. Errors: IO, and the error that any rank passes. All ranks throw the same error.
   void publish(const std::optional<Error>& error);
 

@@ -6,7 +6,7 @@ namespace muonrt {
 
 namespace {
 
-constexpr int64_t kGivenOut = 1 << 18;  // maximum number of elements that one call of `take` gets
+constexpr int64_t kGivenOut = 1 << 18;  // maximum number of elements in one call to `take`
 constexpr int64_t kResident = 1 << 25;  // maximum bytes of the files that remain in memory
 constexpr auto kNeurons = static_cast<int32_t>(StateKind::kNormuon);
 

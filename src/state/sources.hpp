@@ -14,7 +14,7 @@
 namespace muonrt {
 
 /// Reads the shards of a checkpoint. Opens a file only if the open files do not contain the needed
-/// elements. In a large job, the tables of all files would need much memory on every rank.
+/// elements. In a large job, the tables of all files would need a lot of memory on every rank.
 class StateSources {
  public:
   /// @param manifest  It must outlive this object.
@@ -35,7 +35,7 @@ class StateSources {
   int64_t numel_in_files(const std::string& param, int32_t kind, const std::string& what);
   /// Returns the number of shards of the tensor in the open files.
   int64_t shards(const std::string& param, int32_t kind) const;
-  /// Returns where an element is stored, such as "FILE: byte 17". If it is stored several times,
+  /// Returns where an element is stored, such as "FILE: byte 17". If it is stored more than once,
   /// the places are joined with " and ". Returns "no file" if no open file contains the element.
   std::string where(const std::string& param, int32_t kind, int64_t element) const;
 

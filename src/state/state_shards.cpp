@@ -7,7 +7,8 @@ namespace muonrt {
 
 namespace {
 
-// The minimum number of elements that a rank writes of a shard that several ranks hold.
+// If multiple ranks hold a shard, they divide it into parts. The size of each part except the last
+// is a multiple of this number.
 constexpr int64_t kShare = 1 << 18;
 
 constexpr struct {
@@ -36,8 +37,8 @@ StateTensor tensor_of(const OptimizerSettings& settings, const StateEntry& entry
 }
 
 /// Chooses which elements of a shard this rank writes. `count` ranks hold the shard, and this rank
-/// is number `index` among them. A single rank writes a short shard. The order of the ranks begins
-/// at a different rank for each tensor.
+/// is number `index` among them. A single rank writes a short shard. The rank that writes the first
+/// part differs between tensors.
 void share(StateShard& shard, int64_t index, int64_t count) {
   const int64_t numel = shard.extent.numel();
   const int64_t each = round_up(ceil_div(numel, count), kShare);

@@ -45,7 +45,7 @@ std::vector<StateTensor> state_tensors(const OptimizerSettings& settings);
 /// Returns the tensor that is the parameter itself.
 StateTensor tensor_of_param(const OptimizerSettings& settings, int64_t param);
 
-/// Returns the nonempty shards that this rank holds. If several ranks hold the same elements, they
+/// Returns the nonempty shards that this rank holds. If multiple ranks hold the same elements, they
 /// divide the work of writing them.
 std::vector<StateShard> local_state_shards(const Optimizer& optimizer, bool with_params);
 

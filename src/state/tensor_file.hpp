@@ -12,7 +12,7 @@
 namespace muonrt {
 
 /// A file that is mapped into memory. If the file is truncated later, or the disk fails, reading
-/// the memory ends the process with SIGBUS.
+/// the memory terminates the process with SIGBUS.
 class MappedFile {
  public:
   /// Maps the file. Errors: IO, with the name of the file, if the file does not exist, is not a
@@ -55,7 +55,7 @@ class TensorFile {
   TensorTable table_;
 };
 
-/// The tensors of one file, or of several files.
+/// The tensors of one or more files.
 class TensorModel {
  public:
   /// @param path  A safetensors file, an index or a folder. An index is a *.json file whose

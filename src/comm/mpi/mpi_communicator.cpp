@@ -65,7 +65,7 @@ std::unique_ptr<Communicator> Communicator::duplicate(Deadline deadline) {
   std::unique_ptr<Communicator> out;
   run("duplicate", size_, [&] {
     // MPI_Comm_idup cannot be cancelled. The ranks therefore first wait for each other in a
-    // reduction, which can end with a published error.
+    // reduction, which can return a published error.
     const int64_t mine = 0;
     int64_t sum = 0;
     in_.resize(std::max(in_.size(), sizeof mine));

@@ -26,7 +26,7 @@ inline Backoff backoff() {
 /// MPI. Instead it starts non-blocking MPI operations and polls them, and also checks its deadline
 /// and the error channel. Before it throws an error, it publishes the error to the peers. Threads:
 /// one operation at a time. If MPI does not provide MPI_THREAD_MULTIPLE, operations must run on a
-/// thread from which MPI may be called. publish() may be called from any thread.
+/// thread that may call MPI. publish() may be called from any thread.
 class Communicator {
  public:
   /// Duplicates `parent` without changing its error handler. Collective over `parent`.
@@ -34,7 +34,7 @@ class Communicator {
   static std::unique_ptr<Communicator> over(MPI_Comm parent, int64_t fragment_bytes,
                                             Deadline deadline);
   /// Frees the communicator. If MPI may still access the communicator's memory after an error, it
-  /// is not freed until the process ends.
+  /// is not freed until the process exits.
   static void destroy(std::unique_ptr<Communicator> communicator) noexcept;
 
   int rank() const { return rank_; }
@@ -73,7 +73,7 @@ class Communicator {
   struct Fragment {
     int32_t peer;
     bool send;
-    bool ended;  // for a send: whether the receiver has reported that its receives have ended
+    bool ended;  // for a send: true if the receiver has reported that its receives ended
     int64_t bytes;
   };
   void start_send(const muonrt_send_t& message);
@@ -103,7 +103,7 @@ class Communicator {
   int64_t open_ = 0;  // number of requests that are not complete
 
   std::vector<std::byte> in_, out_;  // buffers of the running collective
-  bool abandoned_ = false;           // whether a collective, a send or a receive is unfinished
+  bool abandoned_ = false;           // true if a collective, a send or a receive is unfinished
 };
 
 }  // namespace muonrt::mpi

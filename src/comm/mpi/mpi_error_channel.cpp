@@ -43,7 +43,7 @@ void ErrorChannel::publish(const Error& error) noexcept {
 
 bool ErrorChannel::may_call_mpi() const {
   int finalized = 0;
-  MPI_Finalized(&finalized);  // after MPI_Finalize, other MPI calls would end the job
+  MPI_Finalized(&finalized);  // after MPI_Finalize, other MPI calls would abort the job
   return !finalized && (any_thread_ || operating_thread_.load() == std::this_thread::get_id());
 }
 

@@ -33,7 +33,7 @@ class ErrorChannel {
   /// this function.
   void throw_if_failed();
 
-  /// Like throw_if_failed(), but for use before an operation. A rank that begins the operation late
+  /// Like throw_if_failed(), but for use before an operation. A rank that starts the operation late
   /// then receives a published error before the messages that arrived together with the error.
   /// @param messages  an estimate of how many messages may have arrived.
   void throw_if_failed_before(int64_t messages);

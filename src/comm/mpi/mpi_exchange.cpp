@@ -11,8 +11,8 @@ namespace {
 
 constexpr int kDataTag = 0, kReceivesEndedTag = 2;
 // Time limits after an error. An exchange waits for receives that have started, because they cannot
-// be cancelled. It also waits for the peers' notices that their receives have ended. On a busy
-// machine a message may be in transit for seconds.
+// be cancelled. It also waits for the peers' notices that their receives are complete or cancelled.
+// On a busy machine a message may be in transit for seconds.
 constexpr int64_t kReceiveGraceMs = 5000, kGoodbyeMs = 6000;
 
 std::string ranks_text(std::vector<int32_t> ranks) {
@@ -23,8 +23,8 @@ std::string ranks_text(std::vector<int32_t> ranks) {
 
 }  // namespace
 
-// A message is sent in fragments of at most `fragment_bytes_`. MPI keeps the order of the fragments
-// between two ranks.
+// A message is sent in fragments of at most `fragment_bytes_`. MPI preserves the order of the
+// fragments between two ranks.
 void Communicator::start_send(const muonrt_send_t& message) {
   for (int64_t begin = 0; begin < message.bytes; begin += fragment_bytes_) {
     const int64_t bytes = std::min(fragment_bytes_, message.bytes - begin);

@@ -16,7 +16,7 @@ namespace {
 
 Communicator& communicator(void* state) { return *static_cast<Communicator*>(state); }
 
-/// Calls `body`, and converts the exception that it throws to a status and a text.
+/// Calls `body`, and converts the exception that it throws to a status and a message.
 template <class Body>
 muonrt_status_t as_status(char* message, int64_t capacity, Body body) noexcept {
   const auto write = [&](Status status, const char* text) {

@@ -14,7 +14,7 @@ namespace muonrt {
 
 namespace {
 
-constexpr int kLateAnswerMs = 5000;  // how long ranks that connect late receive an error
+constexpr int kLateAnswerMs = 5000;  // how long ranks that connect late still receive the error
 
 class Acceptor {
  public:
@@ -45,7 +45,7 @@ class Acceptor {
       try {
         if (error.status() != Status::kTimeout && error.status() != Status::kAborted)
           answer_late(error);
-      } catch (const std::exception&) {  // the first error counts
+      } catch (const std::exception&) {  // the first error is thrown
       }
       throw;
     }
@@ -117,7 +117,7 @@ class Acceptor {
 
   void examine(Connection& connection) {
     const Claim& c = connection.claim;
-    // A connection that knows the secret belongs to this run, so its error ends the rendezvous.
+    // A peer that knows the secret belongs to this run, so its error makes the rendezvous fail.
     if (failed_) return answer(connection, make_answer(failed_->status(), failed_->message()));
     const auto require = [&](bool good, const auto&... parts) {
       if (good) return;
@@ -189,7 +189,7 @@ class Acceptor {
   /// would try to connect to rank 0 until their own deadlines.
   void answer_late(const Error& error) {
     failed_ = error;
-    for (Member& m : members_) m.connection.socket = Socket();  // they have their answer
+    for (Member& m : members_) m.connection.socket = Socket();  // they have received their answer
     const Deadline late = Deadline::in_ms(kLateAnswerMs);
     const auto all_answered = [&] {
       return std::all_of(members_.begin() + 1, members_.end(),

@@ -21,16 +21,16 @@ class SocketAddress {
   SocketAddress with_port(uint16_t other) const;
   bool operator==(const SocketAddress& other) const;
   bool same_host(const SocketAddress& other) const { return with_port(0) == other.with_port(0); }
-  /// Returns whether only its own machine can reach the address, which is in 127.0.0.0/8 or is ::1.
+  /// Returns true if the address is in 127.0.0.0/8 or is ::1, so only its own machine can reach it.
   bool is_loopback() const;
   bool is_link_local() const {
     return family() == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&data_.sin6_addr);
   }
   /// Returns the bytes of the address, without the port.
   std::span<const uint8_t> ip() const;
-  /// Returns a text such as "10.0.0.5" or "fd00::5".
+  /// Returns a string such as "10.0.0.5" or "fd00::5".
   std::string host() const;
-  /// Returns a text such as "10.0.0.5:4567" or "[fd00::5]:4567".
+  /// Returns a string such as "10.0.0.5:4567" or "[fd00::5]:4567".
   std::string text() const;
 
   // The form that system calls need.
@@ -44,7 +44,7 @@ class SocketAddress {
 /// Returns the port of "host:port" or "[::1]:port"; 0 means any free port. Errors: INVALID_ARGUMENT
 /// if the text has a different form.
 uint16_t port_of(const std::string& host_and_port);
-/// Returns the text with another port.
+/// Returns the text with its port replaced by `port`.
 std::string with_port(const std::string& host_and_port, uint16_t port);
 
 /// Resolves "host:port" or "[::1]:port" to addresses without duplicates. If the name cannot be
@@ -60,10 +60,10 @@ std::vector<SocketAddress> resolve(const std::string& host_and_port);
 std::vector<SocketAddress> local_addresses();
 
 // The following functions have an argument `interface`: the name of an interface ("eth0") or one of
-// its addresses ("10.0.0.5"). An interface may have several addresses. Errors: INVALID_ARGUMENT if
+// its addresses ("10.0.0.5"). An interface may have multiple addresses. Errors: INVALID_ARGUMENT if
 // this machine has no such interface, or if the interface has no address of a required family.
 
-/// Returns the addresses at which rank 0 listens on `interface`: the elements of `addresses` that
+/// Returns the addresses that rank 0 listens at on `interface`: the elements of `addresses` that
 /// belong to this interface. If there are none, for example after address translation (NAT),
 /// returns the first address of the interface in the family of `addresses`.
 std::vector<SocketAddress> addresses_on(const std::string& interface,
@@ -73,10 +73,10 @@ std::vector<SocketAddress> addresses_on(const std::string& interface,
 struct SocketRoute {
   SocketAddress from;  // the port is 0; an empty address stands for any address
   SocketAddress to;
-  bool local = false;  // whether `to` belongs to the interface
+  bool local = false;  // true if `to` belongs to the interface
 };
-/// Returns a route to each of `addresses` in whose family `interface` has an address. If the
-/// interface has several addresses in the family, prefers an equal address, then an address in the
+/// Returns a route to each of `addresses` if `interface` has an address of the same family. If the
+/// interface has multiple addresses in the family, prefers an equal address, then an address in the
 /// same network, then the first address that is not link-local. If `interface` is empty, a route
 /// may start at any address.
 std::vector<SocketRoute> routes_from(const std::string& interface,

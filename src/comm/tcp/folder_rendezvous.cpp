@@ -17,8 +17,8 @@ namespace muonrt {
 
 namespace {
 
-// Other users who may write to the folder could place links or pipes in it, so they are not
-// followed or waited for.
+// Other users who can write to the folder could place links or pipes in it. The flags therefore
+// prevent following links and waiting for pipes.
 constexpr int kOpen = O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
 constexpr int64_t kMaxBytes = 65536;  // maximum size of the file
 

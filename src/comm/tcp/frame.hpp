@@ -16,7 +16,7 @@ enum class FrameKind : int32_t {
   kGrant = 2,  // the sender of the frame has posted the receive of a message of `message_bytes`
                // bytes
   // If `to` is kToAll, rank 0 forwards the following kinds to all other ranks:
-  kError = 3,         // an ErrorFrameHeader, followed by a text
+  kError = 3,         // an ErrorFrameHeader, followed by an error text
   kLeft = 4,          // `from` has left the channel; if it is channel 0, all channels
   kDisconnected = 5,  // sent by rank 0 when the connection of `from` has ended
 };
@@ -44,7 +44,7 @@ static_assert(sizeof(ErrorFrameHeader) == 8);
 constexpr uint16_t kProtocolVersion = 6;
 constexpr uint32_t kFrameMagic = 0x314d524d + ((kProtocolVersion - 1) << 24);
 constexpr int64_t kMaxPayloadBytes = int64_t{256} << 10;
-constexpr int64_t kTextLimit = 4000;  // maximum number of bytes of an error's text
+constexpr int64_t kTextLimit = 4000;  // maximum size of an error text in bytes
 /// A message of at most this size may be sent before its receive is posted.
 constexpr int64_t kEarlyBytes = 16384;
 
@@ -61,7 +61,7 @@ inline FrameHeader with_checksums(FrameHeader h, const void* content) {
 }
 
 /// Checks a header that rank `me` of `size` reads from its connection to rank `peer`. Returns null
-/// if the header is valid, and otherwise a text that describes the problem.
+/// if the header is valid, and otherwise a string that describes the problem.
 inline const char* frame_problem(const FrameHeader& h, int32_t peer, int32_t me, int size) {
   if (h.magic != kFrameMagic || h.head_sum != head_sum(h))
     return "the checksum of a frame header is wrong, so data was corrupted in transit";

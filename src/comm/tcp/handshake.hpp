@@ -12,13 +12,13 @@
 
 namespace muonrt {
 
-// The messages with which two ranks connect. First the listening rank sends a greeting, which is a
-// random number. Then the other rank sends a claim with its proof, and the listening rank sends an
-// answer with its own proof. A claim with a wrong proof gets no answer. In a rendezvous rank 0
-// listens, and the proofs are HMACs under the secret. Later the lower rank of a pair listens, and
-// the proofs use the key of the run. The messages have the machine's byte order, which is
-// little-endian on all machines that muonrt runs on. The proofs also detect bits that change in
-// transit. Later frames are neither encrypted nor signed.
+// The messages that two ranks exchange to connect. First the listening rank sends a greeting, which
+// is a random number. Then the other rank sends a claim with its proof, and the listening rank
+// sends an answer with its own proof. The listening rank does not answer a claim with an invalid
+// proof. In a rendezvous rank 0 listens, and the proofs are HMACs under the secret. Later the lower
+// rank of a pair listens, and the proofs use the key of the run. The messages have the machine's
+// byte order, which is little-endian on all machines that muonrt runs on. The proofs also detect
+// bits that change in transit. Later frames are neither encrypted nor signed.
 
 constexpr size_t kSecretBytes = 16;  // minimum size of a secret
 
@@ -37,7 +37,7 @@ struct Claim {
   std::array<char, 8> magic = kClaim;
   int32_t rank = 0, size = 0, version = 0;
   uint16_t wire = kProtocolVersion;
-  uint16_t port = 0;  // in a rendezvous: the port at which the rank listens for other ranks, or 0
+  uint16_t port = 0;  // in a rendezvous: the port that the rank listens on for other ranks, or 0
   int32_t to = 0;     // the listening rank
   Nonce nonce{};      // in a rendezvous, equal in all attempts of a process
   Digest proof{};
@@ -64,7 +64,7 @@ Nonce fresh_nonce();
 
 /// Returns the HMAC of `text`. The key is the length of the secret followed by the secret. The
 /// length is included because HMAC pads keys with zeros: without it, two secrets that differ only
-/// in zeros at their end would have the same key.
+/// in trailing zeros would have the same key.
 Digest keyed_digest(const std::string& secret, TextParts text);
 
 /// Return the HMAC over both random numbers and all fields of the claim, or the answer, except the
@@ -88,7 +88,7 @@ bool send_value(const Socket& s, const T& value) {
          static_cast<ssize_t>(sizeof value);
 }
 
-/// The end of a connection from which the handshake starts. No function blocks.
+/// The end of a connection that starts the handshake. No function blocks.
 struct Dial {
   enum class State {
     kConnecting,  // waits for the other machine to accept
@@ -107,7 +107,7 @@ struct Dial {
   Dial(const SocketAddress& to, const SocketAddress& from);
 
   bool is_waiting() const { return state <= State::kClaimed && state != State::kGreeted; }
-  /// Returns the event for which is_waiting() waits: POLLIN or POLLOUT.
+  /// Returns the event that is_waiting() waits for: POLLIN or POLLOUT.
   short events() const;
   /// Call this function when the socket is ready.
   void advance(const std::string& secret);

@@ -11,8 +11,8 @@
 
 namespace muonrt {
 
-/// Bytes that were received and have not been processed yet. All links share one object, because
-/// the bytes that one link reads are processed before another link reads.
+/// Bytes that have been received but not yet processed. All links share one object, because the
+/// bytes that one link reads are processed before another link reads.
 struct Stage {
   static constexpr size_t kBytes = size_t{64} << 10;
   std::unique_ptr<char[]> data = std::make_unique_for_overwrite<char[]>(kBytes);
@@ -29,7 +29,7 @@ struct Link {
 
   State state = State::kNone;
   Socket socket;
-  std::string why;       // why the last attempt to connect failed, or why the link has ended
+  std::string why;       // why the last attempt to connect failed, or why the link is closed
   bool goodbye = false;  // the peer has left all channels
   Dial dial;             // used in the state kConnecting
   Deadline try_again = Deadline::in_ms(0), connect_by = Deadline::in_ms(0);
@@ -44,7 +44,7 @@ struct Link {
   uint64_t sink_channel = 0;
   uint32_t sum = 0;  // CRC-32C of the payload so far
 
-  // Writing: first frames for which no sender waits, then a part of a message in its sender's
+  // Writing: first frames that no sender waits for, then a part of a message in its sender's
   // memory.
   std::string control;
   size_t control_at = 0;
@@ -73,7 +73,7 @@ struct Link {
 
   /// Reads from the socket. Stores the rest of the payload at its destination, and the bytes that
   /// follow the payload in `stage`.
-  /// @param all  set to true if the socket had as many bytes as fit.
+  /// @param all  set to true if the bytes from the socket fill all available space.
   Progress fill(Stage& stage, bool& all);
   /// Takes bytes of the payload from `stage`. Returns true if the payload is complete.
   bool take_payload(Stage& stage);

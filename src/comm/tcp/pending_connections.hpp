@@ -37,7 +37,7 @@ class PendingConnections {
 
   void add_to(std::vector<pollfd>& fds) const;
   /// Accepts connections. Closes the oldest pending connection if there are too many, or if the
-  /// process may not open another file. Returns 0, or the error of accept() if no connection is
+  /// process cannot open another file. Returns 0, or the error of accept() if no connection is
   /// pending.
   int accept(const Socket& listener);
   void read();

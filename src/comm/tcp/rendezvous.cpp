@@ -27,7 +27,7 @@ void advance(Dial& dial, const std::string& secret, Deadline deadline,
 }
 
 /// Returns a connection that rank 0 has greeted. If there is none but a later attempt may succeed,
-/// returns a connection in another state and sets `why` to the reason.
+/// returns a connection in a different state and sets `why` to the reason.
 Dial find_rank_0(const Rendezvous& rendezvous, const std::vector<SocketAddress>& addresses,
                  Deadline deadline, std::string& why) {
   const auto routes = routes_from(rendezvous.interface, addresses);
@@ -51,8 +51,8 @@ Dial find_rank_0(const Rendezvous& rendezvous, const std::vector<SocketAddress>&
 }
 
 /// Sends this rank's claim and waits until all ranks are connected. Returns false if the connection
-/// ends before rank 0 has answered. In this case rank 0 has ended, or it has dropped the connection
-/// because too many connections were waiting.
+/// ends before rank 0 has answered. In this case rank 0 has exited, or it has dropped the
+/// connection because too many connections were waiting.
 bool ask(Dial& dial, const Rendezvous& rendezvous, const std::string& secret, const Claim& claim,
          Deadline deadline) {
   dial.send_claim(secret, claim);
@@ -87,14 +87,14 @@ void listen_for_ranks(const Rendezvous& rendezvous, const std::vector<SocketAddr
   };
   if (here || !rendezvous.interface.empty()) return listen(local);
   try {
-    listen(resolve("[::]:0")[0]);  // accepts IPv4 connections, too
+    listen(resolve("[::]:0")[0]);  // also accepts IPv4 connections
   } catch (const Error&) {
     listen(resolve("0.0.0.0:0")[0]);
   }
 }
 
 /// Receives the addresses of all ranks. A rank on rank 0's machine may have a loopback address.
-/// Ranks on other machines then connect to the address at which they reach rank 0.
+/// Ranks on other machines then connect to the address that they use for rank 0.
 void read_addresses(const Dial& dial, const std::string& secret, TcpConnections& out,
                     Deadline deadline) {
   const size_t bytes = out.addresses.size() * sizeof(SocketAddress);
@@ -117,7 +117,7 @@ void check_open_files(int rank, int size) {
   constexpr uint64_t kOther = 16;  // listeners, connections without a proof
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
-  // A directory_iterator is not used, because its constructor ends the process if memory is
+  // A directory_iterator is not used, because its constructor terminates the process if memory is
   // exhausted.
   uint64_t used = 0;
   if (DIR* const open = opendir("/proc/self/fd")) {

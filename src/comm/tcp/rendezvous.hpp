@@ -19,9 +19,9 @@ struct Rendezvous {
   std::string address;
   std::string secret;    // equal on all ranks; at least kSecretBytes bytes, or for a folder empty
   int32_t version = 0;   // version of the library; must be equal on all ranks
-  PortRange ports = {};  // ports at which this rank may listen for other ranks
-  /// If set, called about every 100 ms while the rendezvous waits. It may throw, which ends the
-  /// rendezvous.
+  PortRange ports = {};  // ports that this rank may listen on for other ranks
+  /// If set, called about every 100 ms while the rendezvous waits. If it throws, the rendezvous
+  /// fails.
   std::function<void()> check_interrupt = {};
 
   // Only for a folder: the name of this run. It has 1 to 64 letters, digits, '.', '-' or '_'.
@@ -29,7 +29,7 @@ struct Rendezvous {
 
   // Only for an address:
   /// Name or address of the interface of this machine to use. If empty, any interface is used, and
-  /// rank 0 listens at all of its addresses to which `address` resolves.
+  /// rank 0 listens at all of its addresses that `address` resolves to.
   std::string interface = {};
   /// If set, rank 0 calls this function after it has started to listen, with `address` and the
   /// actual port.
@@ -42,7 +42,7 @@ struct TcpConnections {
   std::vector<Socket> sockets;  // rank 0: connections to all ranks; other ranks: [0] is the
                                 // connection to rank 0
   Socket listener;              // accepts the connections of higher ranks; not used on rank 0
-  std::vector<SocketAddress> addresses;  // addresses of the listeners, by rank; rank 0 has none
+  std::vector<SocketAddress> addresses;  // listeners, indexed by rank; empty for rank 0
   SocketAddress from;                    // local address of new connections; if empty, any address
   Digest key{};                          // equal on all ranks of this run
 };
@@ -53,7 +53,7 @@ struct TcpConnections {
 /// connection ends before rank 0 has answered.
 /// Errors: INVALID_ARGUMENT on one rank. MISMATCH on all ranks if the size or version of a rank
 /// differs, if its rank does not exist, or if two processes have the same rank. TIMEOUT, with the
-/// missing ranks. COMM if the process may not open enough files, no port is free, another program
+/// missing ranks. COMM if the process cannot open enough files, no port is free, another program
 /// listens at the address, or rank 0 closes kMaxUnanswered connections without an answer.
 TcpConnections rendezvous_at_address(const Rendezvous& rendezvous, Deadline deadline);
 constexpr int kMaxUnanswered = 8;
@@ -61,12 +61,12 @@ constexpr int kMaxUnanswered = 8;
 /// Connects all ranks through a folder that all of them can access. Rank 0 listens at free ports of
 /// all addresses of its machine. It writes these addresses and a random number to the file
 /// `address`/`run_id`, and deletes the file after the rendezvous. The other ranks read the file and
-/// connect to rank 0. The file has an HMAC over its content and the run id. Without a secret the
-/// key of this HMAC is empty, so it is only a checksum. Over TCP the ranks prove that they know
-/// both the secret and the random number. Ranks of different runs therefore cannot connect, even
-/// without a secret.
+/// connect to rank 0. The file contains an HMAC of its other content and of the run ID. Without a
+/// secret the key of this HMAC is empty, so it is only a checksum. Over TCP the ranks prove that
+/// they know both the secret and the random number. Ranks of different runs therefore cannot
+/// connect, even without a secret.
 /// Errors: INVALID_ARGUMENT on one rank. MISMATCH and TIMEOUT in the same cases as for an address.
-/// IO if the folder or the file cannot be used. COMM if the process may not open enough files, no
+/// IO if the folder or the file cannot be used. COMM if the process cannot open enough files, no
 /// port is free, or the file was written with a different secret. INVALID_STATE on rank 0 if the
 /// file already exists, and on the other ranks if it belongs to another user and there is no
 /// secret. CORRUPT if rank 0 did not write it.
@@ -74,8 +74,8 @@ TcpConnections rendezvous_in_folder(const Rendezvous& rendezvous, Deadline deadl
 
 // Functions that both kinds of rendezvous use:
 
-/// Errors: INVALID_ARGUMENT; COMM if the process may not open enough files.
-/// @param where  text with which the error messages begin.
+/// Errors: INVALID_ARGUMENT; COMM if the process cannot open enough files.
+/// @param where  prefix of the error messages.
 void check_rendezvous(const Rendezvous& rendezvous, const char* where);
 
 /// Accepts the connections of all other ranks. Only for rank 0. Errors that this function throws

@@ -89,7 +89,7 @@ SocketAddress peer_of(const Socket& s) { return address_from(getpeername, s); }
 
 Socket begin_connect(const SocketAddress& address, const SocketAddress& from, std::string& why) {
   Socket out = stream_socket(address.family());
-  // The system may choose the port at which rank 0 will listen later.
+  // The system may choose the port that rank 0 will listen on later.
   if (out) share_port(out);
   if (out && from.family() != 0) {
     // The system then chooses the local port in connect(), where it knows the remote address.

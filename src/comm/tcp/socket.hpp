@@ -16,7 +16,7 @@ namespace muonrt {
 
 using Socket = Descriptor;
 
-/// Returns a text such as "errno 111, Connection refused".
+/// Returns a string such as "errno 111, Connection refused".
 std::string errno_text(int error);
 
 /// Listens at all of `addresses` that belong to this machine. Addresses with port 0 get the same
@@ -37,11 +37,12 @@ std::vector<Socket> listen_in_range(std::vector<SocketAddress> addresses, PortRa
 SocketAddress address_of(const Socket& socket);
 SocketAddress peer_of(const Socket& socket);
 
-/// Starts to connect to `address`. If the attempt fails at once, the returned socket is empty, and
-/// `why` contains the reason.
+/// Starts to connect to `address`. If the attempt fails immediately, the returned socket is empty,
+/// and `why` contains the reason.
 /// @param from  the local address to use. An empty address stands for any local address.
 Socket begin_connect(const SocketAddress& address, const SocketAddress& from, std::string& why);
-/// Returns false and sets `why` if the connection has failed. Call it when the socket is writable.
+/// Returns false and sets `why` if the connection has failed. Call this function when the socket is
+/// writable.
 bool is_connected(const Socket& socket, std::string& why);
 
 /// Sets TCP_NODELAY and SO_KEEPALIVE.

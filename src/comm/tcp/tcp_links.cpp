@@ -21,7 +21,8 @@ constexpr int kServerPauseMs = 10;  // pause between two polls of serve() while 
 
 }  // namespace
 
-/// Polls until something happens. If another thread is polling, waits for that thread instead.
+/// Polls once, until a socket is ready, for at most kMaxPollMs, and not beyond the deadline. If
+/// another thread is polling, waits for that thread instead.
 void TcpWorld::wait(Lock& lock, Deadline deadline) {
   if (polling_) {
     wake_.wait_until(lock, deadline.at());
@@ -87,7 +88,7 @@ void TcpWorld::poll_links(Lock& lock, Poll& p, int timeout_ms) {
   }
 }
 
-/// The main function of the thread that forwards and sends errors while no operation runs.
+/// The main function of the thread that forwards and sends errors while no operation is running.
 void TcpWorld::serve() {
   Lock lock(mutex_);
   while (!stop_) {
@@ -124,9 +125,9 @@ void TcpWorld::continue_handshake(int32_t peer) {
   l.try_again = Deadline::in_ms(kRetryMs);
 }
 
-/// The connection is ready. Sends the errors and the grants for which there was no connection.
-/// Errors are sent now because this rank may leave soon, and the peer must receive the reason
-/// before it receives the report that this rank has left.
+/// Called when the connection is ready. Sends the errors and grants that are waiting for it. Errors
+/// are sent now because this rank may leave soon. The peer must receive the reason before the
+/// report that this rank has left.
 void TcpWorld::open(int32_t peer) {
   Link& l = link(peer);
   try {

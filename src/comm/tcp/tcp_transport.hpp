@@ -8,8 +8,8 @@
 namespace muonrt {
 
 /// Creates a transport over TCP after a rendezvous. Two ranks connect when they first exchange
-/// messages. If the connection of a rank ends, its peers stop waiting for this rank and throw COMM.
-/// If the connection of rank 0 ends without a goodbye, all waits end with COMM.
+/// messages. If the connection of a rank is lost, its peers stop waiting for this rank and throw
+/// COMM. If the connection of rank 0 is lost without a goodbye, all waiting operations throw COMM.
 std::unique_ptr<Transport> make_tcp_transport(TcpConnections connections);
 
 }  // namespace muonrt

@@ -16,8 +16,8 @@ namespace muonrt {
 namespace {
 
 constexpr int kGoodbyeMs = 1000;  // maximum time to send the frames that are still queued
-// When a rank ends, the connection to it ends and rank 0 reports the end. This is the maximum time
-// between these two events, in either order.
+// When a rank exits, the connection to it is closed, and rank 0 reports the exit. This is the
+// maximum time between these two events, in either order.
 constexpr auto kDisconnectGrace = std::chrono::seconds(2);
 
 Error disconnected_error(int32_t from, std::string_view why) {
@@ -57,8 +57,8 @@ TcpWorld::TcpWorld(TcpConnections c)
       wake_poll_([] { return eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK); }) {
   MUONRT_REQUIRE(wake_poll_, Status::kComm, "rank ", rank_, ": creating an eventfd failed (",
                  errno_text(errno), "); raise the limit of open files (ulimit -n)");
-  // The thread that serves the connections has no caller to which it could report a failed
-  // allocation. Polling therefore allocates nothing.
+  // The thread that serves the connections has no caller that it could report a failed allocation
+  // to. Polling therefore allocates nothing.
   for (Poll* const p : {&poll_, &server_poll_}) {
     const size_t most = 2 + pending_.most() + 1 + links_.size();
     p->fds.reserve(most);
@@ -268,8 +268,8 @@ void TcpWorld::throw_if_impossible(Channel& channel) {
 
 /// Returns an error if no message can arrive from the peer, or be sent to the peer. A frame that
 /// rank 0 has forwarded may arrive before data of the peer's own connection. On the other hand, the
-/// end of this connection may arrive before the error because of which the peer left. Rank 0
-/// forwards that error before it forwards that the peer has left.
+/// end of this connection may arrive before the error that made the peer leave. Rank 0 forwards
+/// that error before it forwards that the peer has left.
 std::optional<Error> TcpWorld::why_impossible(Channel& channel, int32_t of) {
   Peer& peer = channel.of(of);
   const Link& l = link(of);

@@ -21,7 +21,7 @@
 
 namespace muonrt {
 
-/// A frame with which `rank` reports an error of a channel to its peers.
+/// A frame that `rank` sends to its peers to report an error of a channel.
 struct ErrorFrame {
   ErrorFrame(uint64_t channel, int32_t rank, const Error& error);
   FrameHeader head;
@@ -30,15 +30,15 @@ struct ErrorFrame {
 
 /// The connections of one rank. A transport and its duplicates share them, and each of these
 /// transports uses one channel. The thread of an operation reads and writes all connections. If
-/// several operations run at the same time, one of their threads does this for all. While no
-/// operation runs, a thread of this class reads and writes on two kinds of ranks: on rank 0,
+/// multiple operations run at the same time, one of their threads does this for all. While no
+/// operation is running, a thread of this class reads and writes on two kinds of ranks: on rank 0,
 /// because rank 0 forwards errors, and on a rank with frames that the sockets have not accepted.
 ///
 /// A rank connects to a lower rank when they first exchange messages. The receiver grants each
 /// message, and the sender then sends it directly to its destination. Only a message of at most
 /// kEarlyBytes may be sent before its grant, after the previous message of the same channel and
-/// pair has been granted. The receiver stores such a message in memory that it has allocated
-/// before. Threads: one thread for each channel; any thread may call `publish` and
+/// pair has been granted. The receiver stores such a message in memory that it has allocated in
+/// advance. Threads: one thread for each channel; any thread may call `publish` and
 /// `published_error`.
 class TcpWorld {
  public:
@@ -160,11 +160,11 @@ class TcpWorld {
   std::map<uint64_t, Channel> channels_;
   PendingConnections pending_{key_, size_, [this](auto& c) { admit(c); }};
   std::optional<Error> error_;  // ends all channels: the connection to rank 0 is lost
-  // By rank: the time at which rank 0 has reported the end of the rank's connection.
+  // Indexed by rank: the time at which rank 0 reported the end of the rank's connection.
   std::vector<std::optional<Clock::time_point>> disconnected_;
   Socket wake_poll_;       // an eventfd
-  int operations_ = 0;     // number of operations that run
-  bool polling_ = false;   // the thread of an operation polls
+  int operations_ = 0;     // number of running operations
+  bool polling_ = false;   // the thread of an operation is polling
   bool retrying_ = false;  // a connection will be tried again
   bool served_ = false;    // no operation has run since the last poll of serve()
   bool stop_ = false;

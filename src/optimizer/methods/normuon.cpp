@@ -14,7 +14,7 @@ namespace muonrt {
 
 namespace {
 
-/// Returns the matrix with outputs as rows, because in the settings outputs are rows.
+/// Returns the matrix with outputs as rows, as in the settings.
 Matrix outputs_first(const OptimizerSettings& settings, Matrix m) {
   if (settings.params[static_cast<size_t>(m.param)].transposed) std::swap(m.rows, m.cols);
   return m;

@@ -18,8 +18,7 @@ struct QkLogits {
 
 /// Returns the layers to which parameters refer, in ascending order.
 /// Errors: INVALID_ARGUMENT, with the parameter, if two parameters of a layer have different
-/// numbers of heads. Also if the names of two parameters of a layer indicate that both contain the
-/// query weights, or that both contain the key weights.
+/// numbers of heads, or if their names indicate that both contain the same weights (query or key).
 std::vector<QkLogits> qk_layers(const OptimizerSettings& settings);
 int64_t logit_count(const std::vector<QkLogits>& layers);
 

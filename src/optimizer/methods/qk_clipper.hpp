@@ -26,7 +26,7 @@ class QkClipper {
   const std::vector<ClippedWeight>& weights() const { return weights_; }
 
   /// Lists, for each active parameter, the heads that it may clip and whose logit exceeds its
-  /// threshold. Call it after a step was committed. Does not allocate.
+  /// threshold. Call this function after a step has been committed. Does not allocate.
   /// @param logits  Logits of all layers; not read if there are none.
   void on_commit(const OptimizerSettings& settings, const ParamView* params, const float* logits);
   const Heads& clipped() const { return clipped_; }

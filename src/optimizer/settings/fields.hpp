@@ -65,7 +65,8 @@ enum FieldUse : unsigned {
 /// @param member    Function: member(settings) returns the member of GroupSettings or
 ///     OptimizerSettings.
 /// @param c_member  Function: c_member(c_struct) returns the field of the C struct. The call
-///     compiles only for the struct that has the field; c_field() finds it among several structs.
+///     compiles only for the struct that has the field; c_field() selects this struct from multiple
+///     structs.
 template <class Member, class CMember, class Rule>
 struct Field {
   constexpr Field(const char* n, Member p, CMember c, Rule r, unsigned u = 0)
@@ -95,8 +96,8 @@ struct ComparedEntry {
   const char* name;
 };
 
-/// Expands to the first three arguments of a Field. The setting is called `kPlace` in the settings
-/// and `kName` in the C struct.
+/// Expands to the first three arguments of a Field. The setting is called `kPlace` in C++ and
+/// `kName` in the C struct.
 #define MUONRT_FIELD_AT(kName, kPlace)              \
 #kName, [](auto& s) -> auto& { return s.kPlace; } \
   , [](auto& s) -> decltype((s.kName)) { return s.kName; }

@@ -16,7 +16,7 @@ std::vector<int32_t> holders_of_param(const Layout& layout, int world) {
   return out;
 }
 
-/// Checks that each owner is a rank. If there are several owners, the error names the first matrix
+/// Checks that each owner is a rank. If there are multiple owners, the error names the first matrix
 /// whose owner is not a rank.
 void require_ranks(const std::string& who, const std::vector<int32_t>& owners, int world) {
   for (size_t i = 0; i < owners.size(); ++i) {

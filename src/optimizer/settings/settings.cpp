@@ -28,7 +28,7 @@ MachineProfile machine_of(const OptimizerSettings& settings) {
   MachineProfile out;
   try {
     out = find_profile(machine, "options: machine");
-  } catch (const Error& e) {  // the JSON text is an argument, so CORRUPT would mislead
+  } catch (const Error& e) {  // CORRUPT would suggest a damaged file
     throw Error(e.status() == Status::kCorrupt ? kInvalidArg : e.status(), e.message());
   }
   MUONRT_REQUIRE(out.gpu == cuda, kInvalidArg, "options: machine '", out.name,

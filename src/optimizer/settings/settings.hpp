@@ -63,7 +63,7 @@ enum class StateKind : int32_t {
   kNormuon = 4
 };
 
-/// Settings that several parameters share. Corresponds to the C struct muonrt_group_t.
+/// Settings that multiple parameters share. Corresponds to the C struct muonrt_group_t.
 struct GroupSettings {
   Role role = Role::kMuon;
   std::string name;
@@ -188,7 +188,7 @@ struct OptimizerSettings {
   bool serial = false;
   bool poison = false;       // for debugging: fills messages and scratch with NaN before every step
   int64_t seed = 0;          // seed of stochastic rounding
-  double clip_norm = 0.0;    // maximum norm of all gradients together; 0 means no clipping
+  double clip_norm = 0.0;    // maximum global norm of the gradients; 0 means no clipping
   int64_t health_every = 0;  // every n-th step collects statistics; 0 means that no step does
   ReplicaCheck replica_check = ReplicaCheck::kFirst;
   std::vector<GroupSettings> groups;
@@ -245,7 +245,7 @@ std::vector<std::vector<int32_t>> holders_of_matrices(const ParamSettings& p, in
 /// not a rank, or if the parameter already has an owner.
 void assign_owners(OptimizerSettings& settings, int world);
 
-/// Returns the machine profile of the settings. The default is "host" or "h100".
+/// Returns the machine profile that the settings select. The default is "host" or "h100".
 /// Errors: INVALID_ARGUMENT if the profile is unknown or invalid, or is of a different device kind.
 MachineProfile machine_of(const OptimizerSettings& settings);
 

@@ -13,7 +13,7 @@ namespace {
 /// The number of elements that all ranks together may request from one rank in a round. It may be
 /// larger if there are very many ranks; see kLeastElements.
 constexpr int64_t kRoundElements = int64_t{1} << 24;
-// The number of elements that a rank may request in a round in any case.
+// The number of elements that a rank may always request in a round.
 constexpr int64_t kLeastElements = int64_t{1} << 16;
 constexpr int64_t kPartElements = 16;  // the memory of a Part, in elements
 
@@ -65,8 +65,8 @@ void decode(const std::vector<int64_t>& list, const Take& take) {
 }
 
 /// Requires that no shard of `to` overlaps a shard of `from`, because otherwise elements of `from`
-/// could be overwritten before other ranks have read them. A shard of `to` may be the same elements
-/// at the same address as a shard of `from`.
+/// could be overwritten before other ranks have read them. A shard of `to` may consist of the same
+/// elements at the same address as a shard of `from`.
 void require_apart(const std::vector<StateShard>& from, const std::vector<StateShard>& to) {
   const auto begin = [](const StateShard& s) { return reinterpret_cast<uintptr_t>(s.data); };
   const auto end = [&](const StateShard& s) {

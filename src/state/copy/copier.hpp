@@ -11,7 +11,7 @@
 
 namespace muonrt {
 
-/// A shard of `from` on some rank.
+/// A shard of `from` on one of the ranks.
 struct Source {
   int32_t rank;
   int64_t shard;  // index of the shard on that rank
@@ -47,7 +47,7 @@ class Copier {
   void prepare(std::vector<int64_t> index);
   /// Sends the list of this rank's shards to all ranks. Collective.
   void share_extents();
-  /// Checks that some rank has every element that this rank needs. Errors: INVALID_ARGUMENT.
+  /// Checks that each element that this rank needs exists on some rank. Errors: INVALID_ARGUMENT.
   void require_elements() const;
   /// Copies all elements. Collective.
   void copy();
