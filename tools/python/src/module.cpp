@@ -59,7 +59,7 @@ NB_MODULE(_core, module) {
   using namespace binding;
   module.doc() = "Python bindings of muonrt's C interface. Import the package muonrt instead.";
   // Python does not free all objects when it exits, because daemon threads and autograd hooks may
-  // // still refer to them.
+  // still refer to them.
   nb::set_leak_warnings(false);
   nb::register_exception_translator(raise);
   module.def(

@@ -88,9 +88,9 @@ void bind_state(nb::class_<Optimizer>& optimizer) {
            ":param param: name or index of the parameter.\n"
            ":param kind: \"momentum\", \"variance\", \"master\" or \"remainder\". The array is\n"
            "    float32, except that bfloat16 momentum and remainders are uint16 bits.\n\n"
-           "Some state is divided by owners and not by shards, namely \"normuon\" and the\n"
-           "moments of parameters with partial gradients or with a grad_layout. For this state\n"
-           "the method raises NotSupportedError; use state_shards() instead.")
+           "If owners store the state instead (see muonrt_state_shard_t), the method raises\n"
+           "NotSupportedError. They store \"normuon\", and the moments of parameters with\n"
+           "partial gradients or with a grad_layout. Use state_shards() to access this state.")
       .def("state_shards", &Optimizer::state_shards,
            nb::sig("def state_shards(self) -> list[StateShard]"),
            "Returns all state of this rank, parameter by parameter, with its position in the\n"
