@@ -26,8 +26,8 @@ void bind_state_shard(nb::module_& module) {
               "Shape of the whole tensor. Neighboring dimensions of the parameter may be\n"
               "merged.")
       .def_ro("runs", &StateShard::runs,
-              "For each dimension, a list of index ranges (begin, end). An index ``end`` is not\n"
-              "included.")
+              "For each dimension, a list of index ranges (begin, end), which do not include\n"
+              "``end``.")
       .def_ro("begin", &StateShard::begin, "Index of the block's first element in the sequence.")
       .def_ro("end", &StateShard::end, "Index after the block's last element in the sequence.")
       .def_ro("write_range", &StateShard::write_range,
@@ -225,8 +225,8 @@ void bind_optimizer(nb::module_& module) {
            "Copies all parameters and the whole state of another optimizer to this one. The\n"
            "other optimizer may have different ranks and a different mesh. Collective; see\n"
            "muonrt_optimizer_copy_state().\n\n"
-           ":param old: the other optimizer, even if a step of it has failed. Pass None on a\n"
-           "    rank that does not have it.")
+           ":param old: the other optimizer, even if one of its steps has failed. Pass None on\n"
+           "    a rank that does not have this optimizer.")
       .def("clipped_heads", &Optimizer::clipped_heads,
            nb::sig("def clipped_heads(self) -> list[tuple[int, int]]"),
            "Returns the heads that QK-clip has clipped in the last committed step, as pairs\n"

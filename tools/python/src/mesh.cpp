@@ -187,14 +187,15 @@ void bind_mesh(nb::module_& module) {
                   "collections.abc.Sequence[collections.abc.Sequence[int]]]) -> Mesh"),
           "Returns the mesh that is defined by groups of ranks, for example by process groups.\n\n"
           ":param groups: the name and the groups of each dimension, from the outermost\n"
-          "    dimension to the innermost: ``{\"fsdp\": [[0, 2], [1, 3]], \"tp\": [[0, 1], [2,\n"
-          "    3]]}``. The groups of each dimension must contain the same ranks. A list may\n"
-          "    contain a group several times, for example once for each rank of the group.")
+          "    dimension to the innermost, for example\n"
+          "    ``{\"fsdp\": [[0, 2], [1, 3]], \"tp\": [[0, 1], [2, 3]]}``. The groups of each\n"
+          "    dimension must contain the same ranks. A list may contain a group several times,\n"
+          "    for example once for each rank of the group.")
       .def("select", &select, nb::arg("dim"), nb::arg("index"),
            nb::sig("def select(self, dim: str | int, index: int) -> Mesh"),
-           "Returns the submesh at position ``index`` of dimension ``dim``. The submesh does\n"
-           "not have this dimension. For example, it contains the ranks of one pipeline stage.\n"
-           "If the mesh has only one dimension, the submesh contains one rank.")
+           "Returns the submesh at position ``index`` of dimension ``dim``, for example the\n"
+           "ranks of one pipeline stage. The submesh does not have the dimension ``dim``. If\n"
+           "the mesh has only one dimension, the submesh contains one rank.")
       .def_ro("shape", &Mesh::shape)
       .def_ro("names", &Mesh::names)
       .def_ro("ranks", &Mesh::ranks)

@@ -105,9 +105,10 @@ NB_MODULE(_core, module) {
         return {qk_clip_word(kind), layer};
       },
       nb::arg("name"), nb::sig("def parse_qk_layer(name: str) -> tuple[str | None, int]"),
-      "Returns the kind and the layer of an attention projection with this name: a kind of\n"
-      "QkClip (\"q\", \"k\", \"mla_q\", \"mla_kv\", \"qkv\" or \"qkv_blocks\") and the number\n"
-      "of the layer. Returns (None, -1) for other names. See muonrt_qk_layer_parse().");
+      "Returns the kind of an attention projection and the number of its layer, both of which\n"
+      "follow from the name of the parameter. The kind is \"q\", \"k\", \"mla_q\", \"mla_kv\",\n"
+      "\"qkv\" or \"qkv_blocks\", as in QkClip. Returns (None, -1) for other names. See\n"
+      "muonrt_qk_layer_parse().");
   module.def("_close_all", &close_everything);
   bind_log(module);
   bind_comm(module);

@@ -108,7 +108,7 @@ void bind_plan(nb::module_& module, nb::class_<Optimizer>& optimizer) {
           option_signature(), " -> None");
   nb::class_<PlanOfRanks>(
       module, "Plan",
-      "A plan of the steps of an optimizer, for all ranks. It is computed in one process; see\n"
+      "A plan of an optimizer's steps on all ranks, which is computed in one process; see\n"
       "muonrt/plan.h.\n\n"
       "muonrt.plan() creates the plan of a model on a mesh.")
       .def("__init__", &init, nb::arg("params"), nb::arg("groups"), nb::arg("world") = 1,
