@@ -176,6 +176,7 @@ void bind_mesh(nb::module_& module) {
           nb::sig("def __init__(self, shape: collections.abc.Sequence[int], "
                   "names: collections.abc.Sequence[str] = [], "
                   "ranks: collections.abc.Sequence[int] = []) -> None"),
+          "Creates a mesh.\n\n"
           ":param shape: the size of each dimension.\n"
           ":param names: the name of each dimension. By default the names are \"d0\", \"d1\"\n"
           "    and so on.\n"

@@ -283,6 +283,7 @@ void bind_param(nb::module_& module) {
                "transposed: bool = False, batch_dims: int = 0, row_dims: int = 0, "
                "parts: collections.abc.Sequence[Part] = [], qk_clip: QkClip | None = None, "
                "normuon_axis: str = '', priority: int = 0) -> None"),
+           "Describes a parameter.\n\n"
            ":param name: the name of the parameter, which must be unique in the optimizer.\n"
            ":param data: this rank's shard. It is a float32 or bfloat16 array, row-major and\n"
            "    contiguous, on the host or on a CUDA device. Steps write to it. You may pass\n"

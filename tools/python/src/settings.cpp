@@ -273,6 +273,7 @@ void bind_settings(nb::module_& module) {
             (new (self) Group(group))->point_inside();
           },
           nb::arg("role") = "muon", nb::arg("name") = "", nb::arg("settings"), nb::sig(sig.c_str()),
+          "Creates a group.\n\n"
           ":param role: the algorithm that updates the parameters: \"muon\" or \"adamw\".\n"
           ":param name: a name for messages and the printed plan.\n\n"
           "The keyword arguments are the fields of muonrt_group_t. Pass enum values as\n"
