@@ -256,8 +256,8 @@ void bind_optimizer(nb::module_& module) {
           "True, returns a Chrome trace with the times of the stages instead. This requires an\n"
           "optimizer that was created with trace=True.")
       .def("counters", &Optimizer::counters, nb::sig("def counters(self) -> dict[str, int]"),
-           "Returns the counters of this rank, which start at 0 when the optimizer is created;\n"
-           "see muonrt_counters_t.")
+           "Returns the counters of this rank since the optimizer was created; see\n"
+           "muonrt_counters_t.")
       .def("memory", &Optimizer::memory, nb::sig("def memory(self) -> dict[str, int]"),
            "Returns the planned and the allocated memory of this rank in bytes; see\n"
            "muonrt_memory_t.")

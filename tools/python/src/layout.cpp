@@ -239,7 +239,7 @@ void bind_layout(nb::module_& module) {
               "row_bounds: collections.abc.Sequence[int] | None = None, owner: int | None = None, "
               "dim: int = 0, "
               "over: str | int | collections.abc.Sequence[str | int] | None = None) -> None"),
-          "Creates a layout from placements or cuts, and optionally from one of flat, row_bounds "
+          "Creates a layout from placements or cuts, and optionally from one of flat, row_bounds\n"
           "and owner.\n\n"
           ":param placements: one placement for each mesh dimension. Pass the placements of a\n"
           "    DTensor, the text that they print, or the short form \"S(0),R\".\n"
