@@ -2,15 +2,17 @@
 
   python tools/python/bench.py [--layers 12] [--width 768] [--steps 5] [--dtype bfloat16]
 
-In one process, the benchmark compares muonrt with torch.optim.Muon for matrices and AdamW for the
-other parameters. On two gloo ranks that hold rows of the matrices, it compares muonrt with an
-all-gather: each rank gathers the momentum of every matrix, orthogonalizes the whole matrix and
-applies its rows, as muon_reference.py of microsoft/dion does. All optimizers have the same
-gradients, and iterate in the dtype of --dtype; the unmodified torch.optim.Muon iterates in
-bfloat16. With --dtype default, muonrt iterates and exchanges in its default dtypes, and the other
-optimizers iterate in bfloat16. The optimizers run their steps in turn, and the table shows medians.
-`difference` is the RMS of the difference of the updates, divided by the RMS of the update, for the
-worst parameter after two steps. If it is too large to be rounding, the exit code is 1.
+In one process, the benchmark compares muonrt with torch's optimizers: torch.optim.Muon for matrices
+and AdamW for the other parameters. On two gloo ranks, each of which holds a part of the rows of
+every matrix, it compares muonrt with an all-gather, as in muon_reference.py of microsoft/dion: each
+rank gathers the momentum of every matrix, orthogonalizes the whole matrix and applies its rows.
+
+All optimizers use the same gradients. They iterate in the dtype of --dtype, except that the
+unmodified torch.optim.Muon iterates in bfloat16. With --dtype default, muonrt iterates and exchanges
+in its default dtypes, and the other optimizers iterate in bfloat16. The optimizers run their steps
+in turn, and the table shows median times. `difference` is the RMS of the difference between two
+updates, divided by the RMS of the update, for the worst parameter after two steps. If it is too
+large to be a rounding error, the exit code is 1.
 """
 
 import argparse

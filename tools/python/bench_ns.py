@@ -2,13 +2,13 @@
 
   python tools/python/bench_ns.py [--rounds 5] [--threads 1,2] [--cells 768x768 64x128x128 ...]
 
-A ratio is the time of torch divided by the time of muonrt; above 1, muonrt is faster. torch and
-muonrt use the same input, coefficients, number of steps, iteration dtype and number of threads.
-They run in turn, and the times are medians. Each turn consists of two runs, of which only the
-second is timed, because during the first the other library's threads may still be spinning. For a
-batch, torch uses batched products. A matrix with an aspect ratio of at least 2 has a second ratio,
-for muonrt's Gram form. If a result differs from torch's by more than rounding errors, the exit code
-is 1.
+A ratio is the time of torch divided by the time of muonrt, so muonrt is faster if the ratio is above
+1. torch and muonrt use the same input, coefficients, number of steps, iteration dtype and number of
+threads. They run in turn, and the times are medians. Each turn has two runs, of which only the
+second is timed, because the other library's threads may still be spinning during the first run. For
+a batch, torch uses batched products. If the aspect ratio of a matrix is at least 2, the benchmark
+prints a second ratio, for muonrt's Gram form. If a result differs from torch's by more than rounding
+errors, the exit code is 1.
 """
 
 import argparse

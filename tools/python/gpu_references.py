@@ -1,17 +1,22 @@
-"""Measures on a GPU how long PyTorch and other libraries need for the work of `muonrt bench gemm`,
-`ns` and `step`.
+"""Measures how long PyTorch and other libraries need on a GPU for the work that `muonrt bench gemm`,
+`muonrt bench ns` and `muonrt bench step` measure.
 
   python tools/python/gpu_references.py [--products SHAPES] [--ns SHAPES] [--steps LIST[;LIST...]] [--json]
 
-SHAPES are rows x columns [x count], with the short side first. A LIST is such a list of shapes,
-which may also contain vectors for AdamW, or the name gpt2-124m. Operands are bf16 and parameters
-are f32; all values are normally distributed. The references are: products torch.bmm, a symmetric
-kernel in Triton, and the symmetric product of QuACK Newton-Schulz the standard form of PyTorch, and
-gram-newton-schulz steps torch.optim.Muon with AdamW, and the same formulas with batched products
-and foreach passes, both without and with a CUDA graph References that are not installed are left
-out, and the others run in turn. A product or the update of a step counts as wrong if its difference
-from PyTorch's is too large to be rounding. A result of Newton-Schulz counts as wrong if it is not
-finite. --device cpu runs the references that need no GPU on small shapes, as a test of this script.
+SHAPES is a list of rows x columns [x count], separated by commas, with the short side first. A LIST
+is a list of shapes in this form, which may also contain lengths of vectors for AdamW, or the name
+gpt2-124m. Operands are bf16 and parameters are f32. All values are normally distributed.
+
+The references are
+  --products  torch.bmm, a symmetric kernel in Triton, and the symmetric product of QuACK;
+  --ns        the standard form in PyTorch, and gram-newton-schulz;
+  --steps     torch.optim.Muon with AdamW, and the same formulas with batched products and foreach
+              passes, both with and without a CUDA graph.
+
+References that are not installed are left out. The others run in turn. A product, or the update of
+a step, counts as wrong if its difference from PyTorch's is too large to be a rounding error. A
+result of Newton-Schulz counts as wrong if it is not finite. `--device cpu` runs the references that
+need no GPU, which is useful as a test of this script with small shapes.
 """
 
 import argparse

@@ -2,9 +2,9 @@
 
   python -m muonrt.convert IN... OUT [--to FORMAT] [--names FILE] [--model FILE] [--set KEY=VALUE]...
 
-IN: files of torch.save or folders of torch.distributed.checkpoint (DCP) with state dicts of
-optimizers (torch's Muon and AdamW both) at any depth; or files of `muonrt state export --state`.
-OUT: NAME.safetensors for `muonrt state import`; NAME.pt for torch.load; otherwise a DCP folder.
+Each IN is a file of torch.save or a folder of torch.distributed.checkpoint (DCP), with state dicts
+of optimizers at any depth (for torch: Muon's and AdamW's), or from `muonrt state export --state`.
+OUT is NAME.safetensors for `muonrt state import`, NAME.pt for torch.load, or else a DCP folder.
 """
 
 import argparse

@@ -65,42 +65,52 @@ void bind_checkpoint(nb::class_<Optimizer>& optimizer) {
           nb::sig(
               "def save(self, folder: str | bytes | os.PathLike, *, without_params: bool = False, "
               "keep: int = 1, overwrite: bool = False) -> None"),
-          "Saves a checkpoint: the parameters, all state, the step number, update counts, and the\n"
-          "keys of stochastic rounding. Collective; call it between steps.\n\n"
-          "Each rank writes a file into ``folder``, which all ranks share. Then rank 0 makes the\n"
-          "checkpoint the newest. Until then the folder holds the previous checkpoint. Learning\n"
-          "rates and other settings are not saved.\n\n"
-          ":param without_params: save only a hash of each parameter, which load() compares.\n"
-          "    A parameter with f32 masters is saved as these, and adds no bytes;\n"
-          "    ``counters()[\"saved_param_bytes\"]`` is what the parameters of this rank add.\n"
-          ":param keep: number of checkpoints to keep in the folder, including this one.\n"
-          ":param overwrite: replace a checkpoint of another model, which has other names or "
-          "shapes\n"
-          "    of parameters. Otherwise it is an error.\n\n"
-          "On CUDA the parameters have been written, or their writes are enqueued on the default\n"
-          "stream. Every rank raises the same error, which names the rank and the file; the\n"
-          "optimizer is then unchanged.")
+          "Saves a checkpoint to ``folder``, which all ranks must see. Collective. Call it\n"
+          "between steps.\n\n"
+          "The checkpoint contains the parameters, all state, the step number, update counts,\n"
+          "and the seed and keys of stochastic rounding. load() does not restore learning rates\n"
+          "and other settings.\n\n"
+          "Each rank writes one file. Then rank 0 makes the new checkpoint the newest one in\n"
+          "the folder. Until then, the previous checkpoint remains the newest, so an\n"
+          "interrupted save does no harm.\n\n"
+          ":param without_params: True saves a hash of each parameter instead of its values.\n"
+          "    load() compares these hashes with the optimizer's parameters. Even with False, a\n"
+          "    parameter with float32 master weights usually adds no bytes, because load()\n"
+          "    computes it from the master weights. ``counters()[\"saved_param_bytes\"]`` is\n"
+          "    the number of bytes that the parameters of this rank add.\n"
+          ":param keep: number of checkpoints to keep in the folder, including the new one.\n"
+          ":param overwrite: whether to replace the checkpoint of a different model, in which a\n"
+          "    parameter has a different name or shape. With False, the call raises\n"
+          "    InvalidArgumentError in this case.\n\n"
+          "On CUDA, before this call, the parameters must have been written, or the work that\n"
+          "writes them must be enqueued on the default stream. If the save fails, every rank\n"
+          "raises the same exception, whose message names the rank and the file. Parameters and\n"
+          "state do not change.")
       .def("load", &load, nb::arg("folder"), nb::kw_only(), nb::arg("manifest") = nb::none(),
            nb::arg("without_params") = false, nb::arg("partial") = false,
            nb::sig("def load(self, folder: str | bytes | os.PathLike, *, "
                    "manifest: str | bytes | os.PathLike | None = None, "
                    "without_params: bool = False, partial: bool = False) -> list[str]"),
-           "Loads a checkpoint of any number of ranks and any layouts. Training then continues\n"
-           "with bitwise identical results. Collective; call it between steps.\n\n"
-           "No rank changes its state before all ranks have verified the data that they need.\n"
-           "Parameters that are not saved are computed from saved masters, or must have the\n"
-           "values of the save.\n\n"
-           ":param manifest: file name of a manifest in the folder, to load an older checkpoint.\n"
-           "    None: the newest one.\n"
-           ":param without_params: leave the parameters unchanged; they must have the values that\n"
-           "    they had when the checkpoint was saved.\n"
-           ":param partial: initialize missing state and ignore surplus state. Otherwise both are\n"
-           "    errors.\n"
-           ":return: notes: the number of parameters that were found, settings that differ, state "
-           "that\n"
-           "    was converted, and missing or surplus state.\n\n"
-           "Every rank raises the same error: CorruptError names the file, InvalidArgumentError\n"
-           "lists the differences if the checkpoint belongs to another model, IoError, ...")
+           "Loads a checkpoint, which may have been saved with any number of ranks and any\n"
+           "layouts. Collective. Call it between steps. If the optimizer then receives the same\n"
+           "gradients, its results are bitwise identical to those of a run without\n"
+           "interruption.\n\n"
+           "No rank changes its state until all ranks have verified the data that they need. If\n"
+           "the checkpoint does not contain a parameter, load() computes the parameter from its\n"
+           "saved master weights. If these are missing, too, the parameter must have the same\n"
+           "values as when the checkpoint was saved.\n\n"
+           ":param manifest: file name of a manifest in the folder, which selects an older\n"
+           "    checkpoint. None selects the newest one.\n"
+           ":param without_params: True leaves all parameters unchanged. They must have the\n"
+           "    same values as when the checkpoint was saved.\n"
+           ":param partial: True initializes state that is missing in the checkpoint, and\n"
+           "    ignores entries that the optimizer does not need. With False, each of the two\n"
+           "    is an error.\n"
+           ":return: notes: the number of parameters that were loaded, settings that differ,\n"
+           "    state that was converted, and state that was initialized or ignored.\n\n"
+           "If the load fails, every rank raises the same exception. CorruptError names the\n"
+           "damaged file. InvalidArgumentError lists the differences if the checkpoint belongs\n"
+           "to a different model. IoError means that a file could not be read.")
       .def(
           "save_reserve",
           [](Optimizer& o, bool without_params) {
@@ -108,8 +118,10 @@ void bind_checkpoint(nb::class_<Optimizer>& optimizer) {
           },
           nb::kw_only(), nb::arg("without_params") = false,
           nb::sig("def save_reserve(self, *, without_params: bool = False) -> int"),
-          "Reserves host memory so that save_begin() can return before the file is written.\n"
-          "Returns the number of bytes that this rank writes. Not collective.")
+          "Reserves host memory so that save_begin() can return before the file is written. Not\n"
+          "collective.\n\n"
+          ":param without_params: the value that you will pass to save_begin().\n"
+          ":return: the number of bytes that this rank writes.")
       .def(
           "save_begin",
           [](Optimizer& o, const Path& folder, bool without_params, int64_t keep, bool overwrite) {
@@ -120,14 +132,18 @@ void bind_checkpoint(nb::class_<Optimizer>& optimizer) {
           nb::sig(
               "def save_begin(self, folder: str | bytes | os.PathLike, *, without_params: bool = "
               "False, keep: int = 1, overwrite: bool = False) -> None"),
-          "Starts a save in the background: copies the state into the memory of save_reserve()\n"
-          "and returns. A thread writes the file while steps continue. Without enough reserved\n"
-          "memory the call writes the file itself. Collective.")
+          "Starts a save in the background. Collective. Call it between steps, with the\n"
+          "arguments of save().\n\n"
+          "The call copies the parameters and the state into the memory that save_reserve() has\n"
+          "reserved, and returns. A thread then writes the file while training continues. If\n"
+          "not enough memory is reserved, the call writes the file itself before it returns.\n"
+          "Call save_wait() to finish the save.")
       .def(
           "save_wait", [](Optimizer& o) { o.run(muonrt_optimizer_save_wait); },
           nb::sig("def save_wait(self) -> None"),
-          "Waits until every rank has written its file of the save that save_begin() has\n"
-          "started, and makes the checkpoint the newest. Collective; call it between steps.");
+          "Finishes the save that save_begin() has started. Collective. Call it between steps.\n"
+          "The call waits until every rank has written its file, and then makes the new\n"
+          "checkpoint the newest one in the folder.");
 }
 
 }  // namespace binding

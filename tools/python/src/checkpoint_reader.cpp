@@ -116,33 +116,36 @@ void add_field(Class& type, const char* name, const char* word, Get get, const c
 void bind_tensor(nb::module_& module) {
   using T = CheckpointTensor;
   nb::class_<T> type(module, "CheckpointTensor",
-                     "A tensor of a checkpoint: a parameter or one kind of its state");
-  type.def_ro("param", &T::param, "Name of the parameter")
+                     "Description of a tensor in a checkpoint. The tensor is a parameter or one\n"
+                     "kind of its state.");
+  type.def_ro("param", &T::param, "Name of the parameter.")
       .def_ro("kind", &T::kind,
-              "\"param\", \"momentum\", \"variance\", \"master\", \"remainder\" or \"normuon\"")
-      .def_ro("dtype", &T::dtype, "\"float32\", \"bfloat16\" or \"uint16\"")
-      .def_ro("shape", &T::shape, "Shape of the whole tensor")
-      .def_ro("role", &T::role, "The optimizer of the parameter: \"muon\" or \"adamw\"")
+              "\"param\" for the parameter itself, or the kind of state: \"momentum\",\n"
+              "\"variance\", \"master\", \"remainder\" or \"normuon\".")
+      .def_ro("dtype", &T::dtype, "Data type: \"float32\", \"bfloat16\" or \"uint16\".")
+      .def_ro("shape", &T::shape, "Shape of the whole tensor.")
+      .def_ro("role", &T::role, "The algorithm that updates the parameter: \"muon\" or \"adamw\".")
       .def_ro("momentum_kind", &T::momentum_kind,
-              "\"heavy_ball\", or \"ema\" if the momentum is an average");
+              "How the momentum is defined: \"heavy_ball\", or \"ema\" for an exponential\n"
+              "moving average.");
   add_field(
       type, "nbytes", "int", [](const T& t) { return t.c.bytes; },
-      "Size of the whole tensor; 0 without data");
+      "Size of the whole tensor in bytes; 0 if ``has_data`` is False.");
   add_field(
       type, "n_parts", "int", [](const T& t) { return t.c.n_parts; },
-      "Number of blocks in the data files that together form the tensor");
+      "Number of blocks into which the tensor is divided in the data files.");
   add_field(
       type, "has_data", "bool", [](const T& t) { return t.c.has_data != 0; },
-      "Whether the tensor can be read. False: only the hash of the parameter is saved.");
+      "Whether the checkpoint contains the values of the tensor. If not, it contains only a\n"
+      "hash of the parameter.");
   add_field(
       type, "update_count", "int", [](const T& t) { return t.c.update_count; },
-      "Number of committed steps that have updated the parameter");
+      "Number of committed steps that have updated the parameter.");
   add_field(
-      type, "hash", "int", [](const T& t) { return t.c.hash; },
-      "Hash of the values of the parameter");
+      type, "hash", "int", [](const T& t) { return t.c.hash; }, "Hash of the parameter's values.");
   add_field(
       type, "momentum", "float", [](const T& t) { return t.c.momentum; },
-      "Constant of the momentum: ``momentum`` of Muon, ``beta1`` of AdamW");
+      "Momentum factor: ``momentum`` of Muon, or ``beta1`` of AdamW.");
 }
 
 }  // namespace
@@ -151,55 +154,62 @@ void bind_checkpoint_reader(nb::module_& module) {
   bind_tensor(module);
   using C = Checkpoint;
   nb::class_<C> type(module, "Checkpoint",
-                     "A checkpoint that is read without an optimizer, as whole tensors.\n\n"
-                     "One thread at a time can use it. A second one gets InvalidStateError.");
+                     "A checkpoint, from which you can read whole tensors without an optimizer.\n\n"
+                     "Only one thread at a time may use a checkpoint. If a second thread calls\n"
+                     "a method in the meantime, the call raises InvalidStateError.");
   type.def(nb::init<const Path&, const std::optional<Path>&>(), nb::arg("folder"),
            nb::arg("manifest") = nb::none(),
            nb::sig("def __init__(self, folder: str | bytes | os.PathLike, "
                    "manifest: str | bytes | os.PathLike | None = None) -> None"),
            "Opens a checkpoint.\n\n"
            ":param folder: path of the folder.\n"
-           ":param manifest: name of one of list_manifests(). None: the newest checkpoint.\n\n"
-           "Raises IoError, CorruptError if the manifest is damaged, and NotSupportedError if\n"
-           "the checkpoint has another format version.")
+           ":param manifest: a file name that list_manifests() returns. None selects the newest\n"
+           "    checkpoint.\n\n"
+           "Raises IoError if the manifest does not exist or cannot be read, CorruptError if it\n"
+           "is damaged, and NotSupportedError if the checkpoint has a different format version.")
       .def_static("list_manifests", &C::list_manifests, nb::arg("folder"),
                   nb::sig("def list_manifests(folder: str | bytes | os.PathLike) -> list[str]"),
-                  "Lists the manifests in a folder, the newest first")
+                  "Returns the file names of the manifests in a folder, the newest first.")
       .def("tensors", &C::tensors, nb::sig("def tensors(self) -> list[CheckpointTensor]"),
-           "Lists all tensors, parameter by parameter: the parameter itself, then its state")
+           "Returns the descriptions of all tensors, parameter by parameter. The parameter\n"
+           "itself is first, and its state follows.")
       .def("read", &C::read, nb::arg("param"), nb::arg("kind") = "param",
            nb::sig("def read(self, param: str, kind: str = \"param\") -> typing.Any"),
-           "Reads a whole tensor into a new NumPy array and compares its checksums.\n\n"
+           "Reads a whole tensor into a new NumPy array and verifies its checksums.\n\n"
            ":param param: name of the parameter.\n"
            ":param kind: \"param\" for the parameter itself, or a kind of state.\n"
-           ":return: float32, or uint16 with the bits of bfloat16 or of a remainder.\n\n"
-           "Raises CorruptError, which names the file and the bytes, if the data is damaged.")
+           ":return: a float32 array, or a uint16 array with the bits of bfloat16 values or of\n"
+           "    a remainder.\n\n"
+           "If the data is damaged, raises CorruptError, whose message names the file and the\n"
+           "damaged bytes.")
       .def("verify", &C::verify, nb::sig("def verify(self) -> None"),
-           "Checks every byte. Raises CorruptError or IoError with the first problem; problems()\n"
-           "returns all of them.")
+           "Verifies every byte of the checkpoint. Raises CorruptError or IoError with the\n"
+           "first problem. problems() then returns all problems.")
       .def("problems", &C::problems, nb::sig("def problems(self) -> list[str]"),
-           "Returns all problems that the last verify() has found")
+           "Returns all problems that the last call of verify() has found.")
       .def("manifest", &C::manifest, nb::sig("def manifest(self) -> str"),
-           "Returns the manifest, which is JSON, with all settings")
-      .def("close", &C::close, nb::sig("def close(self) -> None"), "Closes the checkpoint")
+           "Returns the text of the manifest, which is JSON and contains the settings of all\n"
+           "groups.")
+      .def("close", &C::close, nb::sig("def close(self) -> None"), "Closes the checkpoint.")
       .def(
           "__enter__", [](nb::object self) { return self; },
           nb::sig("def __enter__(self) -> Checkpoint"))
       .def(
           "__exit__", [](nb::object self, nb::args) { self.attr("close")(); }, nb::arg("args"));
   add_field(
-      type, "steps", "int", [](C& c) { return c.info().step; }, "Number of committed steps");
+      type, "steps", "int", [](C& c) { return c.info().step; }, "Number of committed steps.");
   add_field(
       type, "with_params", "bool", [](C& c) { return c.info().with_params != 0; },
-      "Whether the parameters are saved, not only their hashes");
+      "Whether the checkpoint contains the parameters, and not only their hashes.");
   add_field(
       type, "format_version", "int", [](C& c) { return c.info().format_version; },
-      "Version of the format");
+      "Version of the checkpoint format.");
   add_field(
-      type, "nbytes", "int", [](C& c) { return c.info().bytes; }, "Bytes of all data files");
+      type, "nbytes", "int", [](C& c) { return c.info().bytes; },
+      "Total size of the data files in bytes.");
   add_field(
       type, "n_files", "int", [](C& c) { return c.info().n_files; },
-      "Number of data files, one for each rank of the save that had something to write");
+      "Number of data files. Each rank that had data to save has written one file.");
 }
 
 }  // namespace binding

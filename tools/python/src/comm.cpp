@@ -220,11 +220,12 @@ void bind_comm(nb::module_& module) {
   nb::class_<Comm> comm(
       module, "Comm", nb::is_weak_referenceable(),
       "A communicator: a fixed set of ranks that exchange data.\n\n"
-      "One thread at a time can use a communicator, except for abort(). A second one gets\n"
-      "InvalidStateError.");
+      "Some methods are collective, which means that every rank must call them. Any thread may\n"
+      "call abort() at any time, but only one thread at a time may use the other methods. If a\n"
+      "second thread calls one of them in the meantime, the call raises InvalidStateError.");
   comm.def_static(
           "self", [] { return created(muonrt_comm_create_self); }, nb::sig("def self() -> Comm"),
-          "Creates a communicator of one rank")
+          "Creates a communicator that has only one rank.")
       .def_static("tcp", &over_tcp, nb::arg("rank"), nb::arg("size"), nb::arg("address"),
                   nb::arg("secret"), nb::arg("timeout") = 60.0, nb::arg("interface") = nb::none(),
                   nb::arg("listening").none() = nb::none(), nb::arg("ports") = nb::none(),
@@ -232,19 +233,23 @@ void bind_comm(nb::module_& module) {
                           "timeout: float = 60.0, interface: str | None = None, "
                           "listening: collections.abc.Callable[[str], object] | None = None, "
                           "ports: tuple[int, int] | None = None) -> Comm"),
-                  "Creates a communicator over TCP whose ranks connect to rank 0, and later\n"
-                  "directly to each other. Collective. The ranks prove that they have the same\n"
-                  "secret, but data is neither encrypted nor signed.\n\n"
-                  ":param address: address of rank 0, \"host:port\". On rank 0 the port may be 0,\n"
-                  "    which means a free port, if listening is set.\n"
-                  ":param secret: at least 16 bytes, equal on all ranks and new for every run.\n"
-                  ":param timeout: seconds in which all ranks must connect.\n"
-                  ":param interface: the network interface to use, by name or address.\n"
-                  ":param listening: rank 0 calls listening(address) with its actual address, so\n"
-                  "    that it can send the address to the other ranks.\n"
-                  ":param ports: first and last port at which this rank may listen for other\n"
-                  "    ranks. None: any free port.\n\n"
-                  "Rank 0 forwards errors, so its process must end last.")
+                  "Creates a communicator over TCP. Collective. The ranks first connect to rank\n"
+                  "0. Later, ranks that exchange data connect to each other directly. When a\n"
+                  "connection is made, both ends prove that they have the same secret. Data is\n"
+                  "neither encrypted nor signed.\n\n"
+                  ":param address: address of rank 0, as \"host:port\". On rank 0 the port may\n"
+                  "    be 0 if listening is set. Rank 0 then listens on a free port.\n"
+                  ":param secret: at least 16 bytes, equal on all ranks. Use a random value\n"
+                  "    that is new for every run.\n"
+                  ":param timeout: time in seconds within which all ranks must connect.\n"
+                  ":param interface: name or address of the network interface to use.\n"
+                  ":param listening: a function. Rank 0 calls listening(address) with the\n"
+                  "    actual address before it waits for the other ranks, so that you can send\n"
+                  "    them the address.\n"
+                  ":param ports: first and last port of the range in which this rank may listen\n"
+                  "    for other ranks. None selects any free port.\n\n"
+                  "The process of rank 0 must end last, because rank 0 forwards errors to the\n"
+                  "other ranks.")
       .def_static(
           "folder", &over_folder, nb::arg("rank"), nb::arg("size"), nb::arg("path"),
           nb::arg("run_id"), nb::arg("secret") = nb::none(), nb::arg("timeout") = 60.0,
@@ -252,25 +257,28 @@ void bind_comm(nb::module_& module) {
           nb::sig("def folder(rank: int, size: int, path: str, run_id: str, "
                   "secret: bytes | None = None, timeout: float = 60.0, "
                   "ports: tuple[int, int] | None = None) -> Comm"),
-          "Creates a communicator over TCP whose ranks find rank 0's address in a shared folder.\n"
-          "Collective.\n\n"
+          "Creates a communicator over TCP. The ranks find the address of rank 0 in a shared\n"
+          "folder. Collective.\n\n"
           ":param path: a folder that all ranks can access. Rank 0 writes the file path/run_id.\n"
-          ":param run_id: identifies the run, different from every other run: 1 to 64 characters\n"
-          "    of A-Z, a-z, 0-9, '.', '-' and '_'.\n"
-          ":param secret: as for tcp(). None: every process that can read the file can connect.\n"
-          ":param timeout: seconds in which all ranks must connect.\n"
-          ":param ports: as for tcp().\n\n"
-          "Rank 0 forwards errors, so its process must end last.")
+          ":param run_id: a name that is equal on all ranks and different for every run. It has\n"
+          "    1 to 64 characters of A-Z, a-z, 0-9, '.', '-' and '_'.\n"
+          ":param secret: the same as in tcp(). Without a secret, every process that can read\n"
+          "    the file can connect.\n"
+          ":param timeout: time in seconds within which all ranks must connect.\n"
+          ":param ports: the same as in tcp().\n\n"
+          "The process of rank 0 must end last, because rank 0 forwards errors to the other\n"
+          "ranks.")
       .def_static(
           "mpi", &over_mpi, nb::arg("comm"), nb::arg("timeout") = 60.0,
           nb::sig("def mpi(comm: object, timeout: float = 60.0) -> Comm"),
-          "Creates a communicator over the ranks of an intracommunicator of mpi4py, with the\n"
+          "Creates a communicator over the ranks of an intracommunicator of mpi4py. It uses the\n"
           "MPI library that mpi4py uses. Collective.\n\n"
-          ":param comm: the intracommunicator. muonrt duplicates it and uses the duplicate.\n"
-          ":param timeout: seconds in which all ranks must take part.\n\n"
-          "MPI must provide MPI_THREAD_SERIALIZED or more, because steps call MPI from a thread "
-          "of\n"
-          "muonrt. Close the communicator on all ranks before MPI.Finalize().")
+          ":param comm: the intracommunicator. muonrt duplicates it and uses only the\n"
+          "    duplicate.\n"
+          ":param timeout: time in seconds within which all ranks must take part.\n\n"
+          "MPI must provide MPI_THREAD_SERIALIZED or MPI_THREAD_MULTIPLE, because steps call\n"
+          "MPI from a thread of muonrt. Close the communicator on all ranks before\n"
+          "MPI.Finalize().")
       .def_static(
           "functions", &from_functions, nb::arg("rank"), nb::arg("size"), nb::arg("exchange"),
           nb::arg("allgather"), nb::arg("name") = "python", nb::arg("caller_thread_only") = true,
@@ -281,44 +289,47 @@ void bind_comm(nb::module_& module) {
                   "caller_thread_only: bool = True, "
                   "abort: collections.abc.Callable[[str, int], object] | None = None, "
                   "close: collections.abc.Callable[[], object] | None = None) -> Comm"),
-          "Creates a communicator that calls your functions; see muonrt_transport_t.\n\n"
-          ":param exchange: exchange(sends, receives, timeout) sends and receives lists of pairs\n"
-          "    (peer, memoryview).\n"
-          ":param allgather: allgather(mine, all, timeout) fills the memoryview all, with size x\n"
-          "    len(mine) bytes, in rank order.\n"
+          "Creates a communicator that calls your functions to exchange data; see\n"
+          "muonrt_transport_t.\n\n"
+          ":param exchange: exchange(sends, receives, timeout) sends the messages in sends and\n"
+          "    receives those in receives. Both are lists of pairs (peer, memoryview). timeout\n"
+          "    is in seconds.\n"
+          ":param allgather: allgather(mine, all, timeout) copies the memoryview mine of every\n"
+          "    rank to the memoryview all, in rank order. all has size x len(mine) bytes.\n"
           ":param name: name of the transport in messages.\n"
-          ":param caller_thread_only: True if the functions may be called only from threads that\n"
-          "    are inside a call of muonrt.\n"
-          ":param abort: abort(message, status) publishes an error, which ends the calls of all\n"
-          "    ranks. Any thread may call it, also while another function runs.\n"
-          ":param close: called once, after all other calls.\n\n"
-          "exchange and allgather return when the operation is complete, or raise an exception.\n"
-          "They must not use a memoryview after they have returned, nor write to one that is "
-          "sent.\n"
-          "Every rank must use the optimizers of such a communicator in the same order.")
+          ":param caller_thread_only: True if muonrt may call the functions only from threads\n"
+          "    that are inside a call of muonrt. With False, muonrt also calls them from its\n"
+          "    own threads.\n"
+          ":param abort: abort(message, status) reports an error to all ranks, whose calls must\n"
+          "    then end. muonrt may call it from any thread, even while another function runs.\n"
+          ":param close: muonrt calls close() once, after all other calls.\n\n"
+          "exchange and allgather return when the operation is complete. If it fails, they\n"
+          "raise an exception. They must not write to a memoryview that is sent, and must not\n"
+          "use a memoryview after they have returned. If several optimizers use such a\n"
+          "communicator, every rank must use them in the same order.")
       .def_static(
           "nccl", &over_nccl, nb::arg("host"), nb::arg("device_index") = 0,
           nb::arg("max_ctas") = nb::none(),
           nb::sig("def nccl(host: Comm, device_index: int = 0, "
                   "max_ctas: int | None = None) -> Comm"),
-          "Creates a communicator that exchanges GPU memory through NCCL, for optimizers on\n"
-          "CUDA whose ranks have a GPU each. Collective over host.\n\n"
-          ":param host: a communicator of host memory over the same ranks.\n"
+          "Creates a communicator that exchanges GPU memory through NCCL. Each rank needs its\n"
+          "own GPU. Collective over host.\n\n"
+          ":param host: a communicator for host memory that has the same ranks.\n"
           ":param device_index: CUDA device index of this rank's GPU.\n"
-          ":param max_ctas: maximum number of thread blocks per NCCL operation.")
+          ":param max_ctas: maximum number of thread blocks that an NCCL operation uses.")
       .def_static(
           "staged", &staged, nb::arg("host"), nb::arg("device_index") = 0,
           nb::sig("def staged(host: Comm, device_index: int = 0) -> Comm"),
-          "Creates a communicator that moves GPU memory through pinned host memory and sends\n"
-          "it over host. Several ranks may share a GPU. Collective over host.\n\n"
-          ":param host: a communicator of host memory over the same ranks.\n"
+          "Creates a communicator that copies GPU memory to pinned host memory and sends it\n"
+          "over host. Several ranks may share a GPU. Collective over host.\n\n"
+          ":param host: a communicator for host memory that has the same ranks.\n"
           ":param device_index: CUDA device index of this rank's GPU.");
   bind_comm_calls(comm);
 
   nb::class_<ThreadGroup>(module, "ThreadGroup",
-                          "A group of threads of this process, each of which is a rank")
+                          "A group of ranks that are threads of this process.")
       .def(nb::init<int32_t>(), nb::arg("size"), nb::sig("def __init__(self, size: int) -> None"),
-           "Creates a group of this number of ranks")
+           "Creates a group with this number of ranks.")
       .def(
           "comm",
           [](ThreadGroup& group, int32_t rank) {
@@ -327,7 +338,7 @@ void bind_comm(nb::module_& module) {
             });
           },
           nb::arg("rank"), nb::sig("def comm(self, rank: int) -> Comm"),
-          "Creates the communicator of a rank; each rank can be used once");
+          "Creates the communicator of a rank. Call it only once for each rank.");
 }
 
 }  // namespace binding

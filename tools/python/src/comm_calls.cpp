@@ -68,8 +68,8 @@ void exchange(Comm& comm, const Messages& sends, const Messages& receives) {
 }  // namespace
 
 void bind_comm_calls(nb::class_<Comm>& comm) {
-  comm.def_prop_ro("rank", &Comm::rank, "Rank of the caller, 0 to size - 1")
-      .def_prop_ro("size", &Comm::size, "Number of ranks")
+  comm.def_prop_ro("rank", &Comm::rank, "Rank of the caller, from 0 to size - 1.")
+      .def_prop_ro("size", &Comm::size, "Number of ranks.")
       .def(
           "set_timeout",
           [](Comm& self, double seconds) {
@@ -77,32 +77,36 @@ void bind_comm_calls(nb::class_<Comm>& comm) {
             check(muonrt_comm_set_timeout(self.get(), static_cast<int64_t>(seconds * 1000.0)));
           },
           nb::arg("seconds"), nb::sig("def set_timeout(self, seconds: float) -> None"),
-          "Sets the timeout of every wait; a wait that takes longer raises TimeoutError. The\n"
-          "default is 600 seconds.")
+          "Sets the timeout of all later operations. An operation that does not complete within\n"
+          "this time raises TimeoutError. The default is 600 seconds.")
       .def(
           "barrier",
           [](Comm& self) {
             Busy busy(self.busy, "the communicator");
             collective(self.get(), [&] { return muonrt_comm_barrier(self.get()); });
           },
-          nb::sig("def barrier(self) -> None"), "Waits until every rank has called it. Collective.")
+          nb::sig("def barrier(self) -> None"),
+          "Waits until every rank has called this method. Collective.")
       .def("allgather", &allgather, nb::arg("mine"),
            nb::sig("def allgather(self, mine: bytes) -> list[bytes]"),
-           "Gathers the bytes of every rank, which have the same length on all ranks, in rank\n"
-           "order. Collective.")
+           "Returns the bytes that each rank has passed, in rank order. All ranks must pass the\n"
+           "same number of bytes. Collective.")
       .def("allreduce_sum", &allreduce_sum, nb::arg("values"),
            nb::sig("def allreduce_sum(self, values: collections.abc.Sequence[float]) "
                    "-> list[float]"),
-           "Returns the sum over all ranks of each of the numbers, for example of a loss or a\n"
-           "count of tokens. All ranks pass the same number of values. Collective.")
+           "Returns, for each of the numbers, the sum over all ranks. Use it, for example, for\n"
+           "a loss or a count of tokens. All ranks must pass the same number of values.\n"
+           "Collective.")
       .def("exchange", &exchange, nb::arg("sends"), nb::arg("receives"),
            nb::sig("def exchange(self, sends: collections.abc.Sequence[tuple[int, typing.Any]], "
                    "receives: collections.abc.Sequence[tuple[int, typing.Any]]) -> None"),
-           "Sends and receives messages. Collective.\n\n"
-           ":param sends: pairs of peer and buffer, at most one for each peer; no buffer is\n"
-           "    empty.\n"
-           ":param receives: pairs of peer and writable buffer, in the same form.\n\n"
-           "Raises MismatchError if a sender and its receiver pass different sizes.")
+           "Sends messages to other ranks and receives messages from them. Only the ranks that\n"
+           "send or receive messages must call this method.\n\n"
+           ":param sends: pairs (peer, buffer). There may be only one message for each peer,\n"
+           "    and a buffer must not be empty.\n"
+           ":param receives: pairs (peer, writable buffer), with the same restrictions.\n\n"
+           "Raises MismatchError if the sender and the receiver of a message pass different\n"
+           "sizes.")
       .def(
           "abort",
           [](Comm& self, const std::string& message, muonrt_status_t status) {
@@ -115,11 +119,14 @@ void bind_comm_calls(nb::class_<Comm>& comm) {
           nb::arg("message"),
           nb::arg("status") = static_cast<muonrt_status_t>(MUONRT_ERROR_ABORTED),
           nb::sig("def abort(self, message: str, status: int = 52) -> None"),
-          "Ends pending and later calls of every rank with AbortedError, or with the exception\n"
-          "class whose ``status`` is passed. Any thread may call it.")
+          "Aborts the communicator: all pending and later calls raise AbortedError on every\n"
+          "rank. Any thread may call this method at any time.\n\n"
+          ":param message: message of the exception on all ranks.\n"
+          ":param status: ``status`` of the exception class that the calls raise instead of\n"
+          "    AbortedError. muonrt_comm_abort() lists the statuses that cannot be used.")
       .def(
           "close", [](Comm& self) { self.close(); }, nb::sig("def close(self) -> None"),
-          "Releases the communicator. It is destroyed when the optimizers and communicators that\n"
+          "Closes the communicator. It is destroyed when all optimizers and communicators that\n"
           "were created from it are closed, too.")
       .def(
           "__enter__", [](nb::object self) { return self; }, nb::sig("def __enter__(self) -> Comm"))

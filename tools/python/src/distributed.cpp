@@ -172,15 +172,17 @@ void raise_with_cause(const muonrt::Error& error, CallerFunctions& functions) {
 
 void bind_distributed(nb::module_& module) {
   nb::class_<AssignInfo>(module, "AssignInfo",
-                         "The description of a parameter for ``assign``; see muonrt_assign_info_t")
-      .def_ro("name", &AssignInfo::name, "Name of the parameter")
-      .def_ro("index", &AssignInfo::index, "Index of the parameter in the optimizer")
-      .def_ro("shape", &AssignInfo::shape, "Shape of the whole tensor")
-      .def_ro("holders", &AssignInfo::holders, "Ranks that hold a part of it, ascending")
-      .def_ro("world", &AssignInfo::world, "Number of ranks of the communicator")
-      .def_ro(
-          "matrix_holders", &AssignInfo::matrix_holders,
-          "For each matrix of a stack, or for the one matrix, the ranks that hold a part of it");
+                         "The description of a parameter that the function ``assign`` receives;\n"
+                         "see muonrt_assign_info_t.")
+      .def_ro("name", &AssignInfo::name, "Name of the parameter.")
+      .def_ro("index", &AssignInfo::index, "Index of the parameter in the optimizer.")
+      .def_ro("shape", &AssignInfo::shape, "Shape of the whole tensor.")
+      .def_ro("holders", &AssignInfo::holders,
+              "The ranks that hold a part of the tensor, in ascending order.")
+      .def_ro("world", &AssignInfo::world, "Number of ranks of the communicator.")
+      .def_ro("matrix_holders", &AssignInfo::matrix_holders,
+              "For each matrix, the ranks that hold a part of it. A parameter that is not a stack\n"
+              "has one matrix.");
 }
 
 }  // namespace binding

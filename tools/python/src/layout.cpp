@@ -213,8 +213,8 @@ void bind_layout(nb::module_& module) {
   bind_mesh(module);
   nb::class_<Layout>(
       module, "Layout",
-      "How a tensor is distributed over a mesh; see muonrt_layout_t. By default it is\n"
-      "replicated.")
+      "How a tensor is distributed over a mesh of ranks; see muonrt_layout_t. If only a mesh is\n"
+      "given, the tensor is replicated.")
       .def(
           "__init__",
           [](Layout* self, const Mesh& mesh, nb::object placements, const std::string& reading,
@@ -239,21 +239,27 @@ void bind_layout(nb::module_& module) {
               "row_bounds: collections.abc.Sequence[int] | None = None, owner: int | None = None, "
               "dim: int = 0, "
               "over: str | int | collections.abc.Sequence[str | int] | None = None) -> None"),
-          ":param placements: one for each mesh dimension: a DTensor's placements, their printed\n"
-          "    text, or the short form \"S(0),R\".\n"
-          ":param reading: the order in which several placements cut one tensor dimension:\n"
-          "    \"literal\", or \"ordered\" for FSDP2 over TP; see muonrt_reading_t.\n"
-          ":param flat_dims: mesh dimensions, by name or index, that FSDP2 shards over as if they\n"
-          "    were one.\n"
-          ":param cuts: instead of placements, in the order in which they are applied: tuples\n"
-          "    (mesh dimensions, dim[, split_factor[, unit]]); see muonrt_cut_t.\n"
-          ":param flat: last step after the cuts: a range (begin, end) of elements for each "
-          "shard.\n"
-          ":param row_bounds: last step after the cuts: shards + 1 bounds along dim.\n"
-          ":param owner: last step after the cuts: the shard that holds everything.\n"
-          ":param dim: the tensor dimension of row_bounds.\n"
-          ":param over: the mesh dimensions of the last step. Default: all that neither shard nor\n"
-          "    are partial.")
+          "Creates a layout from placements or cuts, and optionally from one of flat, row_bounds\n"
+          "and owner.\n\n"
+          ":param placements: one placement for each mesh dimension. Pass the placements of a\n"
+          "    DTensor, the text that they print, or the short form \"S(0),R\".\n"
+          ":param reading: the order in which several placements shard the same tensor\n"
+          "    dimension. Use \"ordered\" for tensors that FSDP2 has sharded after tensor or\n"
+          "    expert parallelism, and \"literal\" for others; see muonrt_reading_t.\n"
+          ":param flat_dims: names or indices of mesh dimensions over which FSDP2 shards as if\n"
+          "    they were a single dimension.\n"
+          ":param cuts: cuts as an alternative to placements, in the order in which they are\n"
+          "    applied. Each cut is a tuple (mesh dimensions, dim[, split_factor[, unit]]); see\n"
+          "    muonrt_cut_t.\n"
+          ":param flat: for each shard, a range (begin, end) of elements. The ranges divide the\n"
+          "    local tensor that remains after the cuts.\n"
+          ":param row_bounds: the bounds of the shards along dim, one more than there are\n"
+          "    shards. They divide the local tensor that remains after the cuts.\n"
+          ":param owner: index of the only shard that holds the local tensor that remains after\n"
+          "    the cuts. Set at most one of flat, row_bounds and owner.\n"
+          ":param dim: the tensor dimension to which row_bounds apply.\n"
+          ":param over: the mesh dimensions to which flat, row_bounds or owner apply. None\n"
+          "    selects all mesh dimensions that no cut uses and that are not partial.")
       .def_static(
           "from_names", &from_names, nb::arg("mesh"), nb::arg("tp_dim") = -1, nb::kw_only(),
           nb::arg("expert") = false, nb::arg("reading") = "ordered",
@@ -262,42 +268,52 @@ void bind_layout(nb::module_& module) {
                   "reading: str = 'ordered', flat_dims: "
                   "str | int | collections.abc.Sequence[str | int] | None = None) "
                   "-> Layout"),
-          "Returns the layout that the names of the mesh dimensions mean, such as \"fsdp\",\n"
-          "\"tp\", \"ep\" and \"dp\"; see muonrt_placements_from_names().\n\n"
-          ":param tp_dim: the tensor dimension that \"tp\" shards. -1: it replicates.\n"
+          "Returns a layout that follows from the names of the mesh dimensions, such as\n"
+          "\"fsdp\", \"tp\", \"ep\" and \"dp\"; see muonrt_placements_from_names().\n\n"
+          ":param tp_dim: the tensor dimension that \"tp\" shards. With -1, the tensor is\n"
+          "    replicated over \"tp\".\n"
           ":param expert: True if the tensor is a stack of experts, which \"ep\" shards.\n"
-          ":param reading: as in the constructor; \"ordered\" describes buffers of FSDP2.")
+          ":param reading: the same as in the constructor. \"ordered\" describes tensors of\n"
+          "    FSDP2.\n"
+          ":param flat_dims: the same as in the constructor.")
       .def_ro("mesh", &Layout::mesh)
       .def_prop_ro("placements", &placements_of,
-                   "The placements in their short form: \"S(0)\", \"SS(0,2)\", \"R\" or \"P\"")
+                   "The placements in their short form, such as \"S(0)\", \"SS(0,2)\", \"R\" or\n"
+                   "\"P\".")
       .def("local_shape", &Layout::local_shape, nb::arg("shape"), nb::arg("rank"),
            nb::arg("world") = nb::none(),
            nb::sig("def local_shape(self, shape: collections.abc.Sequence[int], rank: int, "
                    "world: int | None = None) -> list[int]"),
-           "Returns the shape of a rank's shard of a tensor of global shape ``shape``.\n\n"
-           ":param world: number of ranks of the communicator. Default: that of the mesh.")
+           "Returns the shape of the shard that a rank holds if the whole tensor has the shape\n"
+           "``shape``.\n\n"
+           ":param world: number of ranks of the communicator. None means the number of ranks\n"
+           "    that the mesh needs.")
       .def("lift", &Layout::lift, nb::arg("submeshes"),
            nb::sig("def lift(self, submeshes: "
                    "collections.abc.Sequence[collections.abc.Sequence[int]]) -> Layout"),
-           "Returns the layout over all ranks if each rank has another submesh and this is the\n"
-           "layout over the submesh of this rank.\n\n"
-           "The new mesh has a further last dimension, \"submeshes\", over which the tensor is\n"
-           "replicated.\n\n"
-           ":param submeshes: for each rank the ranks of its submesh, row-major.")
+           "Returns a layout over all ranks. Use this method if the layout describes a tensor\n"
+           "on this rank's submesh, and other ranks have other submeshes.\n\n"
+           "The new mesh has one more dimension than the submesh. Its last dimension is named\n"
+           "\"submeshes\", and the tensor is replicated over this dimension. If all ranks have\n"
+           "the same submesh, the new mesh is that submesh.\n\n"
+           ":param submeshes: for each rank, the list of the ranks of its submesh, in row-major\n"
+           "    order.")
       .def_static(
           "for_tensor", &for_tensor, nb::arg("mesh"), nb::arg("shape"), nb::arg("name") = "",
           nb::arg("expert") = false, nb::arg("transposed") = false,
           nb::sig("def for_tensor(mesh: Mesh, shape: collections.abc.Sequence[int], "
                   "name: str = '', expert: bool = False, transposed: bool = False) -> Layout"),
-          "Returns the layout that trainers usually give a parameter with this name, from the\n"
-          "names of the mesh dimensions; see muonrt_placements_for_tensor()")
+          "Returns the layout that trainers usually choose for a parameter with this name and\n"
+          "shape. It follows from the names of the mesh dimensions; see\n"
+          "muonrt_placements_for_tensor().")
       .def("runs", &runs, nb::arg("shape"), nb::arg("rank"), nb::arg("dim"),
            nb::arg("world") = nb::none(),
            nb::sig("def runs(self, shape: collections.abc.Sequence[int], rank: int, dim: int, "
                    "world: int | None = None) -> list[tuple[int, int]]"),
-           "Returns the global indices along ``dim`` that a rank holds, as ascending ranges\n"
-           "(begin, end).\n\n"
-           ":param world: number of ranks of the communicator. Default: that of the mesh.");
+           "Returns the indices along dimension ``dim`` of the whole tensor that a rank holds,\n"
+           "as a list of ranges (begin, end) in ascending order.\n\n"
+           ":param world: number of ranks of the communicator. None means the number of ranks\n"
+           "    that the mesh needs.");
 }
 
 }  // namespace binding

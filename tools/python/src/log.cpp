@@ -74,7 +74,8 @@ void set_log(int32_t level) {
 void bind_log(nb::module_& module) {
   module.def(
       "_set_log", &set_log, nb::arg("level"), nb::sig("def _set_log(level: int) -> None"),
-      "Sets the level of muonrt's log; see muonrt_log_level. 0 closes the queue of messages");
+      "Sets the level of muonrt's log; see muonrt_log_level. The level 0 turns the log off and\n"
+      "closes the queue of messages.");
   module.def(
       "_next_log",
       [] {
@@ -82,7 +83,8 @@ void bind_log(nb::module_& module) {
         return queue().take();
       },
       nb::sig("def _next_log() -> tuple[int, str]"),
-      "Waits for a message and returns its level and text; level 0 after _set_log(0)");
+      "Waits for a message and returns its level and its text. After _set_log(0), returns level\n"
+      "0 when the queue is empty.");
 }
 
 }  // namespace binding

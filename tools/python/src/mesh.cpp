@@ -164,7 +164,7 @@ std::vector<int32_t> Mesh::dimensions(nb::handle names_or_indices) const {
 }
 
 void bind_mesh(nb::module_& module) {
-  nb::class_<Mesh>(module, "Mesh", "An array of ranks, row-major")
+  nb::class_<Mesh>(module, "Mesh", "A row-major array of ranks with one or several dimensions.")
       .def(
           "__init__",
           [](Mesh* self, std::vector<int64_t> shape, std::vector<std::string> names,
@@ -176,21 +176,27 @@ void bind_mesh(nb::module_& module) {
           nb::sig("def __init__(self, shape: collections.abc.Sequence[int], "
                   "names: collections.abc.Sequence[str] = [], "
                   "ranks: collections.abc.Sequence[int] = []) -> None"),
-          ":param shape: the sizes of the mesh.\n"
-          ":param names: a name for each dimension. Default: \"d0\", \"d1\" and so on.\n"
-          ":param ranks: one rank for each position, row-major. Default: 0, 1, 2 and so on.")
+          "Creates a mesh.\n\n"
+          ":param shape: the size of each dimension.\n"
+          ":param names: the name of each dimension. By default the names are \"d0\", \"d1\"\n"
+          "    and so on.\n"
+          ":param ranks: the rank at each position of the array, in row-major order. By default\n"
+          "    the ranks are 0, 1, 2 and so on.")
       .def_static(
           "from_groups", &from_groups, nb::arg("groups"),
           nb::sig("def from_groups(groups: collections.abc.Mapping[str, "
                   "collections.abc.Sequence[collections.abc.Sequence[int]]]) -> Mesh"),
-          "Returns the mesh that groups of ranks form, such as process groups.\n\n"
-          ":param groups: for each dimension its name and its groups, outermost first:\n"
-          "    ``{\"fsdp\": [[0, 2], [1, 3]], \"tp\": [[0, 1], [2, 3]]}``. A list may also\n"
-          "    have the group of each rank. Every dimension has the same ranks.")
+          "Returns the mesh that is defined by groups of ranks, for example by process groups.\n\n"
+          ":param groups: the name and the groups of each dimension, from the outermost\n"
+          "    dimension to the innermost, for example\n"
+          "    ``{\"fsdp\": [[0, 2], [1, 3]], \"tp\": [[0, 1], [2, 3]]}``. The groups of each\n"
+          "    dimension must contain the same ranks. A list may contain a group several times,\n"
+          "    for example once for each rank of the group.")
       .def("select", &select, nb::arg("dim"), nb::arg("index"),
            nb::sig("def select(self, dim: str | int, index: int) -> Mesh"),
-           "Returns the part of the mesh at ``index`` of a dimension, without this dimension: for\n"
-           "example the ranks of a pipeline stage. From a mesh of one dimension, one rank remains.")
+           "Returns the submesh at position ``index`` of dimension ``dim``, for example the\n"
+           "ranks of one pipeline stage. The submesh does not have the dimension ``dim``. If\n"
+           "the mesh has only one dimension, the submesh contains one rank.")
       .def_ro("shape", &Mesh::shape)
       .def_ro("names", &Mesh::names)
       .def_ro("ranks", &Mesh::ranks)

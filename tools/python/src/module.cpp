@@ -57,21 +57,21 @@ std::tuple<std::string, std::string, std::string> route(
 
 NB_MODULE(_core, module) {
   using namespace binding;
-  module.doc() = "The binding of muonrt's C ABI. Use the package muonrt.";
+  module.doc() = "Python bindings of muonrt's C interface. Import the package muonrt instead.";
   // Python does not free all objects when it exits, because daemon threads and autograd hooks may
-  // // still refer to them.
+  // still refer to them.
   nb::set_leak_warnings(false);
   nb::register_exception_translator(raise);
   module.def(
       "version", [] { return muonrt_get_version(); }, nb::sig("def version() -> int"),
-      "Returns the library's version as major * 10000 + minor * 100 + patch");
+      "Returns the version of the library as major * 10000 + minor * 100 + patch.");
   module.def(
       "build_info", [] { return muonrt::build_info(); }, nb::sig("def build_info() -> str"),
-      "Describes the library's build as JSON");
+      "Returns a description of the library's build, as JSON.");
   module.def(
       "status_name", [](int32_t status) { return std::string(muonrt_status_get_name(status)); },
       nb::arg("status"), nb::sig("def status_name(status: int) -> str"),
-      "Returns the name of a status, such as \"MUONRT_OK\"");
+      "Returns the name of a status, such as \"MUONRT_OK\".");
   module.def(
       "route",
       [](const std::string& name, int32_t ndim, const std::vector<std::string>& expert_keys,
@@ -84,17 +84,17 @@ NB_MODULE(_core, module) {
       nb::sig("def route(name: str, ndim: int, "
               "expert_keys: collections.abc.Sequence[str] = [], "
               "adamw_keys: collections.abc.Sequence[str] = []) -> tuple[str, str]"),
-      "Chooses the role (\"muon\" or \"adamw\") and the view (\"none\", \"stack\" or \"flatten\") "
-      "of a\n"
-      "parameter by its name and number of dimensions; see muonrt_routing_resolve().\n\n"
-      ":param expert_keys: words of the names of stacks of matrices. A parameter of three\n"
-      "    dimensions is a stack if its name contains one of them.\n"
-      ":param adamw_keys: words of the names of parameters for AdamW.");
+      "Chooses the role (\"muon\" or \"adamw\") and the view (\"none\", \"stack\" or\n"
+      "\"flatten\") of a parameter by its name and its number of dimensions; see\n"
+      "muonrt_routing_resolve().\n\n"
+      ":param expert_keys: additional words that identify stacks of matrices. A parameter with\n"
+      "    three dimensions is a stack if its name contains one of them.\n"
+      ":param adamw_keys: words that identify parameters for AdamW.");
   module.def(
       "_route_and_reason",
       [](const std::string& name, int32_t ndim) { return route(name, ndim, {}, {}); },
       nb::sig("def _route_and_reason(name: str, ndim: int) -> tuple[str, str, str]"),
-      "Returns also why, as muonrt_routing_explain() does");
+      "Returns the results of route() and the reason, as muonrt_routing_explain() does.");
   module.def(
       "parse_qk_layer",
       [](const std::string& name) -> std::pair<std::optional<std::string>, int64_t> {
@@ -105,9 +105,9 @@ NB_MODULE(_core, module) {
         return {qk_clip_word(kind), layer};
       },
       nb::arg("name"), nb::sig("def parse_qk_layer(name: str) -> tuple[str | None, int]"),
-      "Returns the kind of a QkClip (\"q\", \"k\", \"mla_q\" or \"mla_kv\") and the layer that "
-      "the\n"
-      "name of an attention projection shows; (None, -1) for other names. See\n"
+      "Returns the kind of an attention projection and the number of its layer, both of which\n"
+      "follow from the name of the parameter. The kind is \"q\", \"k\", \"mla_q\", \"mla_kv\",\n"
+      "\"qkv\" or \"qkv_blocks\", as in QkClip. Returns (None, -1) for other names. See\n"
       "muonrt_qk_layer_parse().");
   module.def("_close_all", &close_everything);
   bind_log(module);

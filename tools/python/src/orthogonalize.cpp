@@ -100,7 +100,8 @@ class Orthogonalizer {
 
 void bind_orthogonalize(nb::module_& module) {
   nb::class_<Orthogonalizer>(module, "Orthogonalizer",
-                             "Use muonrt.orthogonalize and muonrt.symmetric_product.")
+                             "Internal. Use muonrt.orthogonalize() and\n"
+                             "muonrt.symmetric_product() instead.")
       .def(nb::init<bool, int32_t, const nb::kwargs&>(), nb::arg("cuda"), nb::arg("device_index"),
            nb::arg("settings"),
            nb::sig("def __init__(self, cuda: bool, device_index: int, **settings: typing.Any) "

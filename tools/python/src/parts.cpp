@@ -64,7 +64,7 @@ QkClip make_clip(const std::optional<std::string>& kind, std::optional<int32_t> 
 
 void bind_parts(nb::module_& module) {
   nb::class_<Part>(module, "Part",
-                   "A part of a matrix, which Muon orthogonalizes as a separate matrix")
+                   "A part of a matrix. Muon orthogonalizes it as a separate matrix.")
       .def(
           "__init__",
           [](Part* self, const std::string& name, nb::handle rows, nb::handle cols,
@@ -80,19 +80,20 @@ void bind_parts(nb::module_& module) {
               "cols: tuple[int, int] | collections.abc.Sequence[tuple[int, int]] | None = None, "
               "scale_factor: float = 1.0, lr_factor: float = 1.0, "
               "normuon_axis: str = '') -> None"),
-          "The parts of a parameter must cover its matrix, or each matrix of a stack, without\n"
-          "overlap. The scale of a part follows from the shape of the part.\n\n"
-          ":param name: a name for messages. Default: the index of the part.\n"
-          ":param rows: (begin, end), or an ascending list of such pairs. None: all rows. Rows "
-          "are\n"
-          "    outputs, even if the parameter is transposed.\n"
-          ":param cols: columns, in the same form.\n"
-          ":param scale_factor: factor of the group's scale_factor.\n"
-          ":param lr_factor: factor of the parameter's lr_factor.\n"
-          ":param normuon_axis: \"rows\", \"columns\" or \"longer\". Default: that of the "
-          "parameter.")
+          "Creates a part. The parts of a parameter must cover its matrix, or each matrix of a\n"
+          "stack, without overlap. The scale of a part's update depends on the shape of the\n"
+          "part, not on the shape of the matrix.\n\n"
+          ":param name: a name for messages. By default it is the index of the part.\n"
+          ":param rows: a range (begin, end), or a list of ranges in ascending order. None\n"
+          "    selects all rows. Rows are the outputs of the layer, even if the parameter is\n"
+          "    transposed.\n"
+          ":param cols: the ranges of columns, in the same form.\n"
+          ":param scale_factor: factor by which the group's scale_factor is multiplied.\n"
+          ":param lr_factor: factor by which the parameter's lr_factor is multiplied.\n"
+          ":param normuon_axis: axis of NorMuon: \"rows\", \"columns\" or \"longer\". By\n"
+          "    default it is the axis of the parameter.")
       .def_ro("name", &Part::name);
-  nb::class_<QkClip>(module, "QkClip", "QK-clip of one weight of an attention layer")
+  nb::class_<QkClip>(module, "QkClip", "Settings of QK-clip for one weight of an attention layer.")
       .def(
           "__init__",
           [](QkClip* self, const std::optional<std::string>& kind, std::optional<int32_t> layer,
@@ -111,25 +112,32 @@ void bind_parts(nb::module_& module) {
                   "int = 0, v_dim: int = 0, "
                   "select: collections.abc.Sequence[int] = [], threshold: float = 100.0, "
                   "exponent: float = 0.5) -> None"),
-          "If the largest logit of a head (``qk_logits`` of Optimizer.step) exceeds threshold, "
-          "the\n"
-          "step multiplies the rows of the head by powers of gamma = threshold / logit. Rows are\n"
-          "those of the whole weight.\n\n"
-          ":param kind: \"q\": heads x head_dim rows, times gamma^exponent; \"k\": kv_heads x\n"
-          "    head_dim rows, times gamma^(1 - exponent), with the smallest gamma of the query\n"
-          "    heads that share the key head; \"mla_q\": heads x (nope + rope) rows; \"mla_kv\":\n"
-          "    kv_heads x (nope + v_dim) rows; \"qkv\" and \"qkv_blocks\": fused projections. "
-          "None: the\n"
-          "    name of the parameter determines kind and layer, so one QkClip holds for all\n"
-          "    parameters of a model. See muonrt_qk_clip_t.\n"
-          ":param layer: number of the layer, equal for the weights of a layer. None: the last "
-          "part\n"
-          "    of the parameter's name that is a number.\n"
+          "If the largest logit of a head exceeds threshold, the step multiplies the rows of\n"
+          "this head by a power of gamma = threshold / logit. Pass the logits to\n"
+          "Optimizer.step() as ``qk_logits``. All numbers of rows below are those of the whole\n"
+          "weight, not of a shard.\n\n"
+          ":param kind: the kind of the weight, which determines its rows and their factors.\n"
+          "    muonrt_qk_clip_t describes all kinds. \"q\" has heads x head_dim rows with the\n"
+          "    factor gamma^exponent. \"k\" has kv_heads x head_dim rows with the factor\n"
+          "    gamma^(1 - exponent); gamma is the smallest gamma of the query heads that share\n"
+          "    the key head. \"mla_q\" has heads x (nope + rope) rows, and \"mla_kv\" has\n"
+          "    kv_heads x (nope + v_dim) rows. \"qkv\" and \"qkv_blocks\" are fused\n"
+          "    projections. With None, the name of the parameter determines the kind and the\n"
+          "    layer, so you can use one QkClip for all parameters of a model.\n"
+          ":param layer: number of the layer, equal for all weights of a layer. None selects\n"
+          "    the last number among the parts of the parameter's name. If kind is None, layer\n"
+          "    must be None, too.\n"
           ":param heads: number of query heads.\n"
-          ":param kv_heads: number of key heads. 0: heads.\n"
-          ":param select: the query heads that may be clipped. Empty: all.\n"
+          ":param kv_heads: number of key heads. 0 means that it is equal to heads.\n"
+          ":param head_dim: rows per head of \"q\", \"k\", \"qkv\" and \"qkv_blocks\".\n"
+          ":param nope: rows per head without rotary embedding, for \"mla_q\" and \"mla_kv\".\n"
+          ":param rope: rows per head with rotary embedding, for \"mla_q\".\n"
+          ":param v_dim: rows of values per head, for \"mla_kv\".\n"
+          ":param select: indices of the query heads that may be clipped. An empty list selects\n"
+          "    all heads.\n"
           ":param threshold: limit of a logit.\n"
-          ":param exponent: share of the factor that queries receive, 0 to 1.");
+          ":param exponent: exponent of gamma for queries, from 0 to 1. A larger value scales\n"
+          "    queries more and keys less.");
 }
 
 }  // namespace binding

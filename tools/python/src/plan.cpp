@@ -108,23 +108,27 @@ void bind_plan(nb::module_& module, nb::class_<Optimizer>& optimizer) {
           option_signature(), " -> None");
   nb::class_<PlanOfRanks>(
       module, "Plan",
-      "What a step will do and need on every rank, planned in one process; see muonrt/plan.h.\n\n"
-      "muonrt.plan() makes the plan of a model on a mesh.")
+      "A plan of an optimizer's steps on all ranks, which is computed in one process; see\n"
+      "muonrt/plan.h.\n\n"
+      "muonrt.plan() creates the plan of a model on a mesh.")
       .def("__init__", &init, nb::arg("params"), nb::arg("groups"), nb::arg("world") = 1,
            nb::arg("settings"), nb::sig(made.c_str()),
-           "Plans an optimizer with these parameters and settings on ``world`` ranks. Parameters\n"
-           "need no arrays: pass data=None, a dtype and a shape. device=\"cuda\" needs no GPU.")
+           "Plans an optimizer with these parameters and settings on ``world`` ranks. The\n"
+           "parameters need no arrays: pass data=None, a dtype and a shape. With\n"
+           "device=\"cuda\", no GPU is needed.")
       .def("summary", &summary, nb::sig("def summary(self) -> dict[str, typing.Any]"),
-           "Returns the numbers of the plan; see muonrt_plan_summary_t")
+           "Returns a summary of the plan; see muonrt_plan_summary_t.")
       .def("rank", &rank, nb::arg("rank"),
            nb::sig("def rank(self, rank: int) -> dict[str, typing.Any]"),
-           "Returns the work and the memory of a rank; see muonrt_plan_rank_t")
+           "Returns the work and the memory of a rank; see muonrt_plan_rank_t.")
       .def_rw("machine", &PlanOfRanks::machine,
-              "The default of time(): the name of a machine or the JSON text of a profile")
+              "The machine that time() uses by default: the name of a machine, or the JSON text\n"
+              "of a profile.")
       .def("time", &time, nb::arg("machine") = nb::none(),
            nb::sig("def time(self, machine: str | None = None) -> dict[str, typing.Any]"),
-           "Returns the time of a step on a machine, which is a name such as \"h100\" or the JSON\n"
-           "text of a profile; see muonrt_plan_time_t. Default: that of muonrt.plan()")
+           "Returns the predicted time of a step on a machine; see muonrt_plan_time_t.\n\n"
+           ":param machine: name of a machine, such as \"h100\", or the JSON text of a profile.\n"
+           "    None selects the machine that was passed to muonrt.plan().")
       .def(
           "describe",
           [](const PlanOfRanks& self, bool json, int64_t max_rows) {
@@ -132,15 +136,15 @@ void bind_plan(nb::module_& module, nb::class_<Optimizer>& optimizer) {
           },
           nb::arg("json") = false, nb::arg("max_rows") = 0,
           nb::sig("def describe(self, json: bool = False, max_rows: int = 0) -> str"),
-          "Returns the plan as text, with at most ``max_rows`` rows in each table (0: all), or as\n"
-          "JSON")
+          "Returns the plan as text, or as JSON if json is True.\n\n"
+          ":param max_rows: maximum number of rows in each table of the text. 0 means no limit.")
       .def(
           "__str__", [](const PlanOfRanks& self) { return self.plan.describe(); },
           nb::sig("def __str__(self) -> str"));
   optimizer.def(
       "plan", [](Optimizer& self) { return PlanOfRanks{self.plan()}; },
       nb::sig("def plan(self) -> Plan"),
-      "Returns the plan of this optimizer, which is independent of it");
+      "Returns the plan of this optimizer. The plan remains valid if the optimizer is closed.");
 }
 
 }  // namespace binding

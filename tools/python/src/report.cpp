@@ -80,17 +80,18 @@ nb::dict health(const muonrt_optimizer_t* optimizer, const std::vector<std::stri
 void bind_report(nb::module_& module) {
   nb::class_<StepReport> report(
       module, "StepReport",
-      "What a step did. Times are in seconds, and they and ``bytes_sent`` are those of this rank.");
+      "Report of a step. All times are in seconds. Times and ``bytes_sent`` are those of this\n"
+      "rank.");
   const auto field = [&](const char* name, auto member) {
     report.def_prop_ro(name, [member](const StepReport& r) { return r.c.*member; });
   };
   report.def_prop_ro(
       "skipped", [](const StepReport& r) { return r.c.skipped != 0; },
-      "True if all ranks have skipped the step, for example because a gradient was not finite.\n"
-      "Then nothing has changed.");
+      "True if all ranks have skipped the step, for example because a gradient is not finite.\n"
+      "Nothing has changed in this case.");
   report.def_prop_ro(
       "has_health", [](const StepReport& r) { return r.c.has_health != 0; },
-      "True if this step collected statistics; see Optimizer.health()");
+      "True if this step collected statistics; see Optimizer.health().");
   field("step", &muonrt_step_report_t::step);
   field("orthogonalized", &muonrt_step_report_t::orthogonalized);
   field("planned", &muonrt_step_report_t::planned);

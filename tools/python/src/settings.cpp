@@ -254,10 +254,11 @@ void set_options(Options& options, const nb::kwargs& kwargs) {
 
 void bind_settings(nb::module_& module) {
   module.def("_machine_text", &machine_text, nb::sig("def _machine_text(name_or_path: str) -> str"),
-             "Returns the content of a profile *.json, or the text if it is not such a path");
+             "Returns the content of the file if the text is the path of a profile (*.json).\n"
+             "Otherwise returns the text.");
   static const std::string sig =
       cat("def __init__(self, role: str = 'muon', name: str = '', ", group_signature(), " -> None");
-  nb::class_<Group>(module, "Group", "Settings that parameters share; see muonrt_group_t")
+  nb::class_<Group>(module, "Group", "Settings that several parameters share; see muonrt_group_t.")
       .def(
           "__init__",
           [](Group* self, const std::string& role, const std::string& name,
@@ -272,13 +273,13 @@ void bind_settings(nb::module_& module) {
             (new (self) Group(group))->point_inside();
           },
           nb::arg("role") = "muon", nb::arg("name") = "", nb::arg("settings"), nb::sig(sig.c_str()),
-          ":param role: \"muon\" or \"adamw\".\n"
+          "Creates a group.\n\n"
+          ":param role: the algorithm that updates the parameters: \"muon\" or \"adamw\".\n"
           ":param name: a name for messages and the printed plan.\n\n"
-          "Settings have the names of the fields of muonrt_group_t, and choices are words in "
-          "lower\n"
-          "case: lr_factor=1.0, weight_decay=0.1, momentum=0.95, nesterov=True,\n"
-          "coefficients=\"polar_express\", scale_rule=\"match_rms\", beta1=0.9, beta2=0.95,\n"
-          "adamw_eps=1e-8, normuon_axis=\"rows\", ...")
+          "The keyword arguments are the fields of muonrt_group_t. Pass enum values as\n"
+          "lower-case strings. Example: lr_factor=1.0, weight_decay=0.1, momentum=0.95,\n"
+          "nesterov=True, coefficients=\"polar_express\", scale_rule=\"match_rms\", beta1=0.9,\n"
+          "beta2=0.95, adamw_eps=1e-8, normuon_axis=\"rows\".")
       .def_ro("name", &Group::name)
       .def_prop_ro("role", [](const Group& group) {
         return group.settings.role == MUONRT_ROLE_MUON ? "muon" : "adamw";

@@ -81,20 +81,20 @@ void bind_state(nb::class_<Optimizer>& optimizer) {
   optimizer
       .def("state", &Optimizer::state, nb::arg("param"), nb::arg("kind"),
            nb::sig("def state(self, param: str | int, kind: str) -> typing.Any"),
-           "Returns one kind of state of a parameter, given by name or index, as an array over\n"
-           "muonrt's memory.\n\n"
-           "The array holds the state of this rank's shard and has the shard's shape. On the host\n"
-           "it is a NumPy array, on CUDA a DLPack capsule for a framework's from_dlpack(). Write\n"
-           "to it only between steps.\n\n"
-           ":param kind: \"momentum\", \"variance\" or \"master\" (float32; uint16 bits for\n"
-           "    bfloat16 momentum), or \"remainder\" (uint16).\n\n"
-           "Raises NotSupportedError for state that owners hold instead of the shard's ranks:\n"
-           "\"normuon\", and the moments of parameters with partial gradients or a grad_layout.\n"
-           "state_shards() lists this state.")
+           "Returns one kind of state of a parameter, as an array that uses muonrt's memory.\n\n"
+           "The array holds the state of this rank's shard and has the shape of the shard. On\n"
+           "the host it is a NumPy array. On CUDA it is a DLPack capsule, which you can pass to\n"
+           "a framework's from_dlpack(). Write to the array only between steps.\n\n"
+           ":param param: name or index of the parameter.\n"
+           ":param kind: \"momentum\", \"variance\", \"master\" or \"remainder\". The array is\n"
+           "    float32, except that bfloat16 momentum and remainders are uint16 bits.\n\n"
+           "If owners store the state instead (see muonrt_state_shard_t), the method raises\n"
+           "NotSupportedError. They store \"normuon\", and the moments of parameters with\n"
+           "partial gradients or with a grad_layout. Use state_shards() to access this state.")
       .def("state_shards", &Optimizer::state_shards,
            nb::sig("def state_shards(self) -> list[StateShard]"),
-           "Lists all state of this rank, parameter by parameter, with its position in the whole\n"
-           "tensors. Use it to write your own checkpoints.");
+           "Returns all state of this rank, parameter by parameter, with its position in the\n"
+           "whole tensors. Use it to write your own checkpoints.");
 }
 
 }  // namespace binding
