@@ -29,8 +29,8 @@ struct MatrixItem {
   int64_t offset, ld;
   int64_t packed_offset, packed_ld;
   DType dtype;
-  /// 1: element (row, col) of the message is stored at offset + col * ld + row. 0: it is stored at
-  /// offset + row * ld + col.
+  /// If 1, element (row, col) of the message is stored at offset + col * ld + row. If 0, it is
+  /// stored at offset + row * ld + col.
   int32_t transposed;
 };
 

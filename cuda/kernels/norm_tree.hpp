@@ -12,7 +12,6 @@
 // the 32 lanes are reduced in the same way. Blocks, rows and bands are added pairwise. Sums of
 // squares are never -0. Zeros may therefore be added or omitted after the end of chains, blocks or
 // rows without changing the results bitwise. This is plain C++ that is tested on the host.
-// changing the results bitwise. This is plain C++ that is tested on the host.
 
 namespace muonrt::cuda {
 

@@ -15,7 +15,7 @@ constexpr int kSquare = 64;
 constexpr int kStrips = kSquare / 16;
 constexpr int kStripWords = 4;
 
-/// Starts the products of 64 rows of A and kCols rows of B, one stage deep, as one group. If B is
+/// Starts the products of 64 rows of A and kCols rows of B for one stage, as one group. If B is
 /// MN-major, its kCols columns are in blocks of 64. When the function returns, the previous group
 /// is complete.
 /// @param a, b  addresses of the operands in shared memory.
@@ -39,8 +39,8 @@ __device__ inline void multiply_group(float (&sums)[kSums], uint32_t a, uint32_t
 
 /// Return the position of the row and chunk whose address this thread passes for a strip, as a byte
 /// offset in a swizzled square of 64 x 64. straight_at is for the strip, and mirrored_at for its
-/// transpose. In the untransposed square the next strip is two chunks further, which is a bit of
-/// the swizzle's exclusive or. In the transposed square it is 16 rows further.
+/// transpose. In the untransposed square the next strip is two chunks further, which is one bit of
+/// the swizzle's XOR. In the transposed square the next strip is 16 rows further.
 __device__ inline int straight_at(int strip) {
   const int thread = static_cast<int>(threadIdx.x) % 128;
   const Offset2 first = stmatrix_straight(thread / 32, thread % 32, 0);
