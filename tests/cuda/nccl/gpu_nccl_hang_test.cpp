@@ -39,8 +39,8 @@ TEST_CASE("nccl on a GPU: a communicator is destroyed while a stream hangs, and 
     comm.reset();
     CHECK_FALSE(theirs.has_ended());
     theirs.end();
-    // An aborted sum must not be written. However, the sum of a single rank may not need an NCCL
-    // operation, so it may already be complete.
+    // The result of an aborted sum must not be written. However, the sum of a single rank may not
+    // need an NCCL operation, so it may already be complete.
     const int64_t sum = machine.get_one(out);
     CHECK((sum == 9 || (behind && sum == 5)));
   }

@@ -8,7 +8,7 @@
 #include "cuda/nccl/nccl_link.hpp"
 #include "cuda/nccl/nccl_setup.hpp"
 
-// Tests communicators over the fake NCCL that split or borrow a communicator of the caller.
+// Tests communicators that use the fake NCCL and split or borrow a communicator of the caller.
 // Communicators that borrow the same communicator share its lock and its error, and end together.
 
 using Catch::Contains;

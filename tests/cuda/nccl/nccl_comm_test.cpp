@@ -10,7 +10,7 @@
 #include "support/bits_cases.hpp"
 #include "support/callback_table.hpp"
 
-// Tests the communicator over a fake NCCL and the emulated GPU.
+// Tests the NCCL communicator with a fake NCCL and the emulated GPU.
 
 using namespace muonrt;
 using namespace cuda_test;

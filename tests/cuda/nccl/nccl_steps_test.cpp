@@ -1,4 +1,4 @@
-// Tests the memory and the waits of steps of one rank over NCCL.
+// Tests the memory and the waits of steps with NCCL.
 
 #include <catch2/catch.hpp>
 #include <set>

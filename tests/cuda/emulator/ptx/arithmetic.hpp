@@ -9,8 +9,8 @@
 #include "cuda/kernels/ptx_half.cuh"
 #include "ptx/program.hpp"
 
-// The effects of instructions of a single thread on registers. arithmetic.cpp lists the names of
-// the instructions. Source: PTX ISA 9.0, section 9.7.
+// The effects that instructions of a single thread have on registers. arithmetic.cpp lists the
+// names of the instructions. Source: PTX ISA 9.0, section 9.7.
 
 namespace emulator::ptx {
 
@@ -278,7 +278,7 @@ bool some_nan(T a, T b) {
   return is_nan(a) || is_nan(b);
 }
 
-/// Moves that do not change bits.
+/// Functions for moves that do not change bits.
 inline void moved(Thread& t, const Instruction& i) {
   t.slots[i.at[0].slot] = t.slots[i.at[1].slot];
 }

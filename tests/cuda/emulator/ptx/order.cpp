@@ -45,8 +45,8 @@ struct Word {
   std::vector<Epoch> reads, atomics;
 };
 
-/// A barrier of threads. Some threads may leave one round while others already arrive for the next
-/// round.
+/// A barrier of threads. Some threads may leave one round while others are already arriving for the
+/// next round.
 struct ThreadBarrier {
   std::array<Clocks, 2> arrived;
   std::array<uint32_t, 2> round = {};
@@ -198,7 +198,7 @@ uint32_t products_of_group() {
   return static_cast<uint32_t>(id);
 }
 
-/// Returns the phases of a barrier, after it has checked whether a phase has ended.
+/// Checks whether a phase of a barrier has ended, and returns the barrier's phases.
 Phases& phases(const uint64_t* barrier) {
   Phases& p = cluster().barriers[barrier];
   if (p.who == 0) p.who = cluster().ids++;
