@@ -10,7 +10,7 @@
 
 // A model of a cluster's thread blocks, which use a ring of stages. The model has barriers, memory,
 // copies and arrivals in flight, and threads that run programs without branches. At each step, any
-// thread that can continue may run next. Schedules differ in the threads that they prefer.
+// thread that can continue may run next. Schedules differ in which threads they prefer.
 namespace ring_model {
 
 /// A barrier like mbarrier. A phase ends when all arrivals and all announced units have been
@@ -136,7 +136,7 @@ class Machine {
 
  private:
   enum class Order { kUniform, kFixed, kChanging, kOneStarves };
-  // The time during which copies and arrivals are in flight.
+  // The times for which copies and arrivals are in flight.
   enum class Delay { kMixed, kLong, kShort, kSomeLong };
 
   struct Unit {

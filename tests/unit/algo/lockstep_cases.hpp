@@ -5,7 +5,7 @@
 #include "reference/reference.hpp"
 #include "support/numerics/newton_schulz_runner.hpp"
 
-// Batches that differ in every property in which the batches of a chunk can differ.
+// Batches that differ in all the ways that the batches of a chunk can differ.
 namespace lockstep_cases {
 
 inline std::vector<reference::Matrix> batch(int64_t m, int64_t n, int64_t count,

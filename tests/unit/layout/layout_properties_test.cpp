@@ -191,7 +191,7 @@ TEST_CASE("layout: layouts are equal if all ranks hold the same elements",
   CHECK(rc::check("equality", [] {
     const Layout drawn = random_layout::draw(1, 2);
     const Layout a = Layout::from_cuts(drawn.shared_mesh(), drawn.shape(), drawn.cuts());
-    // The second mesh has an additional dimension of size 1 and different names.
+    // The second mesh has an additional dimension of size 1 and different dimension names.
     List shape = a.mesh().shape();
     const auto extra = static_cast<int>(shape.size());
     shape.push_back(1);

@@ -10,7 +10,7 @@
 
 /// Models an exchange message by message. As soon as two ranks have begun the exchange, their
 /// messages are in transit. The links of both ranks limit the rate of a message, and the messages
-/// on a link share it with max-min fairness.
+/// on a link share the link with max-min fairness.
 namespace message_replay {
 
 struct Message {

@@ -128,7 +128,7 @@ world::Case with_bf16_momentum(world::Case c) {
   return c;
 }
 
-/// Adds partial gradients in the wrong order: that of the messages, which is the order of the
+/// Adds partial gradients in the wrong order: the order of the messages, which is the order of the
 /// ranks.
 class RankOrder : public wrapped::Ops {
  public:
