@@ -14,7 +14,7 @@ constexpr int64_t kJobElements = 8192;
 /// Side of the square that is transposed through shared memory.
 constexpr int64_t kTile = 64;
 
-/// A rectangle inside one item of a list. One thread block processes it.
+/// A rectangle inside one item of a list. One thread block processes the rectangle.
 struct Job {
   int32_t item;
   int32_t rows, cols;  // both are at least 1

@@ -223,14 +223,14 @@ void normalize_part(const NormArguments& a, cudaStream_t stream) {
   MUONRT_CUDA(
       cudaMemsetAsync(a.scratch, 0, static_cast<size_t>(count) * sizeof(MatrixScratch), stream));
   const int64_t bands = bands_of(a.in.rows), few = (kSquaresBlocks + count - 1) / count;
-  // There is a warp for each block of a band, so each sum of a round also has its own thread.
+  // There is a warp for each block of a band, so there is also a thread for each sum of a round.
   const int64_t blocks = rows_of_band(a.in.rows) * blocks_of_row(a.in.cols);
   const int threads =
       blocks * kLanes < kSumThreads ? static_cast<int>(blocks) * kLanes : kSumThreads;
   launch("measure", measure_kernel, grid_of(bands, count), threads, a, stream);
   launch("squares", squares_kernel, grid_of(bands < few ? bands : few, count), threads, a, stream);
   launch("finish", finish_kernel, grid_of(count), kLanes, a, stream);
-  // The rectangles have the width of a row, but at most kJobElements columns, and about
+  // A rectangle is as wide as a row, but has at most kJobElements columns, and contains about
   // kJobElements elements.
   const int64_t cols = a.in.cols < kJobElements ? a.in.cols : kJobElements;
   const int64_t rows = kJobElements / cols;

@@ -1,8 +1,8 @@
-// Applies NorMuon to whole matrices in the form in which they are stored. Up to kStates matrices of
-// a batch take three launches. The first launch computes the mean squares of the neurons (rows or
-// columns). The second launch computes the factors of the neurons from the second moments or with
-// another NeuronRule. The third launch multiplies the neurons by their factors. The formulas and
-// the order of sums are in backend/normuon.hpp. Matrices of inactive parameters are skipped.
+// Applies NorMuon to whole matrices in their stored form. Up to kStates matrices of a batch take
+// three launches. The first launch computes the mean squares of the neurons (rows or columns). The
+// second launch computes the factors of the neurons from the second moments or with another
+// NeuronRule. The third launch multiplies the neurons by their factors. The formulas and the order
+// of sums are in backend/normuon.hpp. Matrices of inactive parameters are skipped.
 
 #include <algorithm>
 

@@ -42,7 +42,7 @@ struct CastBody {
   __device__ bool bad() const { return bits.bad(kTo); }
 };
 
-/// Copies elements that have the size of kLike and keep their dtype. `Bits` is a class of
+/// Copies elements that have the same size as kLike and keep their dtype. `Bits` is a class of
 /// cuda/kernels/bits.cuh.
 template <DType kLike, class Bits>
 struct CopyBody {

@@ -48,7 +48,7 @@ struct NcclSetup {
 /// @param prepare  returns this rank's contribution. If it throws an Error, the other ranks receive
 ///     the error.
 /// @return  the id of rank 0.
-/// Errors: the error of the lowest rank that has one, together with that rank's number; MISMATCH
+/// Errors: the error of the lowest rank with an error, together with that rank's number; MISMATCH
 /// with a list of the ranks that use each version or option.
 NcclUniqueId agree_on_nccl_setup(Bootstrap& bootstrap, const std::function<NcclSetup()>& prepare);
 

@@ -120,8 +120,8 @@ JobList mixed_jobs(std::span<const SymmetricShape> shapes, int blocks,
 /// @param raster  from Sm90Tuning.
 JobList medium_jobs(std::span<const SymmetricShape> shapes, int blocks, int64_t raster = 0);
 
-/// Returns the jobs of a list in the order in which blocks begin them if all jobs take the same
-/// time: the first job of each block, then the second job of each block, and so on.
+/// Returns the jobs of a list in the order in which blocks begin them, assuming that all jobs take
+/// the same time: the first job of each block, then the second job of each block, and so on.
 std::vector<TileJob> in_turn(const JobList& list);
 
 /// Returns the largest total cost of a block of the list. `cost` returns the cost of a job.

@@ -5,8 +5,8 @@
 #include "backend/update_rules.hpp"
 
 // Defines the ring of stages between the copies and the products of a thread block, and the
-// barriers of a stage. This is plain C++, because both the kernel and its model in tests/cuda use
-// it.
+// barriers of a stage. This file is plain C++, because both the kernel and the kernel's model in
+// tests/cuda use it.
 //
 // A fill is one use of a stage: fill f uses stage f % kRingStages. A phase of `full` ends when all
 // announced bytes have arrived and producers have arrived twice. A phase of `empty` ends when both

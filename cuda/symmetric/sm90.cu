@@ -129,8 +129,8 @@ __device__ inline void multiply(float (&sums)[128], const TileWords<kMost>& word
   release(shared, fill - 1, pair, rank);
 }
 
-/// Computes the words of a job's tile. A stage of D has two squares and is released after both have
-/// been read.
+/// Computes the words of a job's tile. A stage of D contains two squares and is released after both
+/// have been read.
 template <DType kElement, Sm90Jobs kJobs, int kCols, bool kAdds>
 __device__ inline void finish_tile(SquareWords* words, const float (&sums)[128],
                                    const SymmetricProblem& p, const TileJob& job,

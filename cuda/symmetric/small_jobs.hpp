@@ -32,8 +32,8 @@ double clocks_of(std::span<const SymmetricShape> shapes, const JobList& large, i
 double clocks_of(std::span<const SymmetricShape> shapes, const std::vector<TileJob>& small,
                  int sms);
 
-/// Returns the kind of tiles with which a launch of these shapes is expected to take the least
-/// time. Small tiles are possible only if all shapes have the same number of slices.
+/// Returns the kind of tiles that is expected to make a launch of these shapes the fastest. Small
+/// tiles are possible only if all shapes have the same number of slices.
 Tiles tiles_of(std::span<const SymmetricShape> shapes, const JobList& large, int sms);
 
 }  // namespace muonrt::cuda

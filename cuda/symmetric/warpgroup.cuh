@@ -6,8 +6,8 @@
 
 // Computes a warpgroup's part of a tile: the products of a stage, and the epilogue of the sums that
 // wgmma computes. The part has 64 rows. Every 64 columns form a square, which consists of four
-// strips of 16 columns. A thread has eight sums of a strip, from which it computes four words of
-// two neighboring elements each.
+// strips of 16 columns. A thread holds eight sums of a strip, and computes four words from them.
+// Each word contains two neighboring elements.
 
 namespace muonrt::cuda {
 
@@ -71,9 +71,9 @@ __device__ inline void finish_strip(uint32_t* words, const float* sums, const Sc
     warp_sync();  // otherwise ptxas would load earlier and spill registers
     ldmatrix(added, d + straight_at(strip));
   }
-  // A thread has the rows r and r + 8 and the columns c, c + 1, c + 8 and c + 9 of a strip. Words 0
-  // and 3 are either both on the diagonal of the square or both off it. Words 1 and 2 are never on
-  // the diagonal, because r and c differ by less than 8.
+  // A thread holds the rows r and r + 8 and the columns c, c + 1, c + 8 and c + 9 of a strip. Words
+  // 0 and 3 are either both on the diagonal of the square or both off it. Words 1 and 2 are never
+  // on the diagonal, because r and c differ by less than 8.
   const bool low = below == 16 * strip, high = below == 16 * strip + 1;
 #pragma unroll
   for (int w = 0; w < kStripWords; ++w) {

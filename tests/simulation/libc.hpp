@@ -13,8 +13,8 @@ inline bool inside() { return Scheduler::current() != nullptr; }
 /// The function of the C library that a definition in this program replaces.
 #define SIMULATION_REAL(name) (reinterpret_cast<decltype(&name)>(dlsym(RTLD_NEXT, #name)))
 
-/// Every simulated system function must call this function first. It may kill the process or run
-/// another fiber.
+/// Every simulated system function must call this function first. The call may kill the process or
+/// run another fiber.
 inline Scheduler& enter_system() {
   Scheduler& s = Scheduler::get();
   s.step();

@@ -46,7 +46,7 @@ void report(const char* transport, uint64_t seed, const std::string& problem) {
   std::fflush(stdout);
 }
 
-/// Runs worlds until one of them has a problem.
+/// Runs worlds until a problem occurs in one of them.
 void run_worlds(Shared& shared, uint64_t last, bool tcp) {
   for (; shared.seed < last; ++shared.seed) {
     const itimerval limit{{}, {kSecondsOfWorld, 0}};

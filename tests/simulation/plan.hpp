@@ -30,7 +30,7 @@ struct Step {
   }
 };
 
-/// An error of one rank, or an event that affects it, at a step of a lane.
+/// An error of one rank, or an event that affects the rank, at a step of a lane.
 struct Fault {
   enum class Kind {
     kAbort,        // another thread aborts the communicator

@@ -64,7 +64,7 @@ struct Case {
   std::vector<int32_t> rank_array;  // empty means 0, 1, 2, ...
   int world = 1;                    // number of ranks; may be larger than the mesh
   std::vector<Param> params;
-  muonrt::OptimizerSettings settings;  // if it has no groups, default_groups() are used
+  muonrt::OptimizerSettings settings;  // if it contains no groups, default_groups() are used
   int steps = 5;
   double lr = 0.02;
   std::vector<std::vector<int64_t>> inactive_params;  // indexed by step

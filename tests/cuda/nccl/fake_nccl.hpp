@@ -37,7 +37,8 @@ struct Counts {
   int64_t made = 0, aborted = 0, destroyed = 0;
 };
 Counts counts();
-/// Returns the configuration with which this rank's last communicator was created or split.
+/// Returns the configuration that was passed when this rank's last communicator was created or
+/// split.
 muonrt::cuda::NcclConfig config(int rank);
 /// Returns the largest number of messages that a rank's last communicator had in flight.
 int64_t max_in_flight(int rank);

@@ -58,7 +58,7 @@ TEST_CASE("nccl on a GPU: steps of any size after a stream that hangs end at the
     c.settings.device = DeviceKind::kCuda;
     c.settings.timeout_ms = 3000;
     c.settings.graphs = graphs;
-    c.settings.chunk_bytes = 1024;  // each chunk has one matrix
+    c.settings.chunk_bytes = 1024;  // each chunk contains one matrix
     OneRank alone(c, real);
     BusyStream theirs;  // destroyed first, also after a failed check
     const auto before = alone.step(theirs.handle);

@@ -91,7 +91,7 @@ void check_case(const BadCase& c, bool in_step, int bad_rank) {
     // The text after a semicolon in a message states what to do.
     CHECK(s.message.find(';') != std::string::npos);
     // If arguments differ between ranks, the message names two ranks. Otherwise it begins with the
-    // rank that has the invalid input.
+    // rank that passed the invalid input.
     if (c.status == kMismatch) {
       CHECK(s.message.find("on rank 0") != std::string::npos);
     } else {

@@ -19,7 +19,7 @@ using Values = std::array<float, 6>;
 
 enum class Work { kSave, kBegin, kBeginReserved, kLoad };
 
-/// Ranks that share a folder. Each has an optimizer of one replicated matrix.
+/// Ranks that share a folder. Each rank has an optimizer of one replicated matrix.
 class World {
  public:
   World(int ranks, Work work) : ranks_(ranks), work_(work) {

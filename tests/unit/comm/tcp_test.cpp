@@ -251,7 +251,7 @@ void check_many(int size) {
   CHECK(text_of(errors) == "");
   int rounds = 0;
   while (1 << rounds < size) ++rounds;
-  // Each rank has a listener, an eventfd, the connection to rank 0, and two connections for each
+  // Each rank opens a listener, an eventfd, the connection to rank 0, and two connections for each
   // round.
   CHECK(most - before <= size * (2 * rounds + 4));
 }

@@ -116,7 +116,7 @@ TEST_CASE("layout: a stack splits into matrices that their holders hold exactly 
       }
     }
     RC_ASSERT(got == expected);
-    // Two matrices have the same class if and only if the same ranks hold both.
+    // Two matrices are in the same class if and only if the same ranks hold them.
     for (int64_t a = 0; a < count; ++a) {
       for (int64_t b = 0; b < a; ++b) {
         const bool same = replicas[static_cast<size_t>(a)] == replicas[static_cast<size_t>(b)];

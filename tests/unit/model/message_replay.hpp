@@ -21,8 +21,8 @@ struct Message {
   double rate = 0;
 };
 
-/// Sets the rates of the messages in transit. Repeatedly finds the link that has the smallest
-/// capacity per message, and assigns this rate to all messages on the link.
+/// Sets the rates of the messages in transit. Repeatedly finds the link with the smallest capacity
+/// per message, and assigns this rate to all messages on the link.
 inline void share(std::vector<Message*>& active, const std::vector<double>& capacity) {
   std::vector<double> left = capacity;
   std::vector<size_t> users(capacity.size(), 0);

@@ -14,7 +14,7 @@ namespace emulator::ptx::order {
 
 namespace {
 
-/// A vector clock. It has entries for threads, followed by entries for barriers and engines.
+/// A vector clock. It contains entries for threads, followed by entries for barriers and engines.
 class Clocks {
  public:
   uint32_t of(size_t who) const { return who < known_.size() ? known_[who] : 0; }
@@ -40,7 +40,7 @@ constexpr size_t kWord = 2;
 
 /// The last write of a word of shared memory, and the reads after it.
 struct Word {
-  uint64_t cluster = 0;  // the cluster to which the word belongs
+  uint64_t cluster = 0;  // the cluster that the word belongs to
   Epoch write;           // the last write that is not atomic
   std::vector<Epoch> reads, atomics;
 };

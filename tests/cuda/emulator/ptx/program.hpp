@@ -35,7 +35,7 @@ struct Instruction {
   int count = 0;                 // number of operands
   int guard = -1;                // slot of the predicate, or -1
   bool unless = false;
-  size_t target = 0;                 // position to which a branch jumps
+  size_t target = 0;                 // position that a branch jumps to
   const Function* callee = nullptr;  // function that a call runs
 };
 
