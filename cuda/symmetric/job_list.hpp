@@ -138,8 +138,8 @@ auto busiest(const JobList& list, const Cost& cost) {
   return most;
 }
 
-/// Return the cost of a job of the mixed list (its number of cells times its number of terms), and
-/// the largest total cost of a block of a list.
+/// Return the cost of a job in the mixed list (its number of cells times its number of terms), and
+/// the largest total cost of a block in a list.
 int64_t cost_of(const TileJob& job, std::span<const SymmetricShape> shapes);
 int64_t makespan_of(const JobList& list, std::span<const SymmetricShape> shapes);
 

@@ -53,8 +53,8 @@ inline double printed(int decimals) { return 0.51 * std::pow(10.0, -decimals); }
 
 /// Returns the tolerance of a Newton-Schulz result in f32 against float64, for any entry and any
 /// u_i^T X v_j. The normalized input and every iterate have a rounding error of at most 2^-24 of
-/// the largest singular value, and each error grows by at most `gain` (reference::gain), which for
-/// most lists is the slope at zero.
+/// the largest singular value. Each error grows by at most `gain` (reference::gain). For most
+/// lists, this is the slope at zero.
 inline double newton_schulz_f32(double gain) { return 2 * roundoff(DType::kF32) * gain; }
 
 /// Returns the tolerance of the same result in the Gram form with searched restarts. Rounding

@@ -11,7 +11,7 @@
 
 namespace cuda_test {
 
-/// A caller's stream on the first GPU, whose work does not end before end() is called. Calls that
+/// A caller's stream on the first GPU. Its work does not end before end() is called. Calls that
 /// free memory on this GPU also wait for this work.
 class BusyStream {
  public:

@@ -131,8 +131,8 @@ TEST_CASE("coefficients: the three safety modes", "[unit][coefficients]") {
     CHECK(all.steps[t].c == Approx(raw[t].c / std::pow(1.04, 5)).epsilon(1e-14));
   }
   CHECK(inner.steps[0].a == Approx(raw[0].a / 1.04).epsilon(1e-14));
-  // From the second step on, the generator works with the previous polynomial divided by the safety
-  // factor, so its coefficients are not just those of `raw` divided by this factor.
+  // From the second step on, the generator starts from the previous polynomial divided by the
+  // safety factor. Its coefficients are therefore not just those of `raw` divided by this factor.
   CHECK(relative(inner.steps[1].a, raw[1].a / 1.04) > 1e-4);
 }
 
