@@ -98,7 +98,7 @@ if(NOT MUONRT_CUDA STREQUAL "OFF")
     if(CMAKE_CUDA_COMPILER)
       enable_language(CUDA)
       find_package(CUDAToolkit REQUIRED)
-      # Only the header is needed, because the library is loaded at run time.
+      # Only the header is needed, because cuBLASLt is loaded at run time.
       find_path(MUONRT_CUBLAS_INCLUDE cublasLt.h PATHS ${CUDAToolkit_INCLUDE_DIRS} NO_DEFAULT_PATH)
       find_path(MUONRT_CUBLAS_INCLUDE cublasLt.h)
       mark_as_advanced(MUONRT_CUBLAS_INCLUDE)

@@ -49,7 +49,7 @@ elseif(MUONRT_SANITIZE)
   message(FATAL_ERROR "MUONRT_SANITIZE is '${MUONRT_SANITIZE}'; use address or thread")
 endif()
 if(muonrt_sanitize)
-  # The instrumentation causes false warnings of this kind.
+  # The sanitizers' instrumentation causes false warnings of this kind.
   list(APPEND muonrt_sanitize -Wno-maybe-uninitialized)
   # To compile a third faster, some checks are disabled for targets with MUONRT_CHECKS = FEWER (test
   # programs), and all checks for targets with NONE (the command around the library).
@@ -65,8 +65,8 @@ if(muonrt_sanitize)
 endif()
 
 # muonrt_compile_fast(targets...): compiles test programs and the command with less optimization,
-# because they do little work themselves, and compiling them is half of the time of all tests. Does
-# not change the library.
+# because they do little work themselves, and compiling them takes half of the time of all tests.
+# The function does not change the library.
 function(muonrt_compile_fast)
   foreach(target ${ARGN})
     target_compile_options(${target} PRIVATE

@@ -12,10 +12,10 @@ set_target_properties(muonrt_headers PROPERTIES EXPORT_NAME headers)
 if(TARGET muonrt_mpi)
   install(TARGETS muonrt_mpi EXPORT muonrt-mpi LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
     COMPONENT mpi)
-  # This is a separate file, because the library may not be installed.
+  # This is a separate file, because the MPI library may not be installed.
   install(EXPORT muonrt-mpi NAMESPACE muonrt:: FILE muonrt-mpi-targets.cmake
     DESTINATION ${muonrt_package} COMPONENT mpi)
-  # The library finds muonrt in its own folder, wherever both are installed.
+  # muonrt_mpi finds the muonrt library in its own folder, wherever the two libraries are installed.
   set_target_properties(muonrt_mpi PROPERTIES EXPORT_NAME mpi INSTALL_RPATH "$ORIGIN")
 endif()
 if(TARGET muonrt_cli)

@@ -1,6 +1,6 @@
 # muonrt_link_wait(target): links condition_variable::wait from libstdc++.a, with hidden symbols.
-# muonrt needs no other function that libstdc++ of GCC 12 has and that of GCC 11 lacks. RHEL 9
-# (manylinux_2_34) has the libstdc++ of GCC 11.
+# muonrt needs no other function that GCC 12's libstdc++ has and GCC 11's lacks. RHEL 9
+# (manylinux_2_34) uses GCC 11's libstdc++.
 function(muonrt_link_wait target)
   if(NOT CMAKE_CXX_COMPILER_ID STREQUAL "GNU" OR CMAKE_CXX_COMPILER_VERSION VERSION_LESS 12)
     return()

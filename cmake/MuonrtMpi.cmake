@@ -6,7 +6,7 @@ file(GLOB mpi_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/comm/mpi/*.cpp
 add_library(muonrt_mpi_objects OBJECT ${mpi_sources})
 target_include_directories(muonrt_mpi_objects PRIVATE ${PROJECT_SOURCE_DIR}/src)
 target_link_libraries(muonrt_mpi_objects PRIVATE muonrt_flags muonrt_headers MPI::MPI_C)
-# Only the C bindings; the standard has no C++ bindings any more.
+# Uses only the C bindings, because the MPI standard no longer has C++ bindings.
 target_compile_definitions(muonrt_mpi_objects PRIVATE OMPI_SKIP_MPICXX MPICH_SKIP_MPICXX)
 
 add_library(muonrt_mpi_static STATIC $<TARGET_OBJECTS:muonrt_mpi_objects>)

@@ -1,5 +1,5 @@
-# The options of the build. AUTO uses a dependency if it is found; ON makes the configuration fail
-# if it is not.
+# The options of the build. AUTO uses a dependency if CMake finds it. ON makes the configuration
+# fail if CMake does not find it.
 include(GNUInstallDirs)
 
 function(muonrt_tristate name text)

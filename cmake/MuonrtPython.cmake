@@ -1,7 +1,7 @@
-# The target muonrt_python, the library inside the Python package. Its file has another name,
-# because the process may load libmuonrt, too. At top level it has no CUDA backend: tools/wheels
-# makes the wheel for the host from the objects of any build. A build by pip has the CUDA backend if
-# MUONRT_CUDA enables it.
+# The target muonrt_python, the library inside the Python package. Its file has a different name
+# than libmuonrt, because the process may also load libmuonrt. At top level it does not contain the
+# CUDA backend: tools/wheels makes the wheel for the host from the objects of any build. A build by
+# pip contains the CUDA backend if MUONRT_CUDA enables it.
 if(MUONRT_WITH_CUDA AND PROJECT_IS_TOP_LEVEL)
   muonrt_add_shared(muonrt_python $<FILTER:$<TARGET_OBJECTS:muonrt_objects>,EXCLUDE,/__/cuda/>
     ${no_cuda_sources})

@@ -1,4 +1,4 @@
-# The table at the end of configuring: what was found, what was left out, and why.
+# Prints a table at the end of the configuration: what was found, what was left out, and why.
 function(muonrt_summary_row name option)
   if(MUONRT_WITH_${option})
     set(state built)

@@ -13,6 +13,6 @@ s/^\(  \(const \)\{0,1\}[a-z0-9_]* \)\(\**\)\([a-z0-9_]*\), \(\**[a-z0-9_]*\);$/
 b
 }
 
-# The comment of an enumeration is at its typedef. Each _init macro has the same form.
+# An enumeration's comment is at its typedef. All _init macros have the same form.
 s/^enum \(muonrt_[a-z0-9_]*\) {/\/** Values of \1_t. *\/ &/
 s/^#define \(muonrt_[a-z0-9_]*_init[a-z0-9_]*\)(\([a-z_]*\)) .*/\/** Calls \1_sized() with the size of the struct. @param[out] \2 The struct to fill. *\/ &/

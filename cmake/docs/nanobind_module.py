@@ -10,12 +10,14 @@ from pathlib import Path
 
 LITERAL = re.compile(r'"((?:[^"\\]|\\.)*)"')
 ARGUMENT = re.compile(r'nb::arg\("(\w+)"\)(?:\.none\(\))?\s*(?:=\s*(.*))?$', re.DOTALL)
-# Matches the beginning of a class, its continuation in another file, and definitions of functions and members.
+# Matches the start of a class, its continuation in another file, and definitions of functions and
+# members.
 DEFINITION = re.compile(r"nb::class_<(?P<cls>\w+)>\s*\w*\s*\(|nb::class_<(?P<again>\w+)>\s*&|"
                         r"\b(?P<module>module)\.def\s*\(|"
                         r"\.def(?P<kind>(?:_static|_prop_r[ow]|_ro)?)\s*\(|"
                         r'\bfield\("(?P<field>\w+)",\s*&(?P<struct>\w+)::')
-# The beginning of the module. If a default value is a C constant, the module shows its name.
+# The first lines of the module. If a default value is a C constant, the module shows the name of
+# the constant.
 HEAD = """from __future__ import annotations
 
 

@@ -12,9 +12,9 @@ from sphinx.util.nodes import make_refnode
 
 import nanobind_module
 
-# The beginning of a field of a docstring, such as ":param lr:", and all other text of the line.
+# The prefix of a docstring field, such as ":param lr:", and all other text in the line.
 FIELD = re.compile(r"(\s*(?::(?:param|return|raises)\b[^:]*: )?)(.*)")
-# A quoted text on two lines in Doxygen's XML. Breathe would split it into two paragraphs.
+# Quoted text on two lines in Doxygen's XML. Breathe would split it into two paragraphs.
 QUOTED = re.compile(r"(&quot;[^<&\n]*)\n([^<&\n]*&quot;)")
 # Code and roles, which are not changed. All other text is plain text.
 CODE = re.compile(r"(:[\w:]+:`[^`]+`|``.+?``|`[^`\n]+`)")
@@ -73,7 +73,8 @@ def header_page(name, text):
             f".. doxygenfile:: {title}\n   :project: muonrt\n   :sections: briefdescription "
             "detaileddescription ")
     if name.endswith(".hpp") and name != "muonrt.hpp":
-        # Only one page can have the namespace, so the others have its classes and functions.
+        # Only one page can contain the namespace, so the other pages contain its classes and
+        # functions.
         for name_of_class, name_of_function in re.findall(
                 r"^(?:class (\w+)|inline [^(\n]*?(\w+)\()", text, re.MULTILINE):
             page += f"\n\n.. doxygenclass:: muonrt::{name_of_class}\n   :members:\n" \

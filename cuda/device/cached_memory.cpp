@@ -26,7 +26,7 @@ CachedMemory::Cache& CachedMemory::cache() {
   return *all;
 }
 
-/// Returns whether the GPU is lost, or has run all work that uses the block.
+/// Returns whether the GPU is lost or has run all work that uses the block.
 bool CachedMemory::Block::is_idle() const {
   return std::all_of(users.begin(), users.end(), [](const auto& event) {
     const bool waits = cudaEventQuery(event->handle()) == cudaErrorNotReady;

@@ -6,7 +6,7 @@ namespace muonrt::cuda {
 
 void check(cudaError_t result, const char* call, const char* function, int line) {
   if (result == cudaSuccess) return;
-  // This call clears the error. Otherwise the next cudaGetLastError would report it again.
+  // This call clears the error. Otherwise the next cudaGetLastError would report the error again.
   cudaGetLastError();
   const Status status =
       result == cudaErrorMemoryAllocation ? Status::kOutOfMemory : Status::kDevice;

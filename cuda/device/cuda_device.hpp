@@ -16,7 +16,7 @@
 
 namespace muonrt::cuda {
 
-/// Kind of the memory to which an address belongs, as one device sees it.
+/// The kind of memory that an address belongs to, from the point of view of one device.
 enum class MemoryKind {
   kDevice,     // memory of this device
   kShared,     // host memory that the device can access: pinned or managed
@@ -31,11 +31,12 @@ class CudaStream final : public Stream {
  public:
   /// @param all  contains this stream until the stream is destroyed.
   CudaStream(int device, int priority, StreamList& all);
-  /// Wraps a caller's stream, which is set with `follow`. Before that, it wraps the default stream.
+  /// Wraps a caller's stream, which is set with `follow`. Before the first call to `follow`, the
+  /// object wraps the default stream.
   explicit CudaStream(int device) : device_(device) {}
   void follow(cudaStream_t callers) { handle_ = callers; }
-  /// Blocks until the stream's work has run, because the memory that this work uses may be freed
-  /// next.
+  /// Blocks until the stream's work has run, because its owner may then free memory that the work
+  /// uses.
   ~CudaStream() override;
   cudaStream_t handle() const { return handle_; }
 
@@ -63,17 +64,18 @@ void require_device(int index);
 /// work failed.
 Error failed_work(int index, cudaError_t result);
 
-/// Errors: INTERNAL if the object belongs to another kind of device.
+/// Errors: INTERNAL if the stream belongs to another kind of device.
 cudaStream_t handle_of(Stream& stream);
 cudaEvent_t handle_of(const Event& event);
 
-/// One GPU as one rank sees it. Its streams do not wait for the default stream. Streams of kind
-/// kComm have the highest priority, and streams of kind kCompute have the lowest. A CUDA call that
-/// fails throws its error. `synchronize` stores an error of enqueued work. After an error inside a
-/// kernel the process's CUDA context is lost, and every later call reports the error again.
+/// One GPU as seen by one rank. Its streams do not wait for the default stream. Streams of kind
+/// kComm have the highest priority, and streams of kind kCompute have the lowest. If a CUDA call
+/// fails, the method throws the error. `synchronize` stores an error of enqueued work. After an
+/// error inside a kernel the process's CUDA context is lost, and every later call reports the error
+/// again.
 class CudaDevice final : public Device, public GraphCapture {
  public:
-  /// Errors: NOT_SUPPORTED if there is no GPU, or no library for matrix products; DEVICE if no GPU
+  /// Errors: NOT_SUPPORTED if there is no GPU or no library for matrix products; DEVICE if no GPU
   /// has this index, or if the GPU is too old.
   CudaDevice(int index, const CudaSettings& settings);
   ~CudaDevice() override;
@@ -135,7 +137,7 @@ class CudaDevice final : public Device, public GraphCapture {
   void latch(cudaError_t result);
 
   const int index_;
-  // `graphs` determines whether the device captures graphs (backend/graph_capture.hpp)
+  // `graphs` determines whether the device captures graphs (backend/graph_capture.hpp).
   CudaSettings settings_;
   std::string name_;
   int sms_ = 0;

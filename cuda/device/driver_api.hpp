@@ -8,9 +8,9 @@
 
 namespace muonrt::cuda {
 
-/// Returns a function of the driver as of CUDA 12.0. The runtime finds the function, so nothing
-/// needs to link the driver's library. Errors: NOT_SUPPORTED if the driver does not have the
-/// function.
+/// Returns a function of the driver as of CUDA 12.0. The CUDA runtime looks up the function, so
+/// muonrt need not be linked with the driver's library. Errors: NOT_SUPPORTED if the driver does
+/// not provide the function.
 template <class Function>
 Function driver_function(const char* name) {
   constexpr unsigned kSince = 12000;

@@ -27,7 +27,7 @@ struct Nvml {
       library.resolve(clock, "nvmlDeviceGetClockInfo", remedy);
       library.resolve(power, "nvmlDeviceGetPowerUsage", remedy);
       works = init() == kSuccess;
-    } catch (const Error&) {  // no clocks are reported
+    } catch (const Error&) {  // no clock rates are reported
     }
   }
 };

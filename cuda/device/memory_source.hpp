@@ -24,7 +24,7 @@ class MemorySource {
   /// if the caller's function returns memory of another device.
   void* allocate(int64_t bytes);
   /// Frees memory after the work that may use it has ended. cudaFree waits for the whole GPU.
-  /// Before a call of the caller's function, `release` itself waits for `streams`.
+  /// Before it calls the caller's function, `release` itself waits for `streams`.
   void release(void* memory, int64_t bytes);
 
  private:

@@ -11,7 +11,7 @@ bool begins_with(const std::string& text, const std::string& front) {
 }
 
 /// Returns true if no file with this name exists, and false if a file exists but cannot be loaded.
-/// The rest of the loader's text depends on the locale, so only its beginning is used: if the
+/// Only the prefix of the loader's text is used, because the rest depends on the locale. If the
 /// search finds no file, the text begins with the bare name. Otherwise it begins with the path of
 /// the file or of a missing dependency.
 bool is_absent(const std::string& name, const std::string& reason) {

@@ -13,8 +13,8 @@ namespace muonrt::cuda {
 /// A vendor's library that is opened at run time. It stays loaded until the process ends.
 class VendorLibrary {
  public:
-  /// Returns the copy whose functions are visible to the whole program, because it is linked into
-  /// the program or was loaded globally. Returns nothing if `function` is not visible.
+  /// Returns the copy whose functions are visible to the whole program, because the copy is linked
+  /// into the program or was loaded globally. Returns std::nullopt if `function` is not visible.
   static std::optional<VendorLibrary> of_program(const char* function);
   /// Opens the first of `names` that exists, but prefers a library that is already loaded. If an
   /// existing file cannot be loaded, later names are not tried.
@@ -24,7 +24,7 @@ class VendorLibrary {
                             const std::string& remedy);
 
   /// @param remedy  for example "(it is older than 2.19); install a newer one".
-  /// Errors: NOT_SUPPORTED if the library does not have the function.
+  /// Errors: NOT_SUPPORTED if the library does not provide the function.
   template <class Function>
   void resolve(Function& function, const char* name, const char* remedy) const {
     function = reinterpret_cast<Function>(dlsym(handle_, name));

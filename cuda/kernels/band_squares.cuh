@@ -5,8 +5,8 @@
 #include "cuda/kernels/rectangle.cuh"
 
 // Computes the sum of squares of one band of a matrix in one thread block, in the tree of
-// norm_tree.hpp. A body defines which values are squared: body.chain has the sums of a lane's eight
-// chains, and body.take<kIn>(eight) adds eight raw elements to these sums.
+// norm_tree.hpp. A body defines which values are squared: body.chain contains the sums of a lane's
+// eight chains, and body.take<kIn>(eight) adds eight raw elements to these sums.
 
 namespace muonrt::cuda {
 

@@ -42,7 +42,8 @@ class HalfBits {
   __device__ HalfBits(DType from, DType to)
       : fraction_(from == DType::kF16 ? 0x03ff03ffu : 0x007f007fu), keeps_nan_(from != to) {}
 
-  /// @param words  two values each; the last word may have one value, in its lower half.
+  /// @param words  each word contains two values; the last word may contain only one, in its lower
+  ///     half.
   template <int N>
   __device__ void check(uint32_t (&words)[N]) {
     uint32_t any = 0, found = 0;
@@ -66,9 +67,9 @@ class HalfBits {
   static constexpr uint32_t kSigns = 0x80008000;
   static constexpr uint32_t kFromTwoOn = 0x40004000;  // the highest exponent bit of both values
 
-  /// Returns the two magnitudes of a word. A sum with one of them cannot carry into the other. If 1
-  /// + the largest fraction is added, the highest bit of the sum is set for infinity and NaN. If
-  /// the largest fraction is added, the highest bit is set only for NaN.
+  /// Returns the two magnitudes of a word. An addition to one magnitude cannot carry into the
+  /// other. If 1 + the largest fraction is added to a magnitude, the highest bit of the sum is set
+  /// for infinity and NaN. If the largest fraction is added, the highest bit is set only for NaN.
   __device__ static uint32_t magnitudes(uint32_t word) { return word & ~kSigns; }
   __device__ uint32_t with_one_nan(uint32_t word) const {
     const uint32_t nan = (magnitudes(word) + fraction_) & kSigns, rest = nan - (nan >> 15);

@@ -8,8 +8,8 @@
 #include "cuda/kernels/jobs.hpp"
 #include "plan/rank_chunk.hpp"
 
-// Lists of blocks to copy, in the form in which kernels read them. This is plain C++ that is tested
-// on the host.
+// Lists of blocks to copy, in the form that kernels read. This is plain C++ that is tested on the
+// host.
 
 namespace muonrt::cuda {
 
@@ -23,14 +23,14 @@ struct ShardBlockItem {
   int64_t tensor_index, tensor_ld;  // position in the whole tensor
 };
 
-/// A MatrixBlock, together with the matrix to which it belongs.
+/// A MatrixBlock and the matrix that it belongs to.
 struct MatrixItem {
   void* data;  // address of the stored matrix
   int64_t offset, ld;
   int64_t packed_offset, packed_ld;
   DType dtype;
-  /// 1: element (row, col) of the message is stored at offset + col * ld + row. 0: it is stored at
-  /// offset + row * ld + col.
+  /// If 1, element (row, col) of the message is stored at offset + col * ld + row. If 0, it is
+  /// stored at offset + row * ld + col.
   int32_t transposed;
 };
 

@@ -4,7 +4,7 @@
 #include "cuda/kernels/elements.hpp"
 #include "cuda/kernels/norm_tree.hpp"
 
-// Functions with which a warp reads a block of the norm's tree. A lane has eight neighboring
+// Functions that a warp uses to read a block of the norm's tree. A lane sums eight neighboring
 // chains, so 16 bytes of bf16, which a lane reads at once, contain one element for each chain.
 
 namespace muonrt::cuda {
@@ -56,7 +56,7 @@ __device__ inline void for_chains(const void* data, int64_t index, int n, Body& 
 }
 
 /// Like the previous function, but for a block of the matrix `in`. The block begins at column
-/// `begin` of the row at `row`. cuda_ops rejects other dtypes.
+/// `begin` of the row at `row`. cuda_ops rejects dtypes that this function does not handle.
 template <class Body>
 __device__ inline void for_chains(const MatrixBatch& in, int64_t row, int64_t begin, Body& body) {
   const int64_t left = in.cols - begin;

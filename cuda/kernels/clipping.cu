@@ -1,5 +1,5 @@
 // Computes the exact sum of squares of the gradients, the clipping factor in a step's tables, and
-// the row factors of QK-clip. The formulas are in backend/clipping.hpp and backend/qk_clip.hpp.
+// QK-clip's row factors. The formulas are in backend/clipping.hpp and backend/qk_clip.hpp.
 
 #include "cuda/device/launch.hpp"
 #include "cuda/kernels/findings.cuh"
@@ -35,7 +35,7 @@ struct SplitSum {
   __device__ int64_t whole() const { return static_cast<int64_t>(uint64_t{high} << 32 | low); }
 };
 
-/// Each lane of a warp has sums for kExponents neighboring exponents (a window), because most
+/// Each lane of a warp keeps sums for kExponents neighboring exponents (a window), because most
 /// gradients of one part have similar magnitudes. Squares whose exponents are outside of the window
 /// are added to the thread block's sums immediately.
 constexpr int kExponents = 16, kWarp = 32, kWarps = kThreads / kWarp;
@@ -47,8 +47,8 @@ using Window = LaneSum[kExponents][kWarp];
 
 /// Distance from the lowest exponent of a window to the largest exponent of a sample.
 constexpr uint32_t kBelow = 12;
-/// Number of elements that a lane can add before its 24-bit sums overflow. In one part a lane gets
-/// at most kPerPart elements, because first the vectors and then the remaining elements are
+/// Number of elements that a lane can add before its 24-bit sums overflow. A lane gets at most
+/// kPerPart elements of one part, because first the vectors and then the remaining elements are
 /// distributed to kThreads threads.
 constexpr int kMaxElements = 255, kPerPart = static_cast<int>(kJobElements) / kThreads + 1;
 
@@ -57,7 +57,7 @@ struct SquaresBody {
   DType dtype;
   int64_t first;
   SplitSum* sums;
-  LaneSum* window;  // this lane's sums; the sum of the next exponent is kWarp further
+  LaneSum* window;  // this lane's sums; the sum for the next exponent is kWarp further
   uint32_t lowest;  // lowest exponent of the window, above zero
 
   template <int N>
@@ -95,7 +95,7 @@ class BlockSquares {
     for_elements(1, n, aligned(view.grad, view.grad_dtype, first), body);
   }
 
-  /// Adds the windows to the thread block's sums. Each lane adds one word of one exponent.
+  /// Adds the windows to the thread block's sums. Each lane adds one word for one exponent.
   __device__ void flush() {
     __syncwarp();
     const int exponent = lane() % kExponents;

@@ -1,4 +1,4 @@
-// Writes the device's clock when the stream reaches the kernel, which has one thread.
+// Writes the device's clock when the stream reaches the kernel. The kernel runs in one thread.
 
 #include "cuda/device/launch.hpp"
 #include "cuda/kernels/kernels.hpp"

@@ -1,6 +1,7 @@
-// Commits a step: in two launches for Muon (first the momentum, then decay and update of every
-// weight), and in one launch for AdamW. Nothing is written unless the vote sum in device memory
-// passes. The formulas are in backend/update_rules.hpp. WeightForm defines how weights are stored.
+// Commits a step. Muon takes two launches: the first updates the momentum, and the second decays
+// and updates every weight. AdamW takes one launch. Nothing is written unless the vote sum in
+// device memory passes. The formulas are in backend/update_rules.hpp. WeightForm defines how
+// weights are stored.
 
 #include "backend/weight_bits.hpp"
 #include "cuda/device/launch.hpp"
@@ -31,7 +32,7 @@ struct MuonBody {
   int64_t local, local_ld, packed, packed_ld;
   int64_t inside;  // index of the first element in the item
   Positions positions;
-  const float* row_factors;  // factors, the first of which is for the item's first row; or null
+  const float* row_factors;  // the first is for the item's first row; may be null
   float scale, decay_scale;
   MuonScalars scalars;
 
@@ -73,8 +74,9 @@ struct MuonBody {
   }
 };
 
-// Number of thread blocks on an SM. On an H200, two blocks reach 86% of the rate of a copy, and
-// four blocks reach 99%. With four blocks, the kernel for sm_100 would spill registers.
+// Number of thread blocks on an SM. On an H200, the kernel reaches 86% of the rate of a copy with
+// two blocks, and 99% with four blocks. With four blocks, the kernel for sm_100 would spill
+// registers.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
 constexpr int kCommitBlocks = 3;
 #else
@@ -225,8 +227,9 @@ void launch_muon(const char* name, const MuonArguments& arguments, cudaStream_t 
 
 void commit_muon(const Table<ShardBlockItem>& blocks, const StepTables& tables,
                  ConstTypedBuffer message, const CommitCondition& condition, cudaStream_t stream) {
-  // Momentum and weights share no array, so two launches read nothing twice. A single kernel would
-  // need more registers than each thread has if four thread blocks share an SM.
+  // The updates of momentum and weights share no array, so two launches read nothing twice. A
+  // single kernel would need more registers than are available to each thread if four thread blocks
+  // share an SM.
   launch_muon<true>("commit_muon", {blocks, tables, {}, condition}, stream);
   launch_muon<false>("commit_muon", {blocks, tables, message, condition}, stream);
 }

@@ -1,5 +1,5 @@
-// Functions for copies that the runtime would make synchronously: between two addresses in host
-// memory, and from pageable host memory. Use these functions only for small sizes.
+// Functions for copies that the CUDA runtime would make synchronously: between two addresses in
+// host memory, and from pageable host memory. Use these functions only for small sizes.
 
 #include <cstring>
 

@@ -13,8 +13,8 @@
 namespace muonrt::cuda {
 
 /// The extremes of the elements that a thread has read. The key of an element is its bits with the
-/// sign bit set, minus one. As unsigned numbers, the keys have the order of |x|. As signed numbers
-/// they also have this order, except that the key of zero is the largest.
+/// sign bit set, minus one. Compared as unsigned numbers, the keys have the order of |x|. Compared
+/// as signed numbers, they have the same order, except that the key of zero is the largest.
 class Extremes {
  public:
   __device__ explicit Extremes(DType dtype) : largest_(zero(dtype)), least_(zero(dtype)) {}
@@ -38,8 +38,8 @@ class Extremes {
     const Pair all = magnitudes(largest_, dtype);
     return all.high > all.low ? all.high : all.low;
   }
-  /// Returns zero minus the f32 bits of the smallest |x| above zero, or zero if there is no such
-  /// |x|. To combine the results of several threads, use the largest result.
+  /// Returns zero minus the f32 bits of the smallest |x| above zero, or zero if all elements are
+  /// zero. To combine the results of several threads, use the largest result.
   __device__ uint32_t least_negated(DType dtype) const {
     const Pair all = magnitudes(least_, dtype);
     const uint32_t high = 0u - all.high, low = 0u - all.low;

@@ -12,8 +12,8 @@ __device__ inline void note_nonfinite(Findings& findings) {
   atomicExch(reinterpret_cast<unsigned long long*>(&findings.nonfinite), 1ull);
 }
 
-/// Lowers `first` to `param`, which must be >= 0. If `first` is -1 (no parameter), it is the
-/// largest number, because the comparison is unsigned.
+/// Lowers `first` to `param`, which must be >= 0. The comparison is unsigned, so the value -1 (no
+/// parameter) is larger than every parameter.
 __device__ inline void lower(int64_t& first, int64_t param) {
   atomicMin(reinterpret_cast<unsigned long long*>(&first), static_cast<unsigned long long>(param));
 }

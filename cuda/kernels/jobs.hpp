@@ -14,7 +14,7 @@ constexpr int64_t kJobElements = 8192;
 /// Side of the square that is transposed through shared memory.
 constexpr int64_t kTile = 64;
 
-/// A rectangle inside one item of a list, which one thread block processes.
+/// A rectangle inside one item of a list. One thread block processes the rectangle.
 struct Job {
   int32_t item;
   int32_t rows, cols;  // both are at least 1
@@ -33,7 +33,7 @@ inline void cut(int32_t item, int64_t rows, int64_t cols, int64_t job_rows, int6
   }
 }
 
-/// Divides rows x cols into jobs of whole rows, or of parts of a row if a row is longer than a job.
+/// Divides rows x cols into jobs of whole rows, or of parts of rows if a row is longer than a job.
 inline void cut_rows(int32_t item, int64_t rows, int64_t cols, std::vector<Job>& jobs) {
   if (rows == 0 || cols == 0) return;
   cut(item, rows, cols, std::max<int64_t>(1, kJobElements / cols), std::min(cols, kJobElements),

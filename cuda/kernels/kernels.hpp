@@ -87,8 +87,8 @@ void clip_heads(const QkClip& clip, Findings* findings, cudaStream_t stream);
 // tally.cu
 /// Loads the kernels of tally.cu, because the warm-up does not launch them.
 void load_tallies();
-/// @param blocks  number of thread blocks that share a matrix, or the memory; does not affect the
-///     result.
+/// @param blocks  number of thread blocks that share a matrix, or the memory to hash; does not
+///     affect the result.
 void tally(const MatrixBatch& x, const uint16_t* low, Tally* tallies, int blocks,
            cudaStream_t stream);
 void hash_memory(const void* memory, int64_t bytes, uint64_t* sum, int blocks, cudaStream_t stream);
@@ -105,7 +105,7 @@ void cast_vote(Vote* vote, const Findings* findings, int64_t fingerprint, int64_
 constexpr int64_t kInlineBytes = 256;
 /// Copies between any two addresses that the device can access, including host memory.
 void copy_by_kernel(void* to, const void* from, int64_t bytes, cudaStream_t stream);
-/// Writes bytes from host memory, which it reads before it returns.
+/// Writes bytes from host memory. The function reads these bytes before it returns.
 void write_inline(void* to, const void* from, int64_t bytes, cudaStream_t stream);
 
 // clock.cu
@@ -129,12 +129,12 @@ void load_guarded_copies();
 /// Copies from `from` to `to` unless *closed is set.
 void copy_unless_closed(const int64_t* from, int64_t* to, int64_t n, const int32_t* closed,
                         cudaStream_t stream);
-/// Sets *flag to 0 if *closed is set. `flag` is in host memory, and earlier work of the stream has
+/// Sets *flag to 0 if *closed is set. `flag` is in host memory, and earlier work on the stream has
 /// set *flag. If the host sets *closed and then finds that *flag is 0, all work that is enqueued
 /// after this kernel finds that *closed is set.
 void clear_if_closed(int64_t* flag, const int32_t* closed, cudaStream_t stream);
-/// Convert values to integers that have the same order, and back to values. The second function
-/// does nothing if *closed is set.
+/// Convert values to integers that have the same order, and back to values. The function that
+/// converts back does nothing if *closed is set.
 void order_floats(const float* from, int32_t* to, int64_t n, cudaStream_t stream);
 void copy_floats_unless_closed(const int32_t* from, float* to, int64_t n, const int32_t* closed,
                                cudaStream_t stream);

@@ -12,7 +12,6 @@
 // the 32 lanes are reduced in the same way. Blocks, rows and bands are added pairwise. Sums of
 // squares are never -0. Zeros may therefore be added or omitted after the end of chains, blocks or
 // rows without changing the results bitwise. This is plain C++ that is tested on the host.
-// changing the results bitwise. This is plain C++ that is tested on the host.
 
 namespace muonrt::cuda {
 
@@ -76,10 +75,11 @@ MUONRT_HOST_DEVICE inline Scale scale_for(uint32_t largest_bits) {
   return {power_of_two(first), power_of_two(up - first)};
 }
 
-/// Returns whether unscaled squares suffice: whether the sum of the squares of a matrix's unscaled
-/// elements is, bit for bit, the sum of the squares of its scaled elements divided by the square of
-/// the scale. Rounding commutes with a power of two if the exact value is zero or a normal number
-/// before and after scaling. Nothing cancels in sums of squares, so three conditions suffice:
+/// Returns whether unscaled squares suffice. They suffice if the sum of the unscaled elements'
+/// squares is bitwise identical to the sum of the scaled elements' squares, divided by the square
+/// of the scale. Rounding commutes with a power of two if the exact value is zero or a normal
+/// number before and after scaling. Nothing cancels in sums of squares, so three conditions
+/// suffice:
 /// * Every square of a non-zero element is at least 2^-126: |x| >= 2^-63.
 /// * The same is true after scaling, when the largest element is in [1, 2): exponents differ by at
 ///   most 63.

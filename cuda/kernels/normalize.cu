@@ -1,12 +1,12 @@
-// Computes out = in / (safety x Frobenius norm), or uses eps as norm_rules.hpp defines. A power of
+// Computes out = in / (safety x Frobenius norm). norm_rules.hpp defines how eps is used. A power of
 // two brings the largest entry into [1, 2). The squares are then summed in f32 in the tree of
 // norm_tree.hpp, and every element is scaled, divided and rounded once. The host uses the same
 // tree, so the results are bitwise identical. Matrices are rows x cols with any ld.
 //
-// A batch has four launches. `measure` finds the largest and the smallest entry and sums unscaled
+// A batch takes four launches. `measure` finds the largest and the smallest entry and sums unscaled
 // squares. `squares` sums scaled squares of the matrices whose unscaled sum cannot be used
 // (sums_unscaled in norm_tree.hpp). `measure` and `squares` read each band of a matrix once.
-// `finish` combines the results with a warp for each matrix, and `divide` writes the result.
+// `finish` combines the sums with a warp for each matrix, and `divide` writes the result.
 
 #include "backend/norm_rules.hpp"
 #include "cuda/device/launch.hpp"
@@ -25,7 +25,7 @@ constexpr uint32_t kInfinityBits = 0x7f800000, kQuietNan = 0x7fc00000;
 constexpr int64_t kSquaresBlocks = 4096;  // number of blocks of a launch that usually returns
                                           // immediately
 
-/// The values of one matrix that a launch of the batch passes to the next launch. They are
+/// The values that one launch for a batch passes to the next launch, for one matrix. They are
 /// initially zero.
 struct MatrixScratch {
   uint32_t largest;        // bits of the largest |x|
@@ -34,7 +34,7 @@ struct MatrixScratch {
   float divisor;
   float squares[kBands];
 
-  /// Returns whether the matrix is divided. Otherwise it is filled with one value.
+  /// Returns whether the matrix is divided. If not, it is filled with one value.
   __device__ bool regular() const { return largest != 0 && largest < kInfinityBits; }
   /// Returns whether the squares of the unscaled elements can be used. The matrix must be regular.
   __device__ bool unscaled() const { return sums_unscaled(largest, 0u - least_negated); }
@@ -47,7 +47,7 @@ struct NormArguments {
   MatrixScratch* scratch;
 };
 
-/// The second factor is 1 except for matrices of subnormals. Skipping it in this case saves a
+/// The second factor is 1 except for matrices of subnormals. Skipping a factor of 1 saves a
 /// multiplication and does not change the results bitwise.
 template <int N>
 __device__ inline void apply(Scale scale, Values<N>& x) {
@@ -86,8 +86,8 @@ __device__ inline uint32_t largest_of_warp(uint32_t mine) {
 __global__ void __launch_bounds__(kSumThreads, 2) measure_kernel(NormArguments a) {
   MatrixScratch& scratch = a.scratch[blockIdx.y];
   MeasureBody body{Extremes(a.in.dtype), {}};
-  // These are the values of the thread block. They are combined first, so that each thread block
-  // needs only one atomic operation on device memory for each value.
+  // These are the values of the thread block. The threads first combine their values here, so that
+  // each thread block needs only one atomic operation on device memory for each value.
   __shared__ uint32_t largest, least_negated;
   if (threadIdx.x == 0) largest = least_negated = 0;
   const float squares = band_squares(a.in, blockIdx.y * a.in.stride, blockIdx.x, body);
@@ -223,14 +223,14 @@ void normalize_part(const NormArguments& a, cudaStream_t stream) {
   MUONRT_CUDA(
       cudaMemsetAsync(a.scratch, 0, static_cast<size_t>(count) * sizeof(MatrixScratch), stream));
   const int64_t bands = bands_of(a.in.rows), few = (kSquaresBlocks + count - 1) / count;
-  // There is a warp for each block of a band, so each sum of a round also has its own thread.
+  // There is a warp for each block of a band, so there is also a thread for each sum of a round.
   const int64_t blocks = rows_of_band(a.in.rows) * blocks_of_row(a.in.cols);
   const int threads =
       blocks * kLanes < kSumThreads ? static_cast<int>(blocks) * kLanes : kSumThreads;
   launch("measure", measure_kernel, grid_of(bands, count), threads, a, stream);
   launch("squares", squares_kernel, grid_of(bands < few ? bands : few, count), threads, a, stream);
   launch("finish", finish_kernel, grid_of(count), kLanes, a, stream);
-  // The rectangles have the width of a row, but at most kJobElements columns, and about
+  // A rectangle is as wide as a row, but has at most kJobElements columns, and contains about
   // kJobElements elements.
   const int64_t cols = a.in.cols < kJobElements ? a.in.cols : kJobElements;
   const int64_t rows = kJobElements / cols;

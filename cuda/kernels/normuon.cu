@@ -1,7 +1,7 @@
-// Applies NorMuon to whole matrices in the form in which they are stored. For up to kStates
-// matrices of a batch there are three launches. The first computes the mean squares of the neurons
-// (rows or columns). The second computes the factors of the neurons from the second moments or by
-// another NeuronRule. The third multiplies the neurons by their factors. The formulas and the order
+// Applies NorMuon to whole matrices in their stored form. Up to kStates matrices of a batch take
+// three launches. The first launch computes the mean squares of the neurons (rows or columns). The
+// second launch computes the factors of the neurons from the second moments or with another
+// NeuronRule. The third launch multiplies the neurons by their factors. The formulas and the order
 // of sums are in backend/normuon.hpp. Matrices of inactive parameters are skipped.
 
 #include <algorithm>
@@ -54,7 +54,8 @@ constexpr int kLanesOfRow = kNeuronChains / kWidth;
 constexpr int kSumThreads = 64, kRowsOfBlock = kSumThreads / kLanesOfRow;
 constexpr int kColumnGroups = 8, kColumnsOfBlock = kColumnGroups * kWidth;
 
-/// Returns the sum of a row's squares. The result is valid in the first of the row's lanes.
+/// Returns the sum of a row's squares. The result is valid in the first of the lanes that sum the
+/// row.
 template <DType kIn>
 __device__ inline float row_squares(const MatrixBatch& m, int64_t first, int64_t cols) {
   const bool vectors = aligned(m.data, kIn, first);
@@ -119,7 +120,7 @@ __device__ inline Values<kWidth> column_squares(const MatrixBatch& m, int64_t fi
   return chains;
 }
 
-/// Like normuon_rows_kernel, but for columns. A thread has one chain of each of eight columns.
+/// Like normuon_rows_kernel, but for columns. A thread sums one chain of each of eight columns.
 __global__ void __launch_bounds__(kThreads) normuon_columns_kernel(NormuonArguments a) {
   static_assert(kColumnGroups * kNeuronChains == kThreads);
   __shared__ float sums[kNeuronChains][kColumnsOfBlock + 1];
@@ -173,7 +174,7 @@ __device__ inline double folded(double sum) {
 }
 
 /// Runs one thread block for each matrix. The threads compute moments and factors for one window of
-/// neurons after another. Then each lane of the first two warps adds one chain of the sums over the
+/// neurons after another. Then each lane of the first two warps adds one chain of each sum over the
 /// neurons.
 __global__ void __launch_bounds__(kFactorThreads) normuon_factors_kernel(NormuonArguments a) {
   __shared__ float means[kWindow];

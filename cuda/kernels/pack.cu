@@ -1,4 +1,4 @@
-// Packs message = cast(direction(momentum', gradient)), scans gradients that no pack reads, and
+// Computes message = cast(direction(momentum', gradient)), scans gradients that are not packed, and
 // compares weights with their master weights. The formulas are in backend/update_rules.hpp. Arrays
 // are read 16 bytes at a time if all rows of a job begin at multiples of 16 bytes, and otherwise
 // element by element. Only the message and the findings are written. A thread block processes one
@@ -144,8 +144,8 @@ struct ScanArguments {
   Findings* findings;
 };
 
-/// Checks gradients in the form in which the formulas use them: scaled, and also squared if the
-/// parameter has a second moment.
+/// Checks gradients in the form that the formulas use: scaled, and also squared if the parameter
+/// has a second moment.
 struct ScanBody {
   const void* grad;
   DType dtype;

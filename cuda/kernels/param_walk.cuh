@@ -21,7 +21,7 @@ __device__ inline void sum_up_to_each(int64_t mine, int64_t (&sums)[kThreads]) {
   __syncthreads();
 }
 
-/// Selects the elements of a gradient that the step, or only the clipping of the step, reads.
+/// Selects the elements of a gradient that the step, or only its clipping, reads.
 struct GradientElements {
   __device__ static int64_t of(const ParamView& view) {
     return view.active || view.clip_only ? view.grads() : 0;
@@ -33,13 +33,13 @@ struct ActiveElements {
 };
 
 /// Calls body(view, param, first element, count) for parts of at most kJobElements elements of each
-/// parameter of the list; Elements::of returns the number of its elements. All thread blocks
+/// parameter in the list; Elements::of returns a parameter's number of elements. All thread blocks
 /// together process each element once, and all threads of a thread block call the body together.
 /// The sizes are read on the device, and the thread blocks process the parts in turn.
 template <class Elements, class Body>
 __device__ inline void for_each_stretch(const int32_t* list, int64_t count, const ParamView* params,
                                         Body&& body) {
-  __shared__ int64_t ends[kThreads];  // index of the part after each parameter of the window
+  __shared__ int64_t ends[kThreads];  // index of the part after each parameter in the window
   const int64_t thread = threadIdx.x;
   // index of the thread block's next part, counted from the first part of the window
   int64_t next = blockIdx.x;

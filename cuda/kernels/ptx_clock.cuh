@@ -4,8 +4,8 @@
 
 namespace muonrt::cuda {
 
-/// Returns the time of the device's clock in nanoseconds. On some devices the clock advances in
-/// steps of about a microsecond.
+/// Returns the device's clock in nanoseconds. On some devices the clock advances in steps of about
+/// a microsecond.
 __device__ inline int64_t global_timer() {
   int64_t now;
   asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));

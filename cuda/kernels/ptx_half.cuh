@@ -17,7 +17,8 @@ __device__ inline float widened(uint16_t bits) {
   return value;
 }
 
-/// Rounds two values to nearest, ties to even. The first value is returned in the lower half.
+/// Rounds two values to nearest, ties to even. The lower half of the result contains the first
+/// value.
 template <DType kElement>
 __device__ inline uint32_t packed(float low, float high) {
   uint32_t word;

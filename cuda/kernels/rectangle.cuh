@@ -8,7 +8,7 @@ namespace muonrt::cuda {
 
 /// Calls function(row, col) once for every row < rows and col < cols, and distributes the calls to
 /// `count` workers in turn. The divisions precede the loop, because on some devices a division is
-/// an expensive call around which registers are spilled.
+/// an expensive call that makes the compiler spill registers.
 /// @param worker  index of the calling worker.
 template <class Function>
 __device__ inline void deal(unsigned worker, unsigned count, int rows, int cols,
@@ -36,8 +36,8 @@ __device__ inline void deal(int rows, int cols, const Function& function) {
 
 /// Distributes the elements of a rectangle to the threads of a thread block. If `vectors` is set,
 /// calls body.run<kWidth>(row, col, lanes) for each group of kWidth neighbors. Calls
-/// body.run<1>(row, col, lanes) for the elements that are not in such a group. rows x cols is at
-/// most 2^30, and the thread block must consist of whole warps.
+/// body.run<1>(row, col, lanes) for the elements that are not in such a group. rows x cols must be
+/// at most 2^30, and the thread block must consist of whole warps.
 template <class Body>
 __device__ inline void for_elements(int rows, int cols, bool vectors, Body& body) {
   constexpr int kWarp = 32;

@@ -1,9 +1,9 @@
 // Computes exact tallies of matrices and hashes of memory. The formulas are in backend/health.hpp,
-// which also defines the limbs of a tally. Each thread keeps the limbs to which it last added in
+// which also defines the limbs of a tally. Each thread keeps the limbs that it last added to in
 // registers. A thread seldom has to change to other limbs, because elements of one matrix have
-// similar magnitudes. At the end limbs are added within the warp, then in shared memory, and then
-// once for each thread block in the result. Matrices are rows x cols with any ld. There is one
-// launch for a batch.
+// similar magnitudes. At the end the threads of a warp add their limbs, the warps add theirs in
+// shared memory, and each thread block adds its limbs to the result once. Matrices are rows x cols
+// with any ld. A batch takes one launch.
 
 #include "backend/health.hpp"
 #include "backend/weight_bits.hpp"
@@ -170,8 +170,8 @@ __global__ void __launch_bounds__(kThreads) hash_kernel(HashArguments a) {
   if (threadIdx.x == 0) add_to(reinterpret_cast<int64_t*>(a.sum), block);
 }
 
-/// Returns the number of thread blocks for this many elements, with several elements for each
-/// thread.
+/// Returns the number of thread blocks to use for this many elements. Each thread gets several
+/// elements.
 int64_t blocks_for(int64_t elements, int64_t most) {
   constexpr int64_t kEach = 16;
   const int64_t blocks = (elements + kThreads * kEach - 1) / (kThreads * kEach);

@@ -7,15 +7,15 @@
 #include "cuda/kernels/jobs.hpp"
 
 // Copies two tiles of an array, transposed, to another array in one thread block. If vectors are
-// used, a thread reads neighboring elements of a row. It stores each element in its column of a
-// tile in shared memory, where the elements of a column are contiguous. After a barrier it reads
-// neighboring elements of a column and writes them. Two-byte elements are processed in pairs of
-// rows, so that only words are stored.
+// used, a thread reads neighboring elements of a row. It stores each element in the element's
+// column of a tile in shared memory, where the elements of a column are contiguous. After a barrier
+// it reads neighboring elements of a column and writes them. Two-byte elements are processed in
+// pairs of rows, so that only words are stored.
 //
-// The address of a 16-byte chunk of a column is swizzled: its index is combined by exclusive or
-// with the index of the column's group. A warp that stores (8 groups x 4 words of a chunk) and a
-// warp that reads (8 chunks of each column) therefore use all banks. Rows that do not begin or end
-// at a multiple of a vector are processed element by element.
+// The address of a 16-byte chunk of a column is swizzled: the index of the chunk is XORed with the
+// index of the column's group. A warp that stores (8 groups x 4 words of a chunk) and a warp that
+// reads (8 chunks of each column) therefore use all banks. Rows that do not begin or end at a
+// multiple of a vector are processed element by element.
 
 namespace muonrt::cuda {
 
@@ -46,15 +46,15 @@ static_assert(kSide == 64 && kThreads == 256 && kWidth == 8);
 /// The shared memory of a thread block: two tiles of two-byte elements, or one tile of four-byte
 /// elements.
 union Tile {
-  // There is one more column, so that the elements of a column are in different banks.
+  // The additional column puts the elements of a column into different banks.
   float values[kSide][kSide + 1];
   uint32_t bits[kSide][kSide + 1];
   Vec16 halves[2][kSide * kSide / 8];
   Vec16 words[kSide * kSide / 4];
 };
 
-/// A rectangle of `from` (rows x cols) and its destination (cols x rows). If kTall is true, one
-/// tile is below the other in `from`. Otherwise the tiles are next to each other.
+/// A rectangle of `from` (rows x cols) and its destination (cols x rows). If kTall is true, the
+/// second tile is below the first tile in `from`. Otherwise the tiles are next to each other.
 template <bool kTall>
 struct TransposedTile {
   Rows from, to;
@@ -104,7 +104,7 @@ struct Rounded {
   __device__ bool bad() const { return bits.bad(DType::kBF16); }
 };
 
-/// Stores words in a tile. Each word has elements of two rows and is stored in one of eight
+/// Stores words in a tile. Each word contains elements of two rows and is stored in one of eight
 /// columns.
 /// @param column  the address of the word in the first column.
 __device__ inline void store_pair(uint32_t* column, const uint32_t (&rows)[8]) {
@@ -166,7 +166,7 @@ __device__ inline void flush(const Tile& tile, const TransposedTile<kTall>& c,
   }
 }
 
-/// Writes the tiles, which hold elements of kHalves, to `to` and casts the elements to kTo.
+/// Casts the tiles' elements from kHalves to kTo and writes them to `to`.
 template <DType kHalves, DType kTo, bool kTall>
 __device__ inline void flush_halves(const Tile& tile, const TransposedTile<kTall>& c) {
   const FlushedTile mine;
@@ -183,7 +183,7 @@ __device__ inline void flush_halves(const Tile& tile, const TransposedTile<kTall
   });
 }
 
-/// Transposes elements that `how` stores in the tiles as kHalves.
+/// Transposes elements. `how` stores them in the tiles as kHalves.
 template <DType kHalves, DType kTo, bool kTall, class How>
 __device__ inline bool transpose_halves(Tile& tile, const TransposedTile<kTall>& c, How how) {
   fill_halves(tile, c, how);

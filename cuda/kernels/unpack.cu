@@ -1,10 +1,10 @@
 // Copies between messages and whole matrices: unpack copies a message to a matrix of the same
 // dtype, and pack copies a matrix to a message, casts it and checks for non-finite values. Both use
 // the same lists. A block of a message is rows x cols, dense. The matrix is stored with its short
-// side first, so a block of a tall matrix is transposed, in tiles of 64 x 64
+// side first. A block of a tall matrix is therefore transposed, in tiles of 64 x 64
 // (cuda/kernels/transpose.cuh). A thread block processes one job. A NaN that is packed or
-// transposed becomes the same NaN as on the host: 0x7fff if it has two bytes, and unchanged if it
-// has four bytes.
+// transposed becomes the same NaN as on the host: 0x7fff in a two-byte dtype, and unchanged in a
+// four-byte dtype.
 
 #include "cuda/device/launch.hpp"
 #include "cuda/kernels/findings.cuh"
@@ -18,7 +18,8 @@ namespace {
 
 constexpr DType kF32 = DType::kF32, kBF16 = DType::kBF16, kF16 = DType::kF16;
 
-/// Minimum number of thread blocks on an SM. With this number each thread has at most 48 registers.
+/// Minimum number of thread blocks on an SM. With five blocks each thread can use at most 48
+/// registers.
 constexpr int kBlocks = 5;
 
 struct CopyArguments {
@@ -41,7 +42,7 @@ struct CastBody {
   __device__ bool bad() const { return bits.bad(kTo); }
 };
 
-/// Copies elements that have the size of kLike and keep their dtype. `Bits` is a class of
+/// Copies elements that have the same size as kLike and keep their dtype. `Bits` is a class of
 /// cuda/kernels/bits.cuh.
 template <DType kLike, class Bits>
 struct CopyBody {

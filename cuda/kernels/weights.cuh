@@ -18,8 +18,8 @@ __device__ inline void note_written(const Values<N>& values, DType dtype, Findin
   if (!finite) note_written(findings);
 }
 
-/// Positions of an item's elements in the whole tensor. The elements are counted row by row inside
-/// the item.
+/// Positions of an item's elements in the whole tensor. Elements are numbered row by row inside the
+/// item.
 struct Positions {
   int64_t cols, tensor_index, tensor_ld;
 
@@ -104,8 +104,7 @@ struct Weights {
   /// Rounds stochastically. The generator runs once for each run of elements that are in the same
   /// random block of the tensor and in the same row. Usually one random block contains all
   /// elements.
-  /// @tparam kApart  is combined with the seed by exclusive or: kMomentumSeed for momentum, 0 for
-  ///   weights.
+  /// @tparam kApart  is XORed with the seed: kMomentumSeed for momentum, 0 for weights.
   template <uint64_t kApart, int N>
   __device__ Halves<N> rounded(const Values<N>& w, const Positions& positions,
                                int64_t element) const {

@@ -10,8 +10,8 @@ namespace muonrt::cuda {
 
 /// The functions of NCCL, resolved at run time. A copy that the process has already loaded, for
 /// example a framework's copy, is preferred. The search begins with copies whose symbols are
-/// visible to the whole program, whatever their file names are. Then it checks whether a
-/// libnccl.so.2 is loaded.
+/// visible to the whole program, regardless of their file names. Then it checks whether a library
+/// named libnccl.so.2 is loaded.
 struct NcclApi {
   NcclResult (*get_version)(int*);
   NcclResult (*get_unique_id)(NcclUniqueId*);
@@ -35,7 +35,7 @@ struct NcclApi {
 };
 
 /// Returns the functions, and resolves them at the first call. Errors: NOT_SUPPORTED if the library
-/// or one of the functions does not exist, or if the version is older than 2.19.
+/// or one of the functions is missing, or if the version is older than 2.19.
 const NcclApi& nccl_api();
 
 /// Resolves the functions in a copy that the program has already loaded, or otherwise in the first

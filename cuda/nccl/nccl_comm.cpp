@@ -17,7 +17,7 @@ namespace muonrt::cuda {
 
 namespace {
 
-// Initial size of the scratch memory. The warm-up allocates more if it needs more.
+// kFirstScratch is the initial size of the scratch memory. The warm-up allocates more if necessary.
 constexpr int64_t kFirstScratch = 65536, kMaxMessages = 256;
 
 /// Records `event` on the stream when the Mark is destroyed, even after an exception.
@@ -39,8 +39,8 @@ class Mark {
 /// sends and receives. The watchdog aborts operations that exceed the timeout.
 class NcclComm final : public Comm {
  public:
-  /// @param borrowed  if the communicator borrows its handle and is a duplicate: the state of the
-  ///     original; otherwise null.
+  /// @param borrowed  the state of the original if the communicator borrows its handle and is a
+  ///     duplicate; otherwise null.
   NcclComm(const NcclApi& (*api)(), MakeBootstrap bootstrap, const NcclOptions& options,
            const std::shared_ptr<SharedNcclComm>& borrowed)
       : api_(api), options_(options), bootstrap_(bootstrap()) {
@@ -111,7 +111,7 @@ class NcclComm final : public Comm {
   }
 
   /// Makes NCCL connect the ranks. NCCL connects two ranks when they exchange their first message,
-  /// and the ranks of a reduction when it uses an algorithm for the first time. Therefore this
+  /// and the ranks of a reduction when NCCL uses an algorithm for the first time. Therefore this
   /// function sends one byte to every peer and reduces zeros.
   void connect(Stream& stream) override {
     if (size() == 1) return;
@@ -196,8 +196,8 @@ class NcclComm final : public Comm {
           borrowed ? borrowed : SharedNcclComm::for_borrowed_handle(from, options_.device_index);
     if (from && !borrowed) {
       std::unique_lock<std::timed_mutex> lock;
-      // Waits for at most half the timeout, so that the other ranks receive the error of a handle
-      // in use before they time out.
+      // Waits for at most half the timeout. If the handle is in use, the other ranks then receive
+      // the error before they time out.
       if (shared_) lock = shared_->enter(bootstrap_->timeout_ms() / 2);
       check_ranks(api, from, *bootstrap_, options_.device_index);
     }
@@ -237,7 +237,8 @@ class NcclComm final : public Comm {
     try {
       shared_->require_open();
       // If another thread aborts, only the bootstrap reports the abort. The watchdog polls the
-      // bootstrap only while operations are pending, and at this point there may be none.
+      // bootstrap only while operations are pending, and at this point there may be no pending
+      // operations.
       if (const auto pending_error = bootstrap_->pending_error()) throw *pending_error;
       wait_for_capacity(messages);
       {
@@ -255,9 +256,9 @@ class NcclComm final : public Comm {
   /// thread never becomes empty: NCCL passes network messages to this thread through a pool of 1024
   /// entries (2048 since 2.25), and each message takes several entries. If the proxy thread has
   /// failed, a call that finds the pool empty never returns, and an abort waits for this call. The
-  /// limit on messages in flight gives the watchdog time to see the error, which also ends the wait
-  /// here. Two operations are always allowed, because otherwise operations would not overlap. With
-  /// 256 or more ranks, two operations may fill the pool.
+  /// limit on messages in flight gives the watchdog time to notice the error, which also ends the
+  /// wait in this function. Two operations are always allowed, because otherwise operations would
+  /// not overlap. With 256 or more ranks, two operations may fill the pool.
   void wait_for_capacity(int64_t messages) {
     const RelaxedCapture relaxed;
     for (Backoff pauses = nccl_backoff(); !watchdog_->has_capacity(messages, kMaxMessages);
@@ -296,8 +297,8 @@ class NcclComm final : public Comm {
         deadline());
   }
 
-  /// Always ends the group that it has started. The order of the calls determines the order of the
-  /// messages between two ranks, and is the same on both ranks.
+  /// Always ends the group that it has started. The order of the calls, which determines the order
+  /// of the messages between two ranks, is the same on both ranks.
   NcclResult group(const NcclApi& api, NcclHandle handle, std::span<const SendTo> sends,
                    std::span<const ReceiveFrom> receives, cudaStream_t stream) {
     NcclResult first = api.group_start();
@@ -325,8 +326,8 @@ class NcclComm final : public Comm {
         deadline());
   }
 
-  /// Returns device memory. Keeps smaller blocks from earlier calls, because earlier operations may
-  /// still use them.
+  /// Returns device memory. Does not free smaller blocks from earlier calls, because earlier
+  /// operations may still use them.
   void* scratch(int64_t bytes) {
     if (scratch_.empty() || scratch_.back()->bytes() < bytes) {
       scratch_.push_back(std::make_unique<CachedMemory>(options_.device_index,

@@ -15,9 +15,9 @@ NcclConfig config_of(const NcclOptions& options, const std::string& name) {
   out.blocking = 0;
   out.split_share = 0;
   // The thread blocks of a cluster run within one GPC (a part of the GPU). The persistent grids of
-  // the products use clusters of two blocks and leave pairs of SMs free. A cluster of NCCL has 4
-  // blocks by default, which would not fit into a pair. Single blocks of NCCL would leave no pairs
-  // of SMs for the products.
+  // the products use clusters of two blocks and leave pairs of SMs free. By default, NCCL's
+  // clusters have 4 blocks, which would not fit into a pair of SMs. If NCCL launched single blocks,
+  // they would leave no pairs of SMs for the products.
   out.cga_cluster_size = 2;
   out.max_ctas = options.max_ctas;
   out.comm_name = name.c_str();
@@ -99,8 +99,8 @@ void NcclLink::split(NcclHandle from, NcclConfig& config, Deadline deadline,
   try {
     wait_until_accepted(from, what, deadline, alarm);
   } catch (...) {
-    // The split continues as long as its parent exists, and then writes the handle. The object that
-    // contains the handle is therefore never freed.
+    // The split continues as long as the parent communicator exists, and then writes the handle.
+    // The object that contains the handle is therefore never freed.
     new std::shared_ptr<SharedNcclComm>(shared_);
     throw;
   }

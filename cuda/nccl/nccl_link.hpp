@@ -15,8 +15,9 @@
 
 namespace muonrt::cuda {
 
-/// Returns pauses for polling: none during the first millisecond. NCCL usually accepts an operation
-/// within this time, although since version 2.23 it starts a thread for each operation.
+/// Returns a Backoff for polling that does not pause during the first millisecond. NCCL usually
+/// accepts an operation within this time, although since version 2.23 it starts a thread for each
+/// operation.
 inline Backoff nccl_backoff() {
   using std::chrono::microseconds;
   return Backoff(microseconds(1000), microseconds(100), microseconds(100));
@@ -30,13 +31,12 @@ Error nccl_error(const NcclApi& api, NcclHandle handle, NcclResult result, const
 /// differ from the ranks of the bootstrap or from `device`; COMM.
 void check_ranks(const NcclApi& api, NcclHandle handle, const Bootstrap& bootstrap, int device);
 
-/// How one communicator uses an ncclComm_t, which is either borrowed, or belongs to the
-/// communicator and is non-blocking.
-/// Threads: any.
+/// The access of one communicator to an ncclComm_t. The ncclComm_t is either borrowed, or belongs
+/// to the communicator and is non-blocking. Threads: any.
 class NcclLink {
  public:
-  /// @param shared  a new object, for which `make` must be called; or an object from
-  ///     for_borrowed_handle, for which `make` must not be called.
+  /// @param shared  a new object, after which `make` must be called, or an object from
+  ///     for_borrowed_handle, after which `make` must not be called.
   NcclLink(const NcclApi& api, Bootstrap& bootstrap, std::shared_ptr<SharedNcclComm> shared);
   /// Creates an ncclComm_t, or splits one from `options.from`. Call it at most once. Collective.
   /// Blocks for at most the bootstrap's timeout, or without a limit if `from` is a blocking
@@ -46,15 +46,16 @@ class NcclLink {
   /// called.
   void make(const NcclOptions& options, const NcclUniqueId& id, const Bootstrap& alarm);
   /// Aborts an ncclComm_t that was created on this rank but not on all ranks. Does not notify the
-  /// peers, because they already have the error and may still use the bootstrap to exchange it.
+  /// peers, because they already know the error and may still use the bootstrap to exchange it.
   void discard_comm(const Error& error) noexcept;
   /// Not collective. Waits at most two seconds for the peers, and then aborts. Waits for NCCL's
-  /// teardown like `close`. If the teardown takes longer, it continues in a separate thread.
+  /// teardown as long as `close` does. If the teardown takes longer, it continues in a separate
+  /// thread.
   ~NcclLink();
 
   /// Runs `calls(api, handle)` inside NCCL, and then waits until NCCL has accepted the work. The
   /// first operations also connect to the peers. Errors: the error that ended the communicator;
-  /// errors of NCCL; TIMEOUT.
+  /// errors from NCCL; TIMEOUT.
   template <class Calls>
   void issue(const char* what, Calls calls, Deadline deadline) {
     {
@@ -68,11 +69,11 @@ class NcclLink {
     }
     wait_until_accepted(shared_->handle, what, deadline, bootstrap_);
   }
-  /// Returns an error of work that NCCL has accepted, or an error that a peer has published.
+  /// Returns an error in work that NCCL has accepted, or an error that a peer has published.
   std::optional<Error> poll_error();
 
-  /// Ends all links over the handle. If they have already ended, the first error is kept. Starts
-  /// the abort and does not wait for it.
+  /// Ends all links that use the handle. If they have already ended, the first error is kept.
+  /// Starts the abort and does not wait for it.
   void end(const Error& error) noexcept;
   /// Calls `end` and then waits for the abort, for at most kTeardownTimeoutMs after its start.
   void close(const Error& error) noexcept;

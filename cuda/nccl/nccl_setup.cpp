@@ -68,7 +68,7 @@ void require_no_error(const Bootstrap& bootstrap, const std::vector<SetupMessage
   if (error) throw all.size() == 1 ? *error : error->with_rank(bootstrap.rank());
 }
 
-/// Returns the remote_error_level of `error`, which has ended this rank's part of the setup.
+/// Returns the remote_error_level of `error`, which made this rank's part of the setup fail.
 int remote_error_level_of(const Error& error, const Bootstrap& alarm) {
   const auto pending_error = alarm.pending_error();
   if (pending_error && error.is_remote()) return kReportedByPeer;

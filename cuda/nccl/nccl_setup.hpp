@@ -11,9 +11,9 @@
 
 namespace muonrt::cuda {
 
-/// Creates a communicator's bootstrap. The communicator calls this function in its constructor,
-/// after it has allocated its own memory, because the peers continue as soon as the bootstrap
-/// exists.
+/// Creates a communicator's bootstrap. The communicator calls this function in its constructor
+/// after it has allocated its own memory. The reason is that the peers continue as soon as the
+/// bootstrap exists.
 using MakeBootstrap = FunctionRef<std::unique_ptr<Bootstrap>()>;
 
 /// Runs `begin`, which creates a communicator over `bootstrap`. If memory is exhausted, aborts the
@@ -31,8 +31,8 @@ void nccl_create_or_abort(Bootstrap& bootstrap, Begin begin) {
 /// Where a rank's ncclComm_t comes from.
 enum class NcclOrigin : int32_t { kNew, kSplit, kBorrowed };
 
-/// The contribution of one rank to the setup. On each rank, NCCL uses as many channels as that
-/// rank's max_ctas allows. If max_ctas differs between ranks, NCCL hangs.
+/// One rank's contribution to the setup. On each rank, NCCL uses as many channels as that rank's
+/// max_ctas allows. If max_ctas differs between ranks, NCCL hangs.
 struct NcclSetup {
   std::optional<Error> error;  // the reason why this rank cannot take part
   int remote_error_level = 0;  // likelihood that a peer caused `error`; the error with the lowest
@@ -48,8 +48,8 @@ struct NcclSetup {
 /// @param prepare  returns this rank's contribution. If it throws an Error, the other ranks receive
 ///     the error.
 /// @return  the id of rank 0.
-/// Errors: the error of the lowest rank that has one, together with this rank's number; MISMATCH
-/// with a list of the ranks that have each version or option.
+/// Errors: the error of the lowest rank with an error, together with that rank's number; MISMATCH
+/// with a list of the ranks that use each version or option.
 NcclUniqueId agree_on_nccl_setup(Bootstrap& bootstrap, const std::function<NcclSetup()>& prepare);
 
 /// Runs `function` on every rank. If it throws on any rank, all ranks throw the error of the lowest

@@ -16,9 +16,9 @@
 
 namespace muonrt::cuda {
 
-/// A thread that ensures that every operation on a GPU ends. While operations are in flight, it
-/// polls their events and calls `poll_error`. It reports an error if no operation has ended within
-/// the timeout. While no operation is in flight, it sleeps.
+/// A thread that ensures that every operation on a GPU ends. While operations are in flight, the
+/// thread polls their events and calls `poll_error`. It reports an error if no operation has ended
+/// within the timeout. While no operation is in flight, the thread sleeps.
 class NcclWatchdog {
  public:
   struct Calls {
@@ -38,13 +38,13 @@ class NcclWatchdog {
   /// @param messages  number of messages that the work sends and receives.
   void add(cudaStream_t stream, const char* what, int64_t messages);
   int64_t watched() const;
-  /// Returns whether the number of messages in flight would stay within `limit` with `messages`
-  /// more messages. Also returns true while at most one operation is in flight. Relaxes the capture
-  /// mode of the calling thread. Errors: DEVICE if the GPU is lost.
+  /// Returns whether at most `limit` messages would be in flight after another `messages` messages.
+  /// Also returns true while at most one operation is in flight. Relaxes the capture mode of the
+  /// calling thread. Errors: DEVICE if the GPU is lost.
   bool has_capacity(int64_t messages, int64_t limit);
 
   /// While an object of this class exists, the calling thread is inside NCCL. If the communicator
-  /// is blocking, NCCL may wait there for a peer without a limit.
+  /// is blocking, NCCL may wait for a peer without a limit.
   class BlockingCallScope {
    public:
     BlockingCallScope(NcclWatchdog& watchdog, const char* what) : watchdog_(watchdog) {

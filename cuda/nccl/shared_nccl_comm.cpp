@@ -97,8 +97,8 @@ void SharedNcclComm::end(Call call) noexcept {
   const QuietDeviceGuard guard(device_);
   {
     // A thread that is inside NCCL gets one second to return, because NCCL checks for an abort
-    // while it waits for a peer. A thread that locks `nccl` later finds the error and does not call
-    // NCCL.
+    // while it waits for a peer. A thread that locks `nccl` afterwards finds the error and does not
+    // call NCCL.
     const std::unique_lock lock(nccl, kBlockedCall);
   }
   if (handle) call(handle);

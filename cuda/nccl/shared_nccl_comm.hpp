@@ -18,16 +18,16 @@ namespace muonrt::cuda {
 /// caller's stream is blocking it.
 constexpr int64_t kTeardownTimeoutMs = 3000;
 
-/// One ncclComm_t and the state that all links over it share. Only one thread at a time calls NCCL.
+/// One ncclComm_t and the state that all links to it share. Only one thread at a time calls NCCL.
 /// The first error ends all links, and NCCL is aborted once. Always owned by shared pointers.
 /// Threads: any.
 class SharedNcclComm : public std::enable_shared_from_this<SharedNcclComm> {
  public:
   explicit SharedNcclComm(int device);
-  /// Returns the object for the caller's `handle`. All links over this handle share the object,
-  /// even if they belong to unrelated communicators. After an abort has ended, NCCL may reuse the
-  /// handle value, so a new object is created. Errors: the first error of the object's links, while
-  /// an abort is in progress.
+  /// Returns the object for the caller's `handle`. All links to this handle share the object, even
+  /// if they belong to unrelated communicators. After an abort has ended, NCCL may reuse the handle
+  /// value, so a new object is created. Errors: while an abort is in progress, the first error of
+  /// the object's links.
   static std::shared_ptr<SharedNcclComm> for_borrowed_handle(NcclHandle handle, int device);
 
   /// Stores the error and sets the flag, unless another error is already stored. Returns whether
@@ -41,22 +41,21 @@ class SharedNcclComm : public std::enable_shared_from_this<SharedNcclComm> {
 
   /// Aborts NCCL's work. Call it after `fail`; only the first call has an effect. ncclCommAbort
   /// waits for the work that NCCL has enqueued, and this work may wait for a caller's stream that
-  /// never continues. Therefore a separate thread calls it, and owns this object until the call
-  /// returns.
+  /// never continues. Therefore a separate thread calls ncclCommAbort, and owns this object until
+  /// the call returns.
   /// @param api  must stay valid until the process ends.
   void begin_abort(const NcclApi& api) noexcept { start_teardown(api.abort); }
   void abort(const NcclApi& api) noexcept {
     begin_abort(api);
     wait_for_teardown();
   }
-  /// Destroys a finalized communicator. Like an abort, this happens in a separate thread, because
-  /// NCCL frees memory, which waits for all work on the GPU.
+  /// Destroys a finalized communicator. Like an abort, this happens in a separate thread: NCCL
+  /// frees memory, and therefore waits for all work on the GPU.
   void destroy(const NcclApi& api) noexcept {
     start_teardown(api.destroy);
     wait_for_teardown();
   }
-  /// Waits until a teardown that has been started is complete, for at most kTeardownTimeoutMs after
-  /// its start.
+  /// Waits for a teardown that has been started, until at most kTeardownTimeoutMs after its start.
   void wait_for_teardown() noexcept;
   /// Returns whether a teardown has been started. Afterwards no thread may call NCCL.
   bool is_tearing_down() const;

@@ -177,8 +177,8 @@ class StagedComm final : public Comm {
       copy(receives_[i].data, staged_receives_[i].data, staged_receives_[i].bytes, stream);
   }
 
-  /// Copies from another GPU with cudaMemcpyPeerAsync, because this function does not need a
-  /// mapping of that GPU's memory.
+  /// Copies from another GPU with cudaMemcpyPeerAsync, because this function does not require that
+  /// GPU's memory to be mapped.
   void copy_message(void* to, const void* from, int64_t bytes) {
     cudaPointerAttributes at = {};
     MUONRT_CUDA(cudaPointerGetAttributes(&at, from));
@@ -241,7 +241,7 @@ class StagedComm final : public Comm {
   }
 
   /// Waits before a reduction. If the wait fails, this rank does not take part in the reduction,
-  /// and the stream clears the flag that was passed to clear_if_aborted.
+  /// and the stream clears the flag that the caller passed to clear_if_aborted.
   void wait_to_enter(cudaStream_t stream) {
     int64_t* const entered = std::exchange(entered_, nullptr);
     try {
@@ -265,8 +265,9 @@ class StagedComm final : public Comm {
   }
 
   /// Returns pinned memory. One stream uses this memory in order, so the copies of an operation
-  /// into the memory run after the copies of the previous operation out of it. Messages are
-  /// received after all these copies have ended. Blocks that have become too small are not freed.
+  /// into the memory run after the copies of the previous operation out of it. The rank receives
+  /// messages only after all these copies have ended. Blocks that have become too small are not
+  /// freed.
   char* reserve(int64_t bytes) {
     if (staging_.empty() || staging_.back()->bytes() < bytes) {
       staging_.push_back(std::make_unique<RawMemory>(
@@ -282,7 +283,7 @@ class StagedComm final : public Comm {
   cudaStream_t stream_ = nullptr;  // stream of the current exchange
   int64_t* entered_ = nullptr;     // flag that a failed reduction clears
   std::unique_ptr<CudaEvent> ready_;
-  std::unique_ptr<RawMemory> closed_;  // set by an abort; read by the GPU if there is one rank
+  std::unique_ptr<RawMemory> closed_;  // set by an abort; the GPU reads it if there is one rank
   std::vector<std::unique_ptr<RawMemory>> staging_;
   std::vector<SendTo> sends_;
   std::vector<ReceiveFrom> receives_, staged_receives_;

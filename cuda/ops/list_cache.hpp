@@ -14,8 +14,8 @@ namespace muonrt::cuda {
 
 /// Device copies of the lists that ops receive in host memory. When a list is used for the first
 /// time, the cache allocates a copy and waits until it is complete. Later calls find the copy by
-/// the address of the list. They also compare the contents, because the memory may now hold a
-/// different list. If the list is unchanged, they neither allocate nor wait.
+/// the address of the list. They also compare the contents, because a different list may now be at
+/// this address. If the list is unchanged, they neither allocate nor wait.
 ///
 /// A Source (list_sources.hpp) is created from the arguments of an op, compares itself with the
 /// arguments of later calls, and returns the tables that kernels read.

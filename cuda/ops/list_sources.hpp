@@ -8,8 +8,8 @@
 
 namespace muonrt::cuda {
 
-// The lists of an op, with the values that were copied to the device. The lists are compared field
-// by field, because padding bytes are undefined.
+// The lists of an op, with the values that were copied to the device. Lists are compared field by
+// field, because padding bytes are undefined.
 
 inline bool same(const ShardBlock& a, const ShardBlock& b) {
   return a.param == b.param && a.matrix == b.matrix && a.rows == b.rows && a.cols == b.cols &&

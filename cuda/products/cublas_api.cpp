@@ -8,7 +8,7 @@ namespace muonrt::cuda {
 
 namespace {
 
-// The functions, types and values that muonrt uses are equal in the two major versions.
+// The functions, types and values that muonrt uses are the same in CUDA 12 and CUDA 13.
 #if CUBLAS_VER_MAJOR == 12
 constexpr const char* kNames[] = {"libcublasLt.so.12", "libcublasLt.so.13"};
 #else

@@ -8,7 +8,8 @@ namespace muonrt::cuda {
 
 /// The functions of cuBLASLt of CUDA 12 or 13. They are resolved at run time, so that muonrt also
 /// loads on machines without the library. A copy that is already loaded, for example by a
-/// framework, is preferred. Otherwise the major version with which muonrt was built is preferred.
+/// framework, is preferred. Otherwise the CUDA major version with which muonrt was built is
+/// preferred.
 struct CublasApi {
   std::string place;  // the name or path under which the library was found
   decltype(&cublasLtCreate) create;
@@ -39,5 +40,5 @@ void check_cublas(cublasStatus_t status, const char* call, const char* function,
 
 }  // namespace muonrt::cuda
 
-/// Converts the error of a cuBLASLt call to DEVICE.
+/// Throws a DEVICE error if the cuBLASLt call fails.
 #define MUONRT_CUBLAS(call) ::muonrt::cuda::check_cublas((call), #call, __func__, __LINE__)

@@ -23,7 +23,7 @@ CublasLayout layout_of(int64_t rows, int64_t cols, int64_t ld, DType dtype) {
 MatmulDescriptors words_of(const ProductShape& s) {
   const CublasApi& api = cublas_api();
   MatmulDescriptors descriptors;
-  // Products in f32 use only f32 arithmetic: no TF32 and no emulation.
+  // Products in f32 use only f32 arithmetic, and neither TF32 nor emulation.
   cublasLtMatmulDesc_t desc = nullptr;
   MUONRT_CUBLAS(api.desc_create(
       &desc, s.dtype == DType::kF32 ? CUBLAS_COMPUTE_32F_PEDANTIC : CUBLAS_COMPUTE_32F,

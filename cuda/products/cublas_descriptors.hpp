@@ -56,9 +56,9 @@ struct ProductShape {
 ProductShape product_shape_of(const Product& product);
 
 /// Returns the number of matrices for which a shape's algorithm is chosen. The algorithm is then
-/// used for batches of any size. The number is at most 128 and gives each of an H200's 132 SMs two
-/// tiles of 128 x 256. It depends only on the shape, so that the bits of a result do not depend on
-/// the number of matrices.
+/// used for batches of any size. The number is at most 128, and large enough to give each of an
+/// H200's 132 SMs two tiles of 128 x 256. It depends only on the shape, so that the bits of a
+/// result do not depend on the number of matrices.
 constexpr int64_t nominal_count(int64_t m, int64_t n) {
   const int64_t all = ((m + 127) / 128) * ((n + 255) / 256), wanted = 2 * 132;
   const int64_t tiles = all > 0 ? all : 1;
@@ -68,8 +68,8 @@ constexpr int64_t nominal_count(int64_t m, int64_t n) {
 static_assert(nominal_count(0, 1) == 128 && nominal_count(4096, 4096) == 1);
 
 /// The descriptors of a product. cuBLASLt's matrices are column-major, so it reads each of our
-/// matrices as its transpose. It computes C^T = op(B)^T A^T: its first operand is our B, its C is
-/// our D, and its D is our C.
+/// matrices as its transpose. It computes C^T = op(B)^T A^T: the library's first operand is our B,
+/// its C is our D, and its D is our C.
 struct MatmulDescriptors {
   CublasObject<cublasLtMatmulDesc_t> desc;
   CublasLayout a, b, c, d;  // layouts of our operands
@@ -88,8 +88,8 @@ const MatrixBatch& addend_of(const Product& product);
 /// How a product is summed over its depth: in one accumulator, or in parts that the library adds.
 /// In some algorithms the library rounds the parts to the dtype of the result before it adds them.
 enum class Depth { kWhole, kInParts };
-/// Returns restrictions on the choice of algorithms: scratch memory, alignment, and the kind of
-/// sum.
+/// Returns restrictions on the choice of algorithms: the amount of scratch memory, the alignment,
+/// and the kind of sum.
 CublasPreference product_preference(Depth depth);
 
 }  // namespace muonrt::cuda

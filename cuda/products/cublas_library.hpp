@@ -11,7 +11,7 @@
 
 namespace muonrt::cuda {
 
-/// A handle of the library on one GPU, with scratch memory. It finds algorithms and launches them.
+/// A cuBLASLt handle on one GPU, with scratch memory. It finds algorithms and launches them.
 class CublasLibrary {
  public:
   /// @param device  allocates the scratch memory; must outlive this object.
@@ -21,12 +21,12 @@ class CublasLibrary {
   CublasLibrary(const CublasLibrary&) = delete;
   CublasLibrary& operator=(const CublasLibrary&) = delete;
 
-  /// Returns algorithms for the number of matrices in the layouts, in the library's order of
-  /// preference. The result is empty if the library does not support the shape.
+  /// Returns algorithms for the number of matrices that the layouts specify, in the library's order
+  /// of preference. Returns an empty list if the library does not support the shape.
   std::vector<cublasLtMatmulAlgo_t> proposed(const MatmulDescriptors& descriptors, Depth depth,
                                              int limit) const;
   /// Returns whether the algorithm computes all matrices of the layouts in one launch. The
-  /// algorithm may need a larger workspace for more matrices than it was chosen for.
+  /// algorithm may need a larger workspace if there are more matrices than when it was chosen.
   bool takes(const MatmulDescriptors& descriptors, const cublasLtMatmulAlgo_t& algorithm) const;
   /// Returns whether the algorithm supports launches of several matrices.
   bool has_batches(const cublasLtMatmulAlgo_t& algorithm) const;

@@ -1,7 +1,7 @@
-// The passes that complete products. The first pass computes C = beta D + gamma I if there is
-// nothing to multiply; the identity is added in f32, before the only rounding. The second pass,
+// Passes that complete products. The first pass computes C = beta D + gamma I if there is nothing
+// to multiply. It adds gamma I in f32, so each element is rounded only once. The second pass,
 // `mirror`, makes a symmetric result of cuBLASLt bitwise symmetric. The third pass computes X +
-// gamma I in place, and reads only the diagonals.
+// gamma I in place, and reads only the diagonal.
 
 #include "cuda/device/launch.hpp"
 #include "cuda/kernels/kernels.hpp"

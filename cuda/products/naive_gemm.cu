@@ -1,7 +1,7 @@
 // Computes C = alpha A op(B) + beta D + gamma I in naive loops, for any mix of f32, bf16 and f16. A
-// thread computes one element over the whole depth in order, in f32, and rounds once. For a
-// symmetric product, only the elements on and above the diagonal are computed. Each of them is
-// stored twice.
+// thread sums one element over the whole depth in order, in f32, and rounds once. In a symmetric
+// product, the threads compute only the elements on and above the diagonal, and store each of them
+// twice.
 
 #include "cuda/device/launch.hpp"
 #include "cuda/kernels/elements.hpp"

@@ -34,7 +34,8 @@ void set_nominal(const MatmulDescriptors& descriptors, const ProductShape& s, in
 }
 
 /// Returns the first proposal for the nominal batch that can also compute a single matrix, because
-/// batches can have any size. If no proposal can, returns the first proposal for a single matrix.
+/// batches can have any size. If there is no such proposal, returns the first proposal for a single
+/// matrix.
 std::optional<cublasLtMatmulAlgo_t> chosen(const CublasLibrary& library, const ProductShape& shape,
                                            const MatmulDescriptors& descriptors) {
   const int64_t count = nominal_count(shape.m, shape.n);

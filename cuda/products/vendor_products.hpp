@@ -9,7 +9,7 @@
 
 namespace muonrt::cuda {
 
-/// Dense products that the vendor's library computes.
+/// Computes dense products with the vendor's library.
 class VendorProducts {
  public:
   virtual ~VendorProducts() = default;
@@ -23,11 +23,11 @@ class VendorProducts {
   virtual void multiply(const Product& product, cudaStream_t stream) = 0;
 };
 
-/// Creates products that select an algorithm for each shape. The choice depends only on the shape,
-/// so the bits of the results do not depend on the batch.
+/// Creates an object that selects an algorithm for each shape. The choice depends only on the
+/// shape, so the bits of the results do not depend on the batch.
 /// @param device  allocates the workspace; must outlive the result.
 /// @param index  index of the device's GPU, which must be current here and in every call.
-/// Errors: NOT_SUPPORTED if the library does not exist.
+/// Errors: NOT_SUPPORTED if the library is not installed.
 std::unique_ptr<VendorProducts> make_vendor_products(Device& device, int index);
 
 }  // namespace muonrt::cuda

@@ -10,9 +10,9 @@
 // Assigns tiles of symmetric results to thread blocks. The host builds a list of jobs once for a
 // list of shapes, and kernels read it unchanged. This is plain C++ that is tested on the host.
 //
-// A cell is a square of kCell x kCell elements. Of a symmetric n x n result, only the cells (row,
+// A cell is a square of kCell x kCell elements. In a symmetric n x n result, only the cells (row,
 // col) with row <= col are computed. A cell off the diagonal is stored twice: unchanged and
-// transposed. Of a dense product, all cells are computed. The bits do not depend on the order of
+// transposed. In a dense product, all cells are computed. The bits do not depend on the order of
 // jobs or on their distribution, because an element is a single sum over the depth in a fixed
 // order. `slices_of` divides this sum into slices, and depends only on the shape of one matrix.
 
@@ -22,12 +22,12 @@ constexpr int kCell = 128;
 
 MUONRT_HOST_DEVICE constexpr int64_t cells_of(int64_t n) { return (n + kCell - 1) / kCell; }
 
-/// The results of one shape: `count` matrices n x n. Each element is a sum of k terms, added in
-/// `slices` parts.
+/// The results of one shape: `count` matrices of n x n elements. Each element is a sum of k terms,
+/// which are added in `slices` parts.
 struct SymmetricShape {
   int64_t n = 0, k = 0, count = 0;
   int32_t slices = 1;
-  int64_t cols = 0;  // 0: symmetric; otherwise the result of a dense product is n x cols
+  int64_t cols = 0;  // 0 if symmetric; otherwise the result of a dense product is n x cols
   auto operator<=>(const SymmetricShape&) const = default;
 };
 
@@ -81,8 +81,9 @@ MUONRT_HOST_DEVICE constexpr int slice_begin(int stages, int slice, int slices) 
 }
 
 constexpr int64_t kShortestSlice = 512;
-/// Returns the number of slices of the depth: 1, 2 or 4. Only narrow results of a large depth have
-/// more than one slice, because they have too few tiles for a GPU even if the tiles are small.
+/// Returns the number of slices of the depth: 1, 2 or 4. Only narrow results with a large depth
+/// have more than one slice, because they have too few tiles to occupy a GPU even if the tiles are
+/// small.
 /// @param tuned  Sm90Tuning::slices. If it is not 0, it is used for results of any width, but
 ///     limited to the number of stages.
 int slices_of(int64_t n, int64_t k, int tuned = 0);
@@ -96,30 +97,31 @@ struct JobList {
 /// Builds the mixed list (mixed_jobs.cpp), for shapes that are either all symmetric or all dense.
 /// Squares of 2 x 2 cells off the diagonal, and all such squares of a dense result, are computed by
 /// pairs: both blocks of a cluster (blocks 2i and 2i + 1) process the same pairs, in the same order
-/// and before all other jobs. As few clusters as can complete the pairs in time receive them. The
-/// other blocks start with the tiles on the diagonals of the same matrices, matrix by matrix. If
-/// all blocks computed diagonals at the same time, they would exceed the memory bandwidth.
+/// and before all other jobs. The pairs are assigned to the smallest number of clusters that can
+/// complete them in time. The other blocks start with the tiles on the diagonals of the same
+/// matrices, matrix by matrix. If all blocks computed diagonals at the same time, they would exceed
+/// the memory bandwidth.
 ///
-/// If the list then ends earlier, pairs are cut into two wide jobs, and wide jobs into squares.
-/// Among lists that end at the same time, the list with the most pairs is used. The time of a job
-/// includes the time to read its operands. For squares off the diagonal, this takes a seventh
-/// longer than the products. Shapes with slices have only squares, because a block that adds slices
-/// keeps two sums of each element.
+/// If the launch then ends earlier, pairs are cut into two wide jobs, and wide jobs into squares.
+/// Among lists with which a launch ends at the same time, the list with the most pairs is used. The
+/// time of a job includes the time to read its operands. For squares off the diagonal, reading
+/// takes a seventh longer than computing the products. Shapes with slices have only squares,
+/// because a block that adds slices keeps two sums for each element.
 /// @param blocks  number of blocks of the grid; even.
 /// @param tuning  if `pairs` is false, all pairs are cut; `raster` orders the jobs.
 JobList mixed_jobs(std::span<const SymmetricShape> shapes, int blocks,
                    const Sm90Tuning& tuning = {});
 
-/// Builds a list of tiles of one and a half cells, which replaces the mixed list. The tiles go from
-/// the diagonal to the end of each row of cells, and are distributed to the blocks in turn, deepest
-/// shapes first. An SM can read the operands of such a tile while it computes the products, as with
-/// squares. The list needs fewer rounds than wide tiles if a shape is slightly larger than one
-/// round of squares. Do not use it for shapes with slices.
+/// Builds a list of tiles of one and a half cells, which replaces the mixed list. The tiles extend
+/// from the diagonal to the end of each row of cells, and are distributed to the blocks in turn,
+/// deepest shapes first. An SM can read the operands of such a tile while it computes the products,
+/// as with squares. The list needs fewer rounds than a list of wide tiles if a shape has slightly
+/// more squares than one round. Do not use it for shapes with slices.
 /// @param raster  from Sm90Tuning.
 JobList medium_jobs(std::span<const SymmetricShape> shapes, int blocks, int64_t raster = 0);
 
-/// Returns the jobs of a list in the order in which blocks begin them if all jobs take the same
-/// time: the first job of each block, then the second job of each block, and so on.
+/// Returns the jobs of a list in the order in which blocks begin them, assuming that all jobs take
+/// the same time: the first job of each block, then the second job of each block, and so on.
 std::vector<TileJob> in_turn(const JobList& list);
 
 /// Returns the largest total cost of a block of the list. `cost` returns the cost of a job.
@@ -136,8 +138,8 @@ auto busiest(const JobList& list, const Cost& cost) {
   return most;
 }
 
-/// Return the cost of a job of the mixed list (its number of cells times its number of terms), and
-/// the largest total cost of a block of a list.
+/// Return the cost of a job in the mixed list (its number of cells times its number of terms), and
+/// the largest total cost of a block in a list.
 int64_t cost_of(const TileJob& job, std::span<const SymmetricShape> shapes);
 int64_t makespan_of(const JobList& list, std::span<const SymmetricShape> shapes);
 

@@ -7,7 +7,7 @@
 #include "cuda/symmetric/problem.hpp"
 #include "cuda/symmetric/tensor_map.hpp"
 
-// The functions that launch the symmetric kernels.
+// Functions that launch the symmetric kernels.
 
 namespace muonrt::cuda {
 
@@ -18,13 +18,13 @@ struct Sm90Arguments {
   SymmetricProblem problems[kProblems];
   const TileJob* jobs;   // from mixed_jobs or medium_jobs
   const int32_t* first;  // index of each block's first job; unused if jobs are counted
-  /// The second consumer waits for this fill before its first product, as described in Sm90Tuning,
-  /// and releases the stage itself. The value is smaller than the number of stages of every
-  /// problem.
+  /// The second consumer waits for the fill with this index before its first product, as described
+  /// in Sm90Tuning, and releases the stage itself. The index is smaller than the number of stages
+  /// of every problem.
   int skew;
   // Only if jobs are counted. `count` is the number of jobs. `taken` points to two numbers that are
-  // 0 before and after each launch: how many jobs the blocks have taken after their first jobs, and
-  // how many blocks have ended.
+  // 0 before and after each launch: the number of jobs that blocks have taken after their first
+  // jobs, and the number of blocks that have ended.
   int32_t count;
   uint32_t* taken;
 };
@@ -44,9 +44,9 @@ enum class Sm90Jobs {
 struct Sm90Grid {
   Sm90Jobs jobs;
   int blocks;  // number of blocks of the list; even
-  /// Whether blocks are launched in clusters of two: if the list has pairs, or if the grid leaves
-  /// SMs to a communicator. NCCL also launches clusters of two, which need two free SMs in the same
-  /// GPC. A grid of single blocks might not leave two such SMs free.
+  /// True if blocks are launched in clusters of two, because the list contains pairs or the grid
+  /// leaves SMs to a communicator. NCCL also launches clusters of two, which need two free SMs in
+  /// the same GPC. A grid of single blocks might not leave two such SMs free.
   bool clusters;
   bool early;  // see Sm90Tuning
 };

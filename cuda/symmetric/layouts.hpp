@@ -31,9 +31,9 @@ MUONRT_HOST_DEVICE constexpr Offset2 wgmma_c(int thread, int value) {
           value / 4 * 8 + 2 * (thread % 4) + value % 2};
 }
 
-/// Returns the row and 16-byte chunk of the address that a lane passes to stmatrix.x4. Each warp of
-/// a warpgroup stores 16 rows by 16 columns of C, at column 16 q of a square of 64 x 64. Words are
-/// in the order of wgmma_c: (rows 0-7, columns 0-7), (8-15, 0-7), (0-7, 8-15), (8-15, 8-15).
+/// Returns the row and the 16-byte chunk whose address a lane passes to stmatrix.x4. Each warp of a
+/// warpgroup stores 16 rows by 16 columns of C, at column 16 q of a square of 64 x 64. Words are in
+/// the order of wgmma_c: (rows 0-7, columns 0-7), (8-15, 0-7), (0-7, 8-15), (8-15, 8-15).
 MUONRT_HOST_DEVICE constexpr Offset2 stmatrix_straight(int warp, int lane, int q) {
   return {16 * warp + 8 * (lane / 8 % 2) + lane % 8, 2 * q + lane / 16};
 }
@@ -49,8 +49,8 @@ enum class Major { kK, kMN };
 
 /// Returns the descriptor of a K-major operand of wgmma in the 128-byte swizzle mode. 8 rows of 128
 /// bytes form a group of 1024 bytes.
-/// @param address  position in shared memory, in bytes. It increases by 32 for 16 steps of the
-///     depth.
+/// @param address  position in shared memory, in bytes. It increases by 32 for every 16 steps of
+///     the depth.
 MUONRT_HOST_DEVICE constexpr uint64_t wgmma_descriptor(uint32_t address) {
   constexpr uint64_t kSwizzle128 = uint64_t{1} << 62;
   constexpr uint64_t kGroupStride = uint64_t{1024 >> 4} << 32;
@@ -58,10 +58,11 @@ MUONRT_HOST_DEVICE constexpr uint64_t wgmma_descriptor(uint32_t address) {
   return kSwizzle128 | kGroupStride | kLeading | ((address & 0x3ffff) >> 4);
 }
 
-/// Like wgmma_descriptor, but for an MN-major operand. 64 columns at one depth are 128 bytes, and 8
-/// depths form a group of 1024 bytes. Source: CUTLASS, cute/atom/mma_traits_sm90_gmma.hpp, B128.
-/// @param address  position in shared memory. It increases by 2048 for 16 steps of the depth.
-/// @param block    bytes from a block of 64 columns to the next one.
+/// Like wgmma_descriptor, but for an MN-major operand. 64 columns at one depth occupy 128 bytes,
+/// and 8 depths form a group of 1024 bytes. Source: CUTLASS, cute/atom/mma_traits_sm90_gmma.hpp,
+/// B128.
+/// @param address  position in shared memory. It increases by 2048 for every 16 steps of the depth.
+/// @param block    distance in bytes between adjacent blocks of 64 columns.
 MUONRT_HOST_DEVICE constexpr uint64_t wgmma_descriptor_mn(uint32_t address, uint32_t block) {
   constexpr uint64_t kLeading = uint64_t{0x3fff} << 16;
   return (wgmma_descriptor(address) & ~kLeading) | uint64_t{block >> 4} << 16;

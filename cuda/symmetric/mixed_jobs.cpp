@@ -25,10 +25,10 @@ using Jobs = std::vector<TileJob>;
 // tiles read less for each product.
 constexpr int64_t kCellTime = 7, kSquareTime = 8;
 
-// Grids without pairs are faster if no result is wider than this. It was measured for widths of 512
-// to 1,024, and with similar lists for 1,280. The reason is that pairs and tiles on the diagonal of
-// a matrix run at different times (MEASUREMENTS.md). Dense results have no such tiles, so they
-// always use pairs.
+// Grids without pairs are faster if no result is wider than this constant. This was measured for
+// widths of 512 to 1,024, and with similar lists for 1,280. The reason is that pairs and tiles on
+// the diagonal of a matrix run at different times (MEASUREMENTS.md). Dense results have no such
+// tiles, so they always use pairs.
 constexpr int64_t kWidestWithoutPairs = 1280;
 
 int64_t time_of(const TileJob& job, Shapes shapes) {
@@ -38,7 +38,7 @@ int64_t time_of(const TileJob& job, Shapes shapes) {
   return (diagonal ? kCellTime : kSquareTime) * stages;
 }
 
-/// Returns the time at which the last block ends.
+/// Returns the time at which the last block finishes.
 int64_t end_of(const JobList& list, Shapes shapes) {
   return busiest(list, [&](const TileJob& job) { return time_of(job, shapes); });
 }
@@ -159,7 +159,7 @@ PairsDealt deal_to_few(const Jobs& pairs, Shapes shapes, size_t clusters, int64_
 }
 
 /// Assigns the same number of pairs to each cluster, regardless of their cost. If the last round is
-/// incomplete, its pairs are left over.
+/// incomplete, its pairs are not assigned.
 PairsDealt deal_rounds(const Jobs& pairs, Shapes shapes, size_t clusters) {
   PairsDealt out;
   out.of_cluster.resize(clusters);

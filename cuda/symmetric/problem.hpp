@@ -22,7 +22,7 @@ struct SymmetricProblem {
   int32_t rows;
 };
 
-/// Maximum number of products in one launch. More do not fit into a kernel's arguments.
+/// Maximum number of products in one launch. More products would not fit into a kernel's arguments.
 constexpr int kProblems = 6;
 
 /// Returns whether all operands of a product are bf16, or all are f16.
@@ -33,7 +33,7 @@ constexpr bool is_in_half(const Product& p) {
          (!reads_d || p.d.dtype == p.a.dtype);
 }
 /// Return whether the kernels can compute the product: a symmetric A B^T, or a dense A B without
-/// gamma. Both depend only on the form of the product and on the dtypes.
+/// gamma. Both results depend only on the form of the product and on the dtypes.
 constexpr bool symmetric_takes(const Product& p) {
   return p.symmetric && p.transpose_b && is_in_half(p);
 }

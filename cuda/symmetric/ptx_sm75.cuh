@@ -2,8 +2,8 @@
 
 #include <cstdint>
 
-// Instructions of compute capability 7.5 that both kinds of kernels use, one instruction for each
-// function. Source: PTX ISA 9.0.
+// Instructions of compute capability 7.5 that the kernels for large and for small tiles use. Each
+// function is one instruction. Source: PTX ISA 9.0.
 
 namespace muonrt::cuda {
 

@@ -5,7 +5,7 @@
 #include "cuda/symmetric/ptx_sm75.cuh"
 #include "cuda/symmetric/tensor_map.hpp"
 
-// Instructions of compute capability 9.0a, one instruction for each function. Source: PTX ISA 9.0.
+// Instructions of compute capability 9.0a. Each function is one instruction. Source: PTX ISA 9.0.
 
 namespace muonrt::cuda {
 
@@ -15,7 +15,8 @@ __device__ inline uint32_t cluster_rank() {
   asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
   return rank;
 }
-// Barriers have no .aligned, because a single thread of a warp may come from a divergent branch.
+// Barriers do not have the modifier .aligned, because a single thread of a warp may arrive from a
+// divergent branch.
 
 /// Waits for all threads of the cluster. Afterwards their earlier writes to shared memory are
 /// visible to all threads of the cluster.
@@ -50,7 +51,8 @@ __device__ inline void setmaxnreg_inc() {
 }
 
 /// Waits until the previous launches have ended and their writes are visible. Does not wait in a
-/// launch that is not programmatic, because previous launches have ended before it begins.
+/// launch that is not programmatic, because such a launch begins after the previous ones have
+/// ended.
 __device__ inline void griddepcontrol_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 /// Lets the next programmatic launch begin after all thread blocks have called this function or
 /// ended.
@@ -76,8 +78,8 @@ __device__ inline void mbarrier_arrive(uint64_t* barrier) {
 }
 /// Arrives at the barrier with the same offset in block `rank` of the cluster. The instruction uses
 /// .release.cta, the default, as CUTLASS does. With .cluster it would fence the memory of the whole
-/// GPU. This is not needed, because the arrival only means that memory has been read: it passes no
-/// value to the other block.
+/// GPU. This fence is not needed, because the arrival only signals that memory has been read: it
+/// passes no value to the other block.
 __device__ inline void mbarrier_arrive_remote(uint64_t* barrier, uint32_t rank) {
   asm volatile(
       "{\n.reg .b32 there;\n"
@@ -93,9 +95,9 @@ __device__ inline void mbarrier_arrive_expect_tx(uint64_t* barrier, uint32_t byt
       : "memory");
 }
 /// Waits until the phase with this parity has ended. The instruction uses .acquire.cta, the
-/// default, as CUTLASS does. With .cluster each wait would invalidate the L1 cache. This is not
-/// needed, because TMA copies make their bytes visible before they count them, and no thread of the
-/// other block writes to this memory.
+/// default, as CUTLASS does. With .cluster each wait would invalidate the L1 cache. The
+/// invalidation is not needed, because TMA copies make their bytes visible before they count them,
+/// and no thread of the other block writes to this memory.
 __device__ inline void mbarrier_wait(uint64_t* barrier, uint32_t parity) {
   asm volatile(
       "{\n.reg .pred done;\n"

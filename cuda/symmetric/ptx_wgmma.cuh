@@ -5,8 +5,8 @@
 #include "base/dtype.hpp"
 #include "cuda/symmetric/layouts.hpp"
 
-// The asynchronous product of a warpgroup: 64 rows of A by N columns, 16 deep. Both operands are in
-// shared memory. Source: PTX ISA 9.0, wgmma.mma_async.
+// The asynchronous product that a warpgroup computes: 64 rows of A by N columns, with a depth of
+// 16. Both operands are in shared memory. Source: PTX ISA 9.0, wgmma.mma_async.
 
 namespace muonrt::cuda {
 
@@ -60,8 +60,8 @@ namespace muonrt::cuda {
                : "l"(a), "l"(b), "r"(adds ? 1 : 0), "n"(kB == Major::kMN ? 1 : 0))
 
 /// Computes sums = A B^T with 64 rows of A and kCols rows of B, or sums = A B with kCols columns of
-/// an MN-major B. If `adds` is set, adds to the previous sums. The sums are in the order of
-/// wgmma_c. kCols is 64, 128, 192 or 256; the first kCols / 2 sums are used.
+/// an MN-major B. If `adds` is set, adds the product to the previous sums. The sums are in the
+/// order of wgmma_c. kCols is 64, 128, 192 or 256; the first kCols / 2 sums are used.
 /// @param a, b  results of wgmma_descriptor, or wgmma_descriptor_mn.
 template <DType kElement, int kCols, Major kB = Major::kK, int kSums>
 __device__ inline void wgmma(float (&sums)[kSums], uint64_t a, uint64_t b, bool adds) {

@@ -5,8 +5,8 @@
 #include "backend/update_rules.hpp"
 
 // Defines the ring of stages between the copies and the products of a thread block, and the
-// barriers of a stage. This is plain C++, because both the kernel and its model in tests/cuda use
-// it.
+// barriers of a stage. This file is plain C++, because both the kernel and the kernel's model in
+// tests/cuda use it.
 //
 // A fill is one use of a stage: fill f uses stage f % kRingStages. A phase of `full` ends when all
 // announced bytes have arrived and producers have arrived twice. A phase of `empty` ends when both
@@ -16,8 +16,8 @@
 // `peer_empty` counts only fills of pairs, which come first in both blocks and have the same
 // numbers there. A copy into both blocks waits for `empty` and `peer_empty`. Every fill of a pair
 // needs an arrival from the producers of both blocks: both copy bytes of the operands, and for D
-// the other block only arrives. If one block could fill a stage by itself, two phases of
-// `peer_empty` might end before the producer of the other block checks the barrier.
+// the producer of the other block only arrives. If one block could fill a stage by itself, two
+// phases of `peer_empty` might end before the producer of the other block checks the barrier.
 
 namespace muonrt::cuda {
 

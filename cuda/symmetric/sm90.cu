@@ -1,13 +1,13 @@
 // Symmetric products on compute capability 9.0a: C = alpha A B^T + beta D + gamma I with f32 sums.
 // Dense products: C = alpha A B + beta D with an MN-major B.
 //
-// A persistent thread block processes its part of a list (job_list.hpp). The tiles are 128 x 256 or
-// 128 x 128 in the mixed list, and 128 x 192 in the list of medium tiles. Warpgroup 0 is the
-// producer: one of its threads starts TMA copies into a ring of stages. A stage is 64 deep, in rows
-// of 128 bytes with the 128-byte swizzle. Warpgroups 1 and 2 are the consumers. Each multiplies 64
-// x 256 elements with wgmma, and keeps one group of products in flight while it releases the
-// previous stage. The two blocks of a pair need the same rows of B; each copies half of these rows
-// to both blocks.
+// A persistent thread block processes its part of a list of jobs (job_list.hpp). The tiles are 128
+// x 256 or 128 x 128 in the mixed list, and 128 x 192 in the list of medium tiles. Warpgroup 0 is
+// the producer: one of its threads starts TMA copies into a ring of stages. A stage is 64 deep, in
+// rows of 128 bytes with the 128-byte swizzle. Warpgroups 1 and 2 are the consumers. Each computes
+// 64 x 256 elements with wgmma, and keeps one group of products in flight while it releases the
+// previous stage. The two blocks of a pair need the same rows of B; each block copies half of these
+// rows to both blocks.
 //
 // Epilogue: D arrives through the ring after the operands. A consumer rounds its sums, which then
 // need half as many registers. During the products of the next tile (`multiply`) the consumer
@@ -15,9 +15,9 @@
 // TMA stores them from there. Dense results are stored without the transpose.
 //
 // A stage contains 128 rows of A, followed by 128 to 256 rows of B, or by blocks of 64 columns of B
-// if B is MN-major. If B is A and a tile touches the diagonal, the first 128 rows of B are those of
-// A and are copied once. The stages of D follow. Each has 128 x 128 elements in two boxes of 64
-// columns, or in one box if only 64 columns of the tile are left.
+// if B is MN-major. If B is A and a tile touches the diagonal, the first 128 rows of B are also the
+// rows of A and are copied once. The stages of D follow. Each has 128 x 128 elements in two boxes
+// of 64 columns, or in one box if only 64 columns of the tile are left.
 //
 // A launch may begin before the previous one has ended (programmatic launch). Before
 // `griddepcontrol_wait` it reads only arguments and lists, which no kernel writes.
@@ -103,7 +103,7 @@ __device__ inline void multiply_stage(float (&sums)[128], bool adds, bool once, 
   ++fill;
 }
 
-/// Computes sums = the products of the next `stages` fills. Stores the previous tile: a square
+/// Sets `sums` to the products of the next `stages` fills. Stores the previous tile: one square
 /// before the products, and one after each of the first stages. With all 64 words and 128 sums
 /// live, ptxas would run out of registers and serialize the products (warning C7511).
 /// @param before  index of the job to which `words` belong, or kNone if there is no such job.
@@ -129,8 +129,8 @@ __device__ inline void multiply(float (&sums)[128], const TileWords<kMost>& word
   release(shared, fill - 1, pair, rank);
 }
 
-/// Computes the words of a job's tile. A stage of D has two squares and is released after both have
-/// been read.
+/// Computes the words of a job's tile. A stage of D contains two squares and is released after both
+/// have been read.
 template <DType kElement, Sm90Jobs kJobs, int kCols, bool kAdds>
 __device__ inline void finish_tile(SquareWords* words, const float (&sums)[128],
                                    const SymmetricProblem& p, const TileJob& job,
@@ -187,8 +187,8 @@ __device__ inline void process_tile(TileWords<kMost>& words, int before, const S
   finish_job<kElement, kJobs, kCols>(words, sums, p, job, shared, consumer, rank, fill);
 }
 
-/// Computes a square whose depth is divided. Each slice has separate sums, which are added in
-/// order.
+/// Computes a square whose depth is divided into slices. Each slice has separate sums, which are
+/// added in order.
 template <DType kElement>
 __device__ inline void process_slices(TileWords<2>& words, int before, const Sm90Arguments& args,
                                       const TileJob& job, const Shared& shared, int consumer,

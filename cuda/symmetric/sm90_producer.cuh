@@ -15,7 +15,7 @@ namespace sm90 {
 struct Config {
   static constexpr uint16_t kBothBlocks = 3;  // both blocks of a cluster
   static constexpr int kThreads = 128 * (1 + kConsumers);
-  static constexpr int kDepth = kStageDepth;  // depth of a stage; a row of it is a row of the
+  static constexpr int kDepth = kStageDepth;  // depth of a stage; a row of a stage is a row of the
                                               // swizzle
   static constexpr int kOperandBytes = kCell * kDepth * 2;
   static constexpr int kStageBytes = 3 * kOperandBytes;
@@ -150,7 +150,8 @@ __device__ inline void produce_job(const Sm90Arguments& args, const TileJob& job
 }
 
 /// Fills the ring for the jobs of a block. One thread calls this function. It reads the next job
-/// while the copies of the current job run, so that L1 has the next job when the consumers read it.
+/// while the copies of the current job are running, so that the next job is in L1 when the
+/// consumers read it.
 template <Sm90Jobs kJobs>
 __device__ inline void produce(const Sm90Arguments& args, int first, int end, const Shared& shared,
                                uint32_t rank, int& fill) {
@@ -163,10 +164,10 @@ __device__ inline void produce(const Sm90Arguments& args, int first, int end, co
   }
 }
 
-/// Like produce, but for counted jobs. Takes the next job while the copies of the current job run.
-/// After the last job, a fill without bytes has kNone as its index. The last block that ends resets
-/// the counter. At that time all blocks have received the results of their atomics, so no fence is
-/// needed.
+/// Like produce, but for counted jobs. Takes the next job while the copies of the current job are
+/// running. After the last job, a fill without bytes passes kNone as the index. The last block to
+/// finish resets the counter. At that time all blocks have received the results of their atomics,
+/// so no fence is needed.
 __device__ inline void produce_counted(const Sm90Arguments& args, const Shared& shared,
                                        uint32_t rank, int& fill) {
   const auto blocks = static_cast<int>(gridDim.x);

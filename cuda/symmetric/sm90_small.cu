@@ -13,11 +13,11 @@
 // blocks. A second barrier keeps all blocks, and therefore their memory, alive until these reads
 // have ended.
 //
-// Epilogue: D arrives through the ring after the operands. It uses the place of a stage's last
-// operand, because sums of slices occupy the first two. Squares of 64 x 64 elements and their
-// transpose are written to shared memory from the same registers (stmatrix). Then they are stored
-// in global memory with 16-byte stores. In a square on the diagonal, elements on and above the
-// diagonal come from the square itself, and elements below it from the transposed square.
+// Epilogue: D arrives through the ring after the operands. It uses the slot of a stage's last
+// operand, because sums of slices occupy the slots of the first two. Squares of 64 x 64 elements
+// and their transpose are written to shared memory from the same registers (stmatrix). Then they
+// are stored in global memory with 16-byte stores. In a square on the diagonal, elements on and
+// above the diagonal come from the square itself, and elements below it from the transposed square.
 //
 // Launches are programmatic, as in sm90.cu.
 
@@ -67,7 +67,7 @@ struct Shared {
   __device__ uint64_t* empty(int fill) const { return full(fill) + kRingStages; }
   __device__ unsigned char* straight() const { return memory + Config::kStagingAt; }
   __device__ unsigned char* mirrored() const { return straight() + Config::kSquareBytes; }
-  /// Returns the place of four sums of a thread. The sums of neighboring threads are adjacent.
+  /// Returns the slot for four sums of a thread. The slots of neighboring threads are adjacent.
   __device__ float* four_sums(int four) const {
     return reinterpret_cast<float*>(memory) +
            (four * Config::kConsumerThreads + static_cast<int>(threadIdx.x)) * 4;
@@ -114,8 +114,8 @@ __device__ inline void produce(const Sm90SmallArguments& args, const TileJob& jo
              job.row * kSmallCell, job.matrix, shared.full(fill));
 }
 
-/// Starts the products of a fill. When it returns, the products of the previous fill are complete
-/// and its stage is released.
+/// Starts the products of a fill. When the function returns, the products of the previous fill are
+/// complete and the previous fill's stage is released.
 template <DType kElement, int kCols>
 __device__ inline void multiply_stage(float (&sums)[kCols / 2], bool adds, const Shared& shared,
                                       int b_at, int fill) {
@@ -125,7 +125,7 @@ __device__ inline void multiply_stage(float (&sums)[kCols / 2], bool adds, const
   if (adds && threadIdx.x == 0) mbarrier_arrive(shared.empty(fill - 1));
 }
 
-/// Computes sums = the products of `stages` fills of the ring.
+/// Sets `sums` to the products of `stages` fills of the ring.
 template <DType kElement, int kCols>
 __device__ inline void consume(float (&sums)[kCols / 2], const Shared& shared, int b_at,
                                int stages) {
@@ -182,7 +182,7 @@ __device__ inline void store_strips(const SymmetricProblem& p, const TileJob& jo
   }
 }
 
-/// Finishes and stores kCount strips of a square, starting with strip `first`. Skips elements
+/// Completes and stores kCount strips of a square, starting with strip `first`. Skips elements
 /// outside of the result.
 /// @param d  the square of D; used only if kAdds is true.
 template <DType kElement, bool kAdds, int kCount>
@@ -200,7 +200,7 @@ __device__ inline void store_square(const float* sums, const SymmetricProblem& p
   store_strips<kCount>(p, job, at, first, shared);
 }
 
-/// Finishes and stores this block's part of a tile: kCount strips of each square.
+/// Completes and stores this block's part of a tile: kCount strips of each square.
 /// @param fill  the fill that contains D.
 template <DType kElement, int kCount, int kSquares>
 __device__ inline void store_tile(const float* sums, const SymmetricProblem& p, const TileJob& job,

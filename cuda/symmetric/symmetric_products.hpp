@@ -16,13 +16,13 @@ namespace muonrt::cuda {
 
 /// Computes symmetric products with the kernels of this folder, and also dense products if
 /// Sm90Tuning::dense is set. The order in which the terms of an element are summed depends on the
-/// shape. It does not depend on the batch, other products of the launch, the number of SMs, the
+/// shape. It does not depend on the batch, other products in the launch, the number of SMs, the
 /// alignment or free memory.
 class SymmetricProducts {
  public:
   /// @param device  allocates the memory of job lists and sums; must outlive this object.
   /// @param sms  number of SMs that a persistent grid may use.
-  /// @param leaves_sms  whether the GPU has more SMs than `sms`, which the grid leaves to a
+  /// @param leaves_sms  whether the GPU has more than `sms` SMs; the grid leaves the others to a
   ///     communicator.
   SymmetricProducts(Device& device, int sms, const Sm90Tuning& tuning = {},
                     bool leaves_sms = false);
@@ -32,9 +32,9 @@ class SymmetricProducts {
   /// Returns whether this object can compute the product. The result depends only on the form of
   /// the product and on the dtypes.
   bool takes(const Product& p) const;
-  /// Computes products of any shapes but one dtype, in as few launches as the kernels' arguments
-  /// allow. `takes` must be true for every product, and k must be positive. A job list is created
-  /// when its list of shapes occurs for the first time.
+  /// Computes products of any shapes but of the same dtype, in as few launches as the kernels'
+  /// arguments allow. `takes` must be true for every product, and k must be positive. A job list is
+  /// created when its list of shapes occurs for the first time.
   void multiply(std::span<const Product> products, cudaStream_t stream);
 
  private:

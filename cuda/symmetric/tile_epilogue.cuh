@@ -7,8 +7,8 @@
 
 namespace muonrt::cuda {
 
-/// The factors of a product in registers. An epilogue that read them from the launch's arguments
-/// would read them again for every element.
+/// The factors of a product, kept in registers. If the epilogue read them from the launch's
+/// arguments, it would read them again for every element.
 struct Scales {
   float alpha, beta, gamma;
 };

@@ -9,8 +9,8 @@
 
 #include "cuda/symmetric/job_list.hpp"
 
-// Functions that all job lists share. They define the order of shapes, and the order of cells
-// inside a triangle or a rectangle.
+// Functions that all kinds of job lists use. They define the order of shapes, and the order of
+// cells inside a triangle or a rectangle.
 
 namespace muonrt::cuda {
 
@@ -35,8 +35,8 @@ void raster_rectangle(int64_t side, int64_t cols, int64_t rows, const Visit& vis
       for (int64_t row = band; row < std::min(band + rows, side); ++row) visit(row, col);
 }
 
-/// Sorts the jobs of one matrix, which are listed row by row, into the order of `raster`,
-/// regardless of the widths of their tiles.
+/// Sorts the jobs of one matrix, which are listed row by row, into the order of `raster`. The
+/// widths of the tiles may differ.
 /// @param rows  number of rows of a band; 0 keeps the order row by row.
 inline void order_in_bands(std::span<TileJob> jobs, int64_t rows) {
   if (rows < 2) return;

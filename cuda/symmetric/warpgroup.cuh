@@ -6,8 +6,8 @@
 
 // Computes a warpgroup's part of a tile: the products of a stage, and the epilogue of the sums that
 // wgmma computes. The part has 64 rows. Every 64 columns form a square, which consists of four
-// strips of 16 columns. A thread has eight sums of a strip, from which it computes four words of
-// two neighboring elements each.
+// strips of 16 columns. A thread holds eight sums of a strip, and computes four words from them.
+// Each word contains two neighboring elements.
 
 namespace muonrt::cuda {
 
@@ -15,7 +15,7 @@ constexpr int kSquare = 64;
 constexpr int kStrips = kSquare / 16;
 constexpr int kStripWords = 4;
 
-/// Starts the products of 64 rows of A and kCols rows of B, one stage deep, as one group. If B is
+/// Starts the products of 64 rows of A and kCols rows of B for one stage, as one group. If B is
 /// MN-major, its kCols columns are in blocks of 64. When the function returns, the previous group
 /// is complete.
 /// @param a, b  addresses of the operands in shared memory.
@@ -39,8 +39,8 @@ __device__ inline void multiply_group(float (&sums)[kSums], uint32_t a, uint32_t
 
 /// Return the position of the row and chunk whose address this thread passes for a strip, as a byte
 /// offset in a swizzled square of 64 x 64. straight_at is for the strip, and mirrored_at for its
-/// transpose. In the untransposed square the next strip is two chunks further, which is a bit of
-/// the swizzle's exclusive or. In the transposed square it is 16 rows further.
+/// transpose. In the untransposed square the next strip is two chunks further, which is one bit of
+/// the swizzle's XOR. In the transposed square the next strip is 16 rows further.
 __device__ inline int straight_at(int strip) {
   const int thread = static_cast<int>(threadIdx.x) % 128;
   const Offset2 first = stmatrix_straight(thread / 32, thread % 32, 0);
@@ -71,9 +71,9 @@ __device__ inline void finish_strip(uint32_t* words, const float* sums, const Sc
     warp_sync();  // otherwise ptxas would load earlier and spill registers
     ldmatrix(added, d + straight_at(strip));
   }
-  // A thread has the rows r and r + 8 and the columns c, c + 1, c + 8 and c + 9 of a strip. Words 0
-  // and 3 are either both on the diagonal of the square or both off it. Words 1 and 2 are never on
-  // the diagonal, because r and c differ by less than 8.
+  // A thread holds the rows r and r + 8 and the columns c, c + 1, c + 8 and c + 9 of a strip. Words
+  // 0 and 3 are either both on the diagonal of the square or both off it. Words 1 and 2 are never
+  // on the diagonal, because r and c differ by less than 8.
   const bool low = below == 16 * strip, high = below == 16 * strip + 1;
 #pragma unroll
   for (int w = 0; w < kStripWords; ++w) {

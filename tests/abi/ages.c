@@ -1,5 +1,5 @@
 /* A program in C99 and C++17 for headers of a different version; see `ages`. Compared with the
- * library, the growable structs of these headers lack the last field (OLDER), or have one field
+ * library, the growable structs in these headers lack the last field (OLDER), or have one field
  * more (NEWER). */
 #include <muonrt/muonrt.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
-/* Runs one of two ranks that connect in a shared folder, create an optimizer and print the result.
- * Usage: muonrt_c_pair RANK FOLDER RUN */
+/* Runs one of two ranks that connect through a shared folder, create an optimizer and print the
+ * result. Usage: muonrt_c_pair RANK FOLDER RUN */
 #include <muonrt/muonrt.h>
 #include <stdio.h>
 #include <stdlib.h>

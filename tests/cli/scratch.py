@@ -37,6 +37,6 @@ def check(condition, *what):
 
 
 def end(what=""):
-    """Prints the problems, or `what` if there are none, and ends the script."""
+    """Prints the problems, or `what` if there are none, and exits."""
     print("\n".join(problems) or what)
     sys.exit(bool(problems))

@@ -61,7 +61,7 @@ def read(path):
 
 
 def read_model(folder):
-    """Returns the tensors of a folder. The index of the folder must name every file and tensor."""
+    """Returns the tensors in a folder. The folder's index must name every file and tensor."""
     index = json.loads((Path(folder) / "model.safetensors.index.json").read_text())
     out, placed = {}, {}
     for file in sorted(set(index["weight_map"].values())):

@@ -17,7 +17,7 @@ std::unique_ptr<muonrt::Device> make_device(muonrt::SymmetricProvider symmetric,
                                             const muonrt::Sm90Tuning& tuning = {});
 using machines::make_device;
 bool is_emulated();
-/// Reports that a case is skipped on this machine. If no case of a run makes an assertion, the run
+/// Reports that a case is skipped on this machine. If no case in a run makes an assertion, the run
 /// is reported as skipped.
 void leave_out(const char* why);
 /// Returns the number of runtime calls so far that wait, allocate memory or create an object. On a

@@ -1,5 +1,5 @@
-// Tests the interpreter of PTX and its check of the order of accesses to shared memory. The
-// expected results of the short texts follow from the manual (PTX ISA 9.0, section 9.7).
+// Tests the PTX interpreter and its check of the order of accesses to shared memory. The expected
+// results of the short programs follow from the manual (PTX ISA 9.0, section 9.7).
 
 #include <array>
 #include <bit>
@@ -38,7 +38,8 @@ void run_threads(unsigned threads, size_t shared_bytes, const std::function<void
   emulator::run_cluster(thread, {{uint3{}}, dim3(1), dim3(threads), shared_bytes});
 }
 
-/// Runs the module's last function on each thread. Its argument is the address of `memory`.
+/// Runs the module's last function on each thread. The function's argument is the address of
+/// `memory`.
 void run_kernel(const std::string& text, unsigned threads, void* memory, size_t shared_bytes = 0) {
   const Functions functions = translated(text);
   const emulator::ptx::Function& f = *functions.back();
@@ -116,7 +117,7 @@ TEST_CASE("ptx: bytes are permuted, words packed and taken apart, lowest part fi
   CHECK(long_of("mov.u32 %r1, 3; mov.u32 %r2, 4; mov.b64 %rd1, {%r1, %r2};") == 0x400000003ull);
   CHECK(word_of("mov.u64 %rd1, 0x500000006; { .reg .b32 %temp; mov.b64 {%temp, %r1}, %rd1; }") ==
         5);
-  // The first float becomes the upper half. 3.0078125 is in the middle between two bf16 values, and
+  // The first float becomes the upper half. 3.0078125 is halfway between two bf16 values, and
   // rounding chooses the even value.
   CHECK(word_of(
             "mov.f32 %f1, 0f3F800000; mov.f32 %f2, 0f40408000; cvt.rn.bf16x2.f32 %r1, %f1, %f2;") ==

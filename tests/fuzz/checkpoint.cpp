@@ -1,5 +1,5 @@
-// Fuzzes manifests and shard files of checkpoints with correct checksums. A file must be
-// consistent, or parsing must throw an error.
+// Fuzzes manifests and shard files of checkpoints with correct checksums. If a file is
+// inconsistent, parsing must throw an error.
 #include <sys/mman.h>
 #include <unistd.h>
 

@@ -1,4 +1,4 @@
-// Fuzzes layouts in text form, with one field per line: shape, mesh, placements, reading, cuts, row
+// Fuzzes layouts in text form. Each line is one field: shape, mesh, placements, reading, cuts, row
 // bounds, owner, flat.
 #include <algorithm>
 #include <string>

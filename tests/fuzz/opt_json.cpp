@@ -1,4 +1,4 @@
-// Fuzzes opt.json: any bytes must give a configuration or an error.
+// Fuzzes opt.json: parsing any bytes must return a configuration or an error.
 #include <stdexcept>
 
 #include "command/step/parts.hpp"

@@ -9,8 +9,7 @@
 
 namespace {
 
-/// Computes the placements of a tensor. If the mesh was accepted, an error must contain the name of
-/// a dimension.
+/// Computes the placements of a tensor. If the mesh was accepted, an error must name a dimension.
 void place(const muonrt::tool::PlanMeshes& meshes, const muonrt::tool::ModelTensor& tensor) {
   const auto placements = meshes.placements(tensor);
   if (static_cast<int>(placements.size()) != meshes.of(tensor).dims()) std::abort();

@@ -1,4 +1,4 @@
-// Fuzzes headers of safetensors files: any bytes must give a table or an error.
+// Fuzzes headers of safetensors files: parsing any bytes must return a table or an error.
 #include "state/safetensors.hpp"
 
 #include "base/error.hpp"

@@ -1,4 +1,4 @@
-// Runs the scripts that every transport must pass, and tests the transport over MPI.
+// Runs the scripts that every transport must pass, and tests the MPI transport.
 #include <catch2/catch.hpp>
 #include <thread>
 #include <vector>
@@ -36,7 +36,8 @@ std::string unless_contains(const std::string& text, const std::string& part) {
   return cat("'", text, "' does not contain '", part, "'");
 }
 
-/// Returns the problems of a new transport. A failed earlier transport must not affect the new one.
+/// Returns the problems of a new transport. An earlier transport that has failed must not affect
+/// the new one.
 std::string problems_of_fresh_start() {
   const auto t = connect();
   std::string problems;

@@ -95,7 +95,7 @@ void open(int* argc, char*** argv, int wanted_level) {
   MPI_Comm_rank(state.harness, &state.rank);
   MPI_Comm_size(state.harness, &state.size);
   // Sets this handler only under MPICH (include/muonrt/mpi.h gives the reason), so that tests under
-  // another MPI cannot rely on it.
+  // another MPI implementation cannot rely on the handler.
   char library[MPI_MAX_LIBRARY_VERSION_STRING] = "";
   int length = 0;
   MPI_Get_library_version(library, &length);

@@ -8,7 +8,7 @@
 
 #include "comm/transport.hpp"
 
-// Functions for tests under mpirun. Every test case runs on all ranks, in the same order.
+// Functions for tests under mpirun. All ranks run every test case, in the same order.
 namespace mpi_test {
 
 /// Returns the MPI communicator for tests. The harness itself uses a different duplicate of
@@ -30,11 +30,11 @@ std::string attempt(const std::function<void()>& body);
 /// Waits until all ranks have called this function. Collective.
 void barrier();
 
-/// Creates a transport over world() with this timeout. Collective.
+/// Creates a transport for the ranks of world() with this timeout. Collective.
 std::unique_ptr<muonrt::Transport> connect(int64_t timeout_ms = 30'000,
                                            int64_t fragment_bytes = int64_t{256} << 20);
 
-/// Returns the error of an attempt to create a transport before MPI_Init.
+/// Returns the error that an attempt to create a transport before MPI_Init caused.
 const std::string& before_init();
 
 }  // namespace mpi_test

@@ -96,7 +96,7 @@ int main(int argc, char** argv) {
     std::cerr << mpi_test::gather_texts(
         quiet ? "---- rank " + std::to_string(mpi_test::rank()) + " ----\n" + mine : "", false);
   }
-  // An mpirun of a different MPI implementation would start several single-rank jobs.
+  // The mpirun of a different MPI implementation would start several single-rank jobs.
   const char* const ranks = std::getenv("MUONRT_TEST_RANKS");
   if (ranks && std::atoi(ranks) != mpi_test::size()) {
     std::cerr << "MUONRT_TEST_RANKS is " << ranks << ", but MPI has " << mpi_test::size()

@@ -69,7 +69,7 @@ TEST_CASE("same bits: parameters and state under mpirun equal those of one rank"
 
 namespace {
 
-/// A folder that rank 0 creates, and whose path all ranks have. It is deleted when all ranks have
+/// A folder that rank 0 creates and whose path all ranks know. It is deleted when all ranks have
 /// destroyed the object.
 class SharedFolder {
  public:

@@ -7,7 +7,7 @@
 namespace mpi_test {
 
 void open(int* argc, char*** argv, int wanted_level);
-/// Calls MPI_Finalize. Returns the error of an attempt to create a transport after that.
+/// Calls MPI_Finalize. Then tries to create a transport and returns the error.
 std::string close();
 
 /// Returns the texts of all ranks in rank order, on every rank or only on rank 0.

@@ -4,7 +4,7 @@
 
 #include "ops/fixture.hpp"
 
-// Tests on every backend that each commit op reports non-finite values.
+// Tests, on every backend, that each commit op reports non-finite values.
 
 using namespace muonrt;
 using namespace ops_test;

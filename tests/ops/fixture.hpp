@@ -17,7 +17,7 @@ struct FixtureParam {
   int64_t grad_offset = 0;  // offset of the gradient, in addition to `offset`
   muonrt::WeightForm form = muonrt::WeightForm::kParamOnly;  // used if `master` is false
   muonrt::DType momentum_dtype = muonrt::DType::kF32;
-  bool clipped = false;          // whether its rows have QK-clip factors
+  bool clipped = false;          // whether the parameter's rows have QK-clip factors
   int64_t remainder_offset = 0;  // offset of the remainder, in addition to `offset`
 };
 
@@ -60,12 +60,12 @@ inline muonrt::Vote consent() {
   return sum;
 }
 
-/// A fixture whose buffers are in the memory of a machine.
+/// A fixture whose buffers are in a machine's memory.
 struct OnMachine {
   OnMachine(Machine& machine, const Fixture& fixture);
   /// Returns the bytes of every buffer that a commit may write, parameter by parameter.
   std::vector<Bytes> state();
-  /// Removes the momentum from the views, as on a rank whose momentum is stored by an owner.
+  /// Removes the momentum from the views, as on a rank whose momentum an owner stores.
   /// leave_out_weights() removes the weights, as on an owner that holds no weights.
   void leave_out_momentum();
   void leave_out_weights();

@@ -8,8 +8,8 @@
 #include "reference/reference.hpp"
 #include "support/backends.hpp"
 
-// Tests on every backend how momentum and moments decay: without gradients they reach exactly zero,
-// and bf16 storage has no bias.
+// Tests, on every backend, how momentum and moments decay: without gradients they reach exactly
+// zero, and rounding to bf16 has no bias.
 
 using namespace muonrt;
 
@@ -18,7 +18,8 @@ namespace {
 constexpr float kLeastNormal = std::numeric_limits<float>::min();  // 2^-126, in f32 and in bf16
 constexpr int64_t kFingerprint = 5;
 
-/// A matrix of two blocks. It is part of a wider tensor, in which its rows are not contiguous.
+/// A matrix that consists of two blocks. It is part of a wider tensor, so its rows are not
+/// contiguous in the tensor.
 class Param {
  public:
   static constexpr int64_t kRows = 3, kCols = 37, kApart = 5, kN = kRows * kCols;
@@ -279,8 +280,8 @@ void momentum_is_rounded_by_place(backends::Backend& backend) {
 /// Checks the mean of a momentum that starts at 1 (its limit with gradients of 1) and then receives
 /// gradients of -1. The exact value after k steps is 2 mu^k - 1. Each rounding error is less than
 /// 2^-8 (the distance between adjacent bf16 values just below 1). The error has mean zero and a
-/// variance of at most a quarter of 2^-16, and each later step multiplies it by mu. The mean over n
-/// elements therefore has a standard deviation below 2^-9 / sqrt((1 - mu^2) n).
+/// variance of at most a quarter of 2^-16, and each later step multiplies the error by mu. The mean
+/// over n elements therefore has a standard deviation below 2^-9 / sqrt((1 - mu^2) n).
 void turning_momentum_has_no_bias(backends::Backend& backend) {
   for (const float mu : {0.99f, 0.998f}) {
     INFO(backend.name << ", momentum " << mu);

@@ -86,7 +86,7 @@ TEST_CASE("normalize: the norm's bits are those of 256 chains in blocks of 2048,
       Bytes content = content_of(c, DType::kF32);
       std::vector<float> expected;
       for (int64_t k = 0; k < c.count; ++k) {
-        // With 1.5 as its largest entry, the matrix is not scaled.
+        // The largest entry of the matrix is 1.5, so the matrix is not scaled.
         set_value(content, DType::kF32, k * c.rows * c.ld() + c.ld() * (c.rows / 2), 1.5f);
         std::vector<float> dense;
         for (int64_t i = 0; i < c.rows * c.cols; ++i)
@@ -180,7 +180,7 @@ TEST_CASE("normalize: a value that is not finite makes its whole matrix NaN", "[
   }
 }
 
-// tests/cuda/traffic runs this case to count the bytes that the passes read.
+// tests/cuda/traffic runs this case to count the bytes that the normalization's kernels read.
 TEST_CASE("normalize: a matrix whose squares are summed scaled", "[.traffic]") {
   const Case c{128, 2048};
   Bytes content = content_of(c, DType::kBF16);

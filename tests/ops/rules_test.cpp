@@ -12,8 +12,8 @@ using namespace ops_test;
 
 namespace {
 
-/// The layout of a batch, and one letter for each matrix: 'r' if its neurons are rows, 'c' if they
-/// are columns, 'i' if its parameter is inactive, '-' if it has no moments.
+/// The layout of a batch, and one letter for each matrix: 'r' if the neurons are rows, 'c' if they
+/// are columns, 'i' if the parameter is inactive, '-' if the matrix has no moments.
 struct NormedCase {
   int64_t rows, cols, ld;
   DType dtype;

@@ -1,4 +1,5 @@
-// Tests the NorMuon op for neuron rules without moments: row equilibration and renormalization.
+// Tests the NorMuon op with neuron rules that use no moments: row equilibration and
+// renormalization.
 
 #include <catch2/catch.hpp>
 #include <cmath>

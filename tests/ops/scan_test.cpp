@@ -119,7 +119,7 @@ TEST_CASE("check_masters: a weight must be its master weight rounded to nearest,
           "[ops]") {
   const uint32_t one = 0x3f800000, sign = 0x80000000;
   struct Case {
-    uint32_t master, weight;  // bits of an f32 value; a bf16 weight has its upper half
+    uint32_t master, weight;  // bits of an f32 value; a bf16 weight is its upper half
     bool nearest, by_caller;  // whether the weight is accepted
   };
   const Case halves[] = {{one, one, true, true},

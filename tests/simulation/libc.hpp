@@ -6,15 +6,15 @@
 
 namespace simulation {
 
-/// Returns true on a fiber of a world. Such fibers use the simulation's functions instead of the
-/// functions of the system.
+/// Returns true on a fiber of a world. Fibers use the simulation's functions instead of the
+/// system's.
 inline bool inside() { return Scheduler::current() != nullptr; }
 
 /// The function of the C library that a definition in this program replaces.
 #define SIMULATION_REAL(name) (reinterpret_cast<decltype(&name)>(dlsym(RTLD_NEXT, #name)))
 
-/// Call this at the beginning of every function of the system. It may kill the process or run
-/// another fiber.
+/// Every simulated system function must call this function first. The call may kill the process or
+/// run another fiber.
 inline Scheduler& enter_system() {
   Scheduler& s = Scheduler::get();
   s.step();

@@ -184,7 +184,7 @@ int ioctl(int fd, unsigned long request, ...) noexcept {
   return 0;
 }
 
-/// A process has two interfaces: lo, and eth0 with the address of the process.
+/// A process has two network interfaces: lo, and eth0 with the process's address.
 int getifaddrs(ifaddrs** list) noexcept {
   if (!inside() || !Network::current()) return SIMULATION_REAL(getifaddrs)(list);
   struct Both {

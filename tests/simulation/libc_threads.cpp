@@ -1,5 +1,6 @@
 // Replaces the functions of the C library for threads, locks and clocks. The linker uses these
-// definitions in the whole program, including libstdc++, so the code under test needs no changes.
+// definitions in the whole program, including libstdc++, so no changes to the code under test are
+// needed.
 
 #include <pthread.h>
 #include <sched.h>

@@ -1,5 +1,5 @@
-// Runs worlds, in which ranks communicate over threads or over TCP in a simulated system. A seed
-// determines each world. See README.md.
+// Runs worlds. In a world, ranks communicate as threads of one process or over TCP, in a simulated
+// system. A seed determines each world. See README.md.
 
 #include <sys/mman.h>
 #include <sys/time.h>
@@ -21,7 +21,7 @@ using namespace simulation;
 
 namespace {
 
-// An OS process runs 250 worlds. Its end frees the memory of killed simulated processes.
+// An OS process runs 250 worlds. When it exits, the memory of killed simulated processes is freed.
 constexpr uint64_t kWorldsOfProcess = 250;
 constexpr uint64_t kRepeated = 16;      // one of this many worlds runs twice
 constexpr time_t kSecondsOfWorld = 60;  // of processor time
@@ -46,7 +46,7 @@ void report(const char* transport, uint64_t seed, const std::string& problem) {
   std::fflush(stdout);
 }
 
-/// Runs worlds until one of them has a problem.
+/// Runs worlds until a problem occurs in one of them.
 void run_worlds(Shared& shared, uint64_t last, bool tcp) {
   for (; shared.seed < last; ++shared.seed) {
     const itimerval limit{{}, {kSecondsOfWorld, 0}};

@@ -296,7 +296,7 @@ ssize_t Network::receive(int fd, void* data, size_t bytes, int flags) {
       std::memcpy(data, e->received.data(), n);
       if (flags & MSG_PEEK) return static_cast<ssize_t>(n);
       e->received.erase(0, n);
-      // The sender learns after a delay that there is room.
+      // After a delay, the sender is notified that there is space.
       const int there = e->peer >= 0 && find(e->peer) ? find(e->peer)->process : e->process;
       scheduler_.after(latency(e->process, there), [this, fd, n] {
         Endpoint* const reader = find(fd);

@@ -16,7 +16,7 @@
 namespace simulation {
 
 struct Address {
-  uint32_t host = 0;  // in host byte order; 0: any
+  uint32_t host = 0;  // in host byte order; 0 means any address
   uint16_t port = 0;
   bool operator==(const Address&) const = default;
 };
@@ -43,7 +43,7 @@ struct Endpoint {
   };
   std::deque<Segment> wire;
   int64_t last_arrival = 0;
-  int64_t window_used = 0;  // bytes that the peer may not yet replace with new ones
+  int64_t window_used = 0;  // bytes of the window that the peer may not use yet
   int64_t in_transit = 0;   // in bytes
 };
 
@@ -75,7 +75,7 @@ class Network {
   int poll(pollfd* list, nfds_t count, int timeout_ms);
   Endpoint* find(int fd);
 
-  // Faults.
+  // These functions inject faults.
   void kill(int process, bool silently);
   void reset_one(int process);
   void isolate(int process, int64_t until) { isolated_[static_cast<size_t>(process)] = until; }
@@ -109,7 +109,7 @@ class Network {
   Scheduler& scheduler_;
   const Weather weather_;
   std::map<int, std::unique_ptr<Endpoint>> endpoints_;
-  std::vector<int64_t> isolated_;  // for each process, the time when its network works again
+  std::vector<int64_t> isolated_;  // for each process, the time when its network will work again
   std::vector<bool> flips_;        // for each process, whether a bit of the next segment is flipped
   std::vector<std::string> heard_;
   int next_fd_ = kFirstFd;

@@ -1,4 +1,4 @@
-// Faults that a plan contains: processes end, and connections are reset.
+// The network faults of a plan: processes end, and connections are reset.
 #include <algorithm>
 
 #include "simulation/network.hpp"

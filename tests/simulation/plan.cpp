@@ -116,8 +116,8 @@ bool Plan::is_affected(int comm, const Fault& fault) const {
   const int ended = lanes[static_cast<size_t>(fault.lane)][static_cast<size_t>(fault.step)].comm;
   for (int at = comm; at >= 0; at = made_at_[static_cast<size_t>(at)].parent) {
     if (at == ended) return true;
-    // The creation of `at` fails on some ranks if its original ends before all ranks have left the
-    // creation.
+    // The creation of `at` fails on some ranks if the original communicator ends before all ranks
+    // have left the creation.
     const Place& place = made_at_[static_cast<size_t>(at)];
     if (fault.kind == Fault::Kind::kAbortAll) continue;
     if (place.parent < 0 || place.lane != fault.lane) continue;
@@ -133,8 +133,8 @@ std::set<Status> Plan::allowed(int comm) const {
   std::set<Status> out;
   if (is_short()) out.insert(Status::kTimeout);
   for (const Fault& f : faults) {
-    // A rank that ends for a different reason waits up to one second until its peers have its
-    // error.
+    // A rank that ends for a different reason waits up to one second until its peers have received
+    // its error.
     if (tcp && f.kind == Fault::Kind::kPartition && f.delay > kSecond && faults.size() > 1)
       out.insert(Status::kComm);
     if (f.kind == Fault::Kind::kPause || f.kind == Fault::Kind::kPartition) continue;

@@ -22,7 +22,7 @@ struct Step {
   int made = -1;  // kDuplicate: the new communicator
   int64_t n = 0;  // number of bytes or values
   uint64_t seed = 0;
-  /// Returns the size of a message of an exchange in bytes; 0 if there is no message.
+  /// Returns the size of an exchange's message in bytes, or 0 if there is no message.
   int64_t bytes(int from, int to) const;
   /// Returns true if no rank can complete the operation before all ranks have begun it.
   bool meets() const {
@@ -30,7 +30,7 @@ struct Step {
   }
 };
 
-/// An error of one rank, or an event that affects it, at a step of a lane.
+/// An error of one rank, or an event that affects the rank, at a step of a lane.
 struct Fault {
   enum class Kind {
     kAbort,        // another thread aborts the communicator
@@ -48,7 +48,7 @@ struct Fault {
   Kind kind = Kind::kPause;
   int rank = 0, lane = 0, step = 0;  // step -1: before the rank connects
   int64_t delay = 0;  // in ns; kPause, kPartition: the duration, from the beginning of the step
-  int64_t calls = 0;  // kKill, kMachineDies: number of calls of the system until the process ends
+  int64_t calls = 0;  // kKill, kMachineDies: number of system calls until the process ends
   Status status = Status::kAborted;  // kAbort, kAbortAll
 };
 

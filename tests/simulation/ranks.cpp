@@ -17,7 +17,7 @@ using muonrt::Transport;
 namespace {
 
 constexpr unsigned char kPoison = 0xff;
-/// An operation may end this long after its timeout, because it waits for the scheduler.
+/// An operation may return this long after its timeout, because it waits for the scheduler.
 constexpr int64_t kGrace = 100 * kMillisecond;
 
 /// Fills memory with the data that rank `from` sends to rank `to` in a step.
@@ -158,7 +158,7 @@ void RankRun::run_step(int lane, int number) {
   Scheduler& s = Scheduler::get();
   const Step& step = plan_.lanes[static_cast<size_t>(lane)][static_cast<size_t>(number)];
   Comm& comm = comms_[static_cast<size_t>(step.comm)];
-  if (!comm.transport) return;  // this rank has not created it
+  if (!comm.transport) return;  // this rank has not created the communicator
   const std::string where = cat("lane ", lane, " step ", number, " (", muonrt::name_of(step.kind),
                                 " on communicator ", step.comm, ")");
   const Fault* fault = nullptr;

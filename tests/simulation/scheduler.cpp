@@ -151,7 +151,7 @@ void Scheduler::wake_at_time() {
   }
 }
 
-/// Returns the fiber that runs next, or null if the world ends.
+/// Returns the fiber to run next, or null if the world ends.
 Fiber* Scheduler::next() {
   while (true) {
     while (!events_.empty() && events_.begin()->first <= now_) {
@@ -249,8 +249,8 @@ void Scheduler::kill(int process) {
   const auto its = [&](const Fiber* f) { return f->process == process; };
   std::erase_if(ready_, its);
   std::erase_if(waiting_, its);
-  // The killed process was inside a function of the system, so the objects that the process has
-  // locked are consistent.
+  // The killed process was inside a system function, so the objects that the process has locked are
+  // consistent.
   std::erase_if(owners_, [&](const auto& owner) { return its(owner.second); });
   std::vector<const void*> free;
   for (const Fiber* f : waiting_) {

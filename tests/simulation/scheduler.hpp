@@ -95,8 +95,8 @@ class Scheduler {
   /// `yield` always lets other fibers run. `preempt` does so with the probability of this world.
   void yield();
   void preempt();
-  /// Waits until `wake` is called with this key, or until the time `until`. Returns false if that
-  /// time has come.
+  /// Waits until `wake` is called with this key, or until the time `until`. Returns false if the
+  /// time `until` has come.
   bool wait(const void* key, int64_t until = kNever);
   void wake(const void* key, bool all = true);
   void sleep_until(int64_t time) { wait(nullptr, time); }
@@ -110,10 +110,9 @@ class Scheduler {
   /// Ends all fibers of a process without running their destructors. Returns only if the running
   /// fiber belongs to another process.
   void kill(int process);
-  /// Calls `event` in the `steps`-th call of a function of the system by the process, counted from
-  /// now.
+  /// Calls `event` in the process's `steps`-th call to a system function from now on.
   void at_step(int process, int64_t steps, std::function<void()> event);
-  /// Counts a call of a function of the system.
+  /// Counts a call to a system function.
   void step();
   int fibers_of(int process) const;
 

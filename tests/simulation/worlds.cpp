@@ -52,7 +52,7 @@ std::string made_up(Network& network, int to, int size) {
   return bytes;
 }
 
-/// Simulates a process that does not know the secret. It must not receive anything except
+/// Simulates a process that does not know the secret. The process must not receive anything except
 /// greetings.
 void disturb(Network& network, int size) {
   Scheduler& s = Scheduler::get();

@@ -11,7 +11,8 @@ struct Result {
   int64_t steps = 0;  // number of switches between threads
 };
 
-/// Runs the world of a seed over threads or TCP. Seed and transport determine the whole run.
+/// Runs the world of a seed with the thread transport or TCP. Seed and transport determine the
+/// whole run.
 /// @param prints  print the plan and the log of events.
 Result run_world(uint64_t seed, bool tcp, bool prints);
 

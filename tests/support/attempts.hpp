@@ -7,7 +7,7 @@
 
 #include "support/world.hpp"
 
-/// Helpers for ranks that run the same script and continue after a step has failed.
+/// Functions for ranks that run the same script and continue after a step has failed.
 namespace world {
 
 /// How a step ended on one rank.

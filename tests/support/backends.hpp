@@ -10,7 +10,7 @@
 
 namespace backends {
 
-/// The ops of one backend, and a stream for them.
+/// The ops of one backend, and a stream on which they run.
 struct Backend {
   std::string name;
   bool slow = false;  // uses portable loops, so tests keep the matrices small

@@ -11,8 +11,8 @@ namespace callback_table {
 
 using namespace muonrt;
 
-/// The state of a caller-supplied transport. Its functions forward to `inner`, which is a transport
-/// of muonrt.
+/// The state of a caller-supplied transport. The transport's functions forward to `inner`, which is
+/// one of muonrt's transports.
 struct State {
   std::unique_ptr<Transport> inner;
   std::atomic<int>* destroyed;

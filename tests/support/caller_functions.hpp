@@ -12,9 +12,8 @@
 
 namespace world {
 
-/// Implements the caller-supplied functions assign, gather and redistribute for ranks that are
-/// threads. Each rank publishes the addresses of its buffers, and the ranks copy element by
-/// element.
+/// Implements the callbacks assign, gather and redistribute for ranks that are threads. Each rank
+/// publishes the addresses of its buffers, and the ranks copy element by element.
 class Board {
  public:
   explicit Board(const Case& of) : case_(of), meet_(of.world) {
@@ -41,8 +40,8 @@ class Board {
     };
   }
 
-  /// Makes call number `call` of a rank return `code`. Calls of gather and redistribute are counted
-  /// together, from 0.
+  /// Makes call number `call` on a rank return `code`. Calls to gather and to redistribute are
+  /// counted together, from 0.
   void fail(int rank, int64_t call, int code) {
     fail_rank_ = rank;
     fail_call_ = call;

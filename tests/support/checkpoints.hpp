@@ -12,7 +12,7 @@
 #include "state/publisher.hpp"
 #include "support/resumed.hpp"
 
-/// Helpers for small checkpoints and the files in their folders.
+/// Functions for small checkpoints and the files in their folders.
 namespace resumed {
 
 /// Returns a small case: two ranks, and one parameter of each kind.

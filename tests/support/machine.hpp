@@ -90,7 +90,7 @@ class Machine {
 
 using Bytes = std::vector<unsigned char>;
 
-/// Returns the index of the first byte in which two arrays differ, or -1 if they are equal.
+/// Returns the index of the first byte that differs between two arrays, or -1 if they are equal.
 inline int64_t difference(const Bytes& a, const Bytes& b) {
   const auto [at, other] = std::mismatch(a.begin(), a.end(), b.begin(), b.end());
   return at == a.end() && other == b.end() ? -1 : at - a.begin();

@@ -5,7 +5,7 @@
 
 namespace muonrt {
 
-/// Computes the memory of one rank by summing over its chunks, elements and matrices and adding the
+/// Computes the memory of one rank: the sum over its chunks, elements and matrices, plus the
 /// buffers of the pipeline. measure_traffic() computes the same numbers for all ranks in one pass.
 inline MemoryPlan memory_of(const Plan& plan, int rank) {
   const std::vector<ParamSpec>& params = plan.problem().params;

@@ -6,7 +6,8 @@
 #include "support/attempts.hpp"
 #include "support/folder.hpp"
 
-/// Helpers for runs that are saved, then resumed with a different number of ranks or another mesh.
+/// Functions for runs that are saved and then resumed with a different number of ranks or on a
+/// different mesh.
 namespace resumed {
 
 using namespace muonrt;
@@ -54,7 +55,7 @@ inline world::Outcome load(const world::Case& c, int64_t first, int64_t end,
 }
 
 /// Returns the result of `c` after `c.steps` steps. The first `k` steps run on the ranks and mesh
-/// of `c`, and the remaining steps on those of `elsewhere`.
+/// of `c`, and the remaining steps on the ranks and mesh of `elsewhere`.
 inline world::Outcome moved(const world::Case& c, const world::Case& elsewhere, int64_t k) {
   const test_support::Folder folder;
   save(c, k, folder.path() + "/state");

@@ -7,7 +7,7 @@
 #include "comm/tcp/tcp_transport.hpp"
 #include "support/thread_ranks.hpp"
 
-// Ranks over TCP in one process.
+// Ranks that use TCP, all in one process.
 namespace transport_test {
 
 /// Connects `size` ranks with a rendezvous, and returns the connections of each rank.

@@ -46,14 +46,15 @@ constexpr double tensor_product(int64_t terms, double magnitude, double result, 
 /// the limit of the minimax problem, Polar Express, arXiv 2505.16932.
 constexpr double generated(double l_over_u) { return l_over_u < 0.9 ? 1e-12 : 1e-5; }
 
-/// Returns the tolerance for a number from a published table with `decimals` decimals. It covers
-/// half of the last decimal, and the rounding errors of the computation behind the table.
+/// Returns the tolerance for a number from a published table with `decimals` decimal places. It
+/// covers half a unit in the last decimal place, and the rounding errors of the computation behind
+/// the table.
 inline double printed(int decimals) { return 0.51 * std::pow(10.0, -decimals); }
 
 /// Returns the tolerance of a Newton-Schulz result in f32 against float64, for any entry and any
 /// u_i^T X v_j. The normalized input and every iterate have a rounding error of at most 2^-24 of
-/// the largest singular value, and each error grows by at most `gain` (reference::gain), which for
-/// most lists is the slope at zero.
+/// the largest singular value. Each error grows by at most `gain` (reference::gain). For most
+/// lists, this is the slope at zero.
 inline double newton_schulz_f32(double gain) { return 2 * roundoff(DType::kF32) * gain; }
 
 /// Returns the tolerance of the same result in the Gram form with searched restarts. Rounding
@@ -84,8 +85,8 @@ inline double order_of_sums(DType dtype, bool gram, int64_t m) {
 /// large. So does Polar Express, because its slope at zero is twice that of Keller Jordan's list.
 constexpr double kSpectralBf16 = 6e-2, kSpectralGramBf16 = 9e-2;
 
-/// The same tolerances for f16. In the standard form, f16 has three more bits than bf16. In the
-/// Gram form, emulations reach 2.8e-2, and the tolerance is twice this error.
+/// The same tolerances for f16. In the standard form, they use that f16 has three more bits than
+/// bf16. In the Gram form, emulations reach 2.8e-2, and the tolerance is twice this error.
 constexpr double kSpectralF16 = kSpectralBf16 / 8, kSpectralGramF16 = 5.6e-2;
 
 /// Returns the tolerance of u_i^T X v_j for a result in `dtype` and a list of any length, with m =

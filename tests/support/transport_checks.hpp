@@ -21,8 +21,8 @@ struct Pattern {
   int64_t (*bytes)(int from, int to, int size);
 };
 
-/// Returns all patterns, among them dense, sparse, empty, one-sided and triangular ones, messages
-/// to the sender itself, and odd sizes.
+/// Returns all patterns. They include dense, sparse, empty, one-sided and triangular patterns,
+/// messages to the sender itself, and odd sizes.
 const std::vector<Pattern>& patterns();
 
 /// Runs one exchange with `pattern`. Returns the problems on this rank, or "" if every byte is
@@ -34,8 +34,8 @@ std::string check_exchange(muonrt::Transport& transport, const Pattern& pattern,
 /// Like check_exchange, but for an allgather of `bytes` from each rank.
 std::string check_allgather(muonrt::Transport& transport, int64_t bytes, uint64_t seed);
 
-/// Like check_exchange, but for the maximum and the sum of `n` values. The values include NaN,
-/// infinities, both zeros, and integers whose sum wraps around.
+/// Like check_exchange, but for reductions: the maximum and the sum of `n` values. The values
+/// include NaN, infinities, both zeros, and integers whose sum wraps around.
 std::string check_reductions(muonrt::Transport& transport, int64_t n, uint64_t seed);
 
 /// Like check_exchange, but for `count` exchanges between random pairs of ranks. The seed

@@ -11,10 +11,10 @@
 
 /// Runs complete optimizers on several ranks. Initial values and gradients are functions of the
 /// element's index, so every rank can compute them. Tests assemble the results of all ranks and
-/// compare them bit for bit, or with the reference implementation.
+/// compare them bit by bit, or compare them with the reference implementation.
 namespace world {
 
-/// A parameter of a case. By default its layout follows from `placements` on the mesh of the case.
+/// A parameter of a case. By default, `placements` and the mesh of the case determine its layout.
 struct Param {
   std::string name;
   std::vector<int64_t> shape;
@@ -64,7 +64,7 @@ struct Case {
   std::vector<int32_t> rank_array;  // empty means 0, 1, 2, ...
   int world = 1;                    // number of ranks; may be larger than the mesh
   std::vector<Param> params;
-  muonrt::OptimizerSettings settings;  // if it has no groups, default_groups() are used
+  muonrt::OptimizerSettings settings;  // if it contains no groups, default_groups() are used
   int steps = 5;
   double lr = 0.02;
   std::vector<std::vector<int64_t>> inactive_params;  // indexed by step
@@ -123,7 +123,7 @@ class Mirror {
   virtual void get(void* to, const void* from, int64_t bytes) = 0;
 };
 
-/// One rank with its shards and its optimizer. Gives access to its state between steps.
+/// One rank with its shards and its optimizer. Provides access to the rank's state between steps.
 class Rank {
  public:
   /// @param mirror  The memory of the optimizer's buffers. If it is null, the optimizer uses the
@@ -160,7 +160,7 @@ class Rank {
   const muonrt::Layout& grad_layout(int64_t param) const {
     return grad_layouts_[static_cast<size_t>(param)];
   }
-  /// Returns whether the owners hold the state of the parameter, instead of the ranks with its
+  /// Returns whether the parameter's state is held by its owners instead of the ranks with its
   /// shards.
   bool keeps(int64_t param) const {
     return !grad_layout(param).partial_dims().empty() || !(grad_layout(param) == layout(param));

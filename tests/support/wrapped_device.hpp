@@ -7,8 +7,8 @@
 #include "backend/ops.hpp"
 #include "host/host_stream.hpp"
 
-/// Ops and devices that forward all calls. A test overrides single functions to inject a fault, to
-/// delay a product, or to count calls.
+/// Ops and devices that forward all calls. A test overrides individual functions to inject a fault,
+/// to delay a product, or to count calls.
 namespace wrapped {
 
 class Ops : public muonrt::Ops {

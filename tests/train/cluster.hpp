@@ -10,7 +10,7 @@
 
 namespace muonrt::train::test {
 
-/// Returns a text from which a model can learn something.
+/// Returns a text that a model can learn from.
 inline Corpus tiny_corpus() {
   Text text;
   text.name = "made up";

@@ -30,7 +30,8 @@ TEST_CASE("train: a run resumed on another mesh continues to the same losses", "
   const Corpus corpus = tiny_corpus();
   const test_support::Folder folder;
   Options options = tiny_options();
-  // If the learning rate is constant, a shorter run is the beginning of a longer one.
+  // If the learning rate is constant, the losses of a shorter run are a prefix of those of a longer
+  // run.
   options.warmup = 0.0;
   options.final_lr = 1.0;
   const RunResult whole = train_on(1, "", options, "muon", corpus);

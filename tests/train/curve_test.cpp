@@ -47,7 +47,7 @@ TEST_CASE("train curve: table and picture hold every point, and nothing where no
 TEST_CASE("timeline: boxes lie where the spans of a trace say", "[unit][train]") {
   using muonrt::tool::Timeline;
   const std::string args = "\"args\":{\"step\":3,\"chunk\":1";
-  // The trace has two ranks. There are 8 ms between the begin of the first span and the end of the
+  // The trace has two ranks. There are 8 ms between the start of the first span and the end of the
   // last one, so a millisecond is 90 pixels wide. Only the last step is drawn, and step 2 is not
   // the last one.
   const std::string trace =

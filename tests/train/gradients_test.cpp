@@ -77,7 +77,7 @@ TEST_CASE("train gradients: every parameter's gradient has the derivatives of th
       // The rounding errors of about 30 operations of 6e-8 each accumulate in a gradient.
       const double tolerance = 1e-5 * size + 1e-7;
       CHECK(size > 0.0);
-      // The derivative along the gradient shows whether the gradient has the right length. The
+      // The derivative along the gradient shows whether the length of the gradient is correct. The
       // derivative in a random direction shows other errors.
       const double own = derivative(config, exact, p, unit(gradient), tokens);
       CHECK(std::fabs(size - own) < tolerance);

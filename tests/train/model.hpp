@@ -11,7 +11,7 @@
 
 namespace muonrt::train::test {
 
-/// The full tensors of all parameters, and the pointers that the model takes.
+/// The full tensors of all parameters, and the pointers that the model accepts.
 template <class T>
 struct Tensors {
   explicit Tensors(const Config& config) {

@@ -103,8 +103,8 @@ TEST_CASE("train optimizers: a file is an optimizer; unsupported keys are reject
   CHECK_NOTHROW(TrainOptimizer(
       written(rules(R"("lr_schedule": {"kind": "linear", "total_steps": 5, "min_factor": 0.1})")),
       model, 0, 6));
-  // The names of parameters without a role determine their roles, so embeddings, the head and gains
-  // get AdamW.
+  // If a parameter has no role, its name determines the role, so AdamW updates embeddings, the head
+  // and gains.
   const TrainOptimizer named(written(R"({"rules": [{"name": "*", "lr": 0.01}]})"), model, 0, 6);
   REQUIRE(named.groups(0).size() == 2);
   for (int64_t i = 0; i < std::ssize(param_specs(model)); ++i) {

@@ -44,7 +44,7 @@ TEST_CASE("train progress: a log file gets whole lines, seldom, and the last ste
         "muon  step 1/100  loss 30.500  val 31.250  0:00:10 left  20480 tokens/s\n"
         "muon  step 51/100  loss 3.250  val 31.250  0:00:05 left  20480 tokens/s\n"
         "muon  step 100/100  loss 3.250  val 31.250  0:00:00 left  20480 tokens/s\n");
-  // The speed is computed from the steps of this run. The remaining time includes this run and all
+  // The speed is computed from the steps of this run. The remaining time covers this run and all
   // later runs.
   CHECK(written(false, 90, 200, 10) ==
         "muon  step 91/100  loss 30.500  val 31.250  0:00:21 left  20480 tokens/s\n"
@@ -64,8 +64,8 @@ TEST_CASE("table: wide and combining characters have the columns that a terminal
           "[unit][train]") {
   using muonrt::columns_of;
   CHECK(columns_of("plain") == 5);
-  CHECK(columns_of("\xe5\xb1\x82.0") == 4);  // a CJK ideograph has two columns
-  CHECK(columns_of("e\xcc\x81tat") == 4);    // an accent over the letter before it has none
+  CHECK(columns_of("\xe5\xb1\x82.0") == 4);  // a CJK ideograph occupies two columns
+  CHECK(columns_of("e\xcc\x81tat") == 4);    // a combining accent occupies none
   CHECK(columns_of("\xff.0") == 3);          // this is not UTF-8
 }
 

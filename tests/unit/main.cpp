@@ -6,9 +6,9 @@
 
 #include "support/catch_session.hpp"
 
-// Runs the tests. One seed determines all random numbers, both those of rapidcheck and those that
-// use Catch::rngSeed(). Each run prints a new seed; set MUONRT_TEST_SEED to this seed to repeat a
-// run. For rapidcheck, RC_PARAMS takes precedence.
+// Runs the tests. One seed determines all random numbers, both rapidcheck's and those that use
+// Catch::rngSeed(). Each run prints a new seed; set MUONRT_TEST_SEED to this seed to repeat a run.
+// For rapidcheck, RC_PARAMS takes precedence.
 int main(int argc, char** argv) {
   Catch::Session session;
   const int refused = take_arguments(session, argc, argv);

@@ -13,7 +13,7 @@
 #include "muonrt/step.h"
 #include "muonrt/tuning.h"
 
-// An optimizer on one rank that a program with its own streams uses through the C ABI.
+// An optimizer on one rank, for a program with its own streams that uses the C ABI.
 namespace cuda_test {
 
 constexpr int kRows = 8, kCols = 12, kNumel = 6;
@@ -23,9 +23,9 @@ inline void ok(muonrt_status_t status) {
   if (status != MUONRT_OK) throw std::runtime_error(muonrt_get_last_error());
 }
 
-/// A matrix for Muon and a vector for AdamW in memory of a GPU, and a staged communicator of one
-/// rank. The gradient of the vector is initially NaN. A step is therefore skipped unless the
-/// program writes a new gradient first.
+/// A matrix for Muon and a vector for AdamW in GPU memory, and a staged communicator of one rank.
+/// The gradient of the vector is initially NaN. A step is therefore skipped unless the program
+/// writes a new gradient first.
 class AbiRig {
  public:
   explicit AbiRig(int device = 0) : memory(make_device(false, device)) {

@@ -11,8 +11,8 @@
 
 namespace cuda_test {
 
-/// A caller's stream on the first GPU, whose work does not end before end() is called. Calls that
-/// free memory of this GPU also wait for this work.
+/// A caller's stream on the first GPU. Its work does not end before end() is called. Calls that
+/// free memory on this GPU also wait for this work.
 class BusyStream {
  public:
   BusyStream() {

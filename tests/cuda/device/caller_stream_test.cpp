@@ -56,7 +56,7 @@ class Writer {
   float* fresh_;
 };
 
-/// Ends a capture. Returns whether the capture was valid until its end.
+/// Ends a capture. Returns whether the capture stayed valid until its end.
 bool end_capture(cudaStream_t stream) {
   cudaGraph_t graph = nullptr;
   const cudaError_t result = cudaStreamEndCapture(stream, &graph);

@@ -16,7 +16,7 @@ namespace {
 constexpr cudaStreamCaptureMode kModes[] = {
     cudaStreamCaptureModeGlobal, cudaStreamCaptureModeThreadLocal, cudaStreamCaptureModeRelaxed};
 
-/// A capture by the program.
+/// A capture that the program has started.
 class Capture {
  public:
   explicit Capture(cudaStreamCaptureMode mode) {
@@ -26,7 +26,7 @@ class Capture {
   ~Capture() { cudaStreamDestroy(stream_); }
   Capture(const Capture&) = delete;
   Capture& operator=(const Capture&) = delete;
-  /// Ends the capture. Returns whether it was valid until its end.
+  /// Ends the capture. Returns whether it stayed valid until its end.
   bool end() {
     cudaGraph_t graph = nullptr;
     const cudaError_t result = cudaStreamEndCapture(stream_, &graph);

@@ -17,12 +17,12 @@ class ExhaustedMemoryCache {
     take(sizeof(int32_t), true);
     take(65536, false);
   }
-  /// Takes the blocks that were cached since construction.
+  /// Allocates the blocks that were cached since construction.
   /// @return  the number of these blocks; a communicator leaves two.
   int64_t left() { return take(sizeof(int32_t), true) + take(65536, false); }
 
  private:
-  /// Takes blocks until a block has to be allocated.
+  /// Allocates blocks until the cache is empty.
   /// @return  the number of cached blocks.
   int64_t take(int64_t bytes, bool pinned) {
     const int64_t calls = emulator::slow_calls();

@@ -1,4 +1,5 @@
-// A library with NVML's functions for the emulated GPU. It reports a clock of 1,410 MHz and 350 W.
+// A library with NVML's functions for the emulated GPU. It reports a clock rate of 1,410 MHz and a
+// power of 350 W.
 
 #include <cstring>
 

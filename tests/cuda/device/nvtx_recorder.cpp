@@ -1,6 +1,7 @@
-// A profiler for tests. NVTX loads this library if NVTX_INJECTION64_PATH names it. For each range
-// that begins or ends, the library adds a line to the file that MUONRT_TEST_RANGES names. Threads
-// are numbered in the order of their first ranges. A line has one of two forms:
+// A profiler for tests. NVTX loads this library if the environment variable NVTX_INJECTION64_PATH
+// names it. For each range that begins or ends, the library adds a line to the file that
+// MUONRT_TEST_RANGES names. Threads are numbered in the order of their first ranges. A line has one
+// of two forms:
 //   thread push domain payload text
 //   thread pop domain
 

@@ -1,5 +1,5 @@
-// Tests several GPUs in one process. The cases are skipped if there is only one GPU; the emulator
-// has two.
+// Tests two GPUs in one process. The cases are skipped if there is only one GPU; the emulator has
+// two.
 
 #include <catch2/catch.hpp>
 

@@ -26,8 +26,7 @@ constexpr unsigned kWarp = 32, kRoundsBetweenSleeps = 16, kLongestSleep = 16, kM
 
 enum class State : unsigned char { kReady, kAtBarrier, kAtShuffle, kAtAllgather, kWaits, kDone };
 
-/// One thread of a block, which has its own stack. The object is reused for a thread of the next
-/// block.
+/// One thread of a block, with its own stack. The object is reused for a thread of the next block.
 struct Fiber {
   ucontext_t context;  // the initial context
   jmp_buf here;        // where the thread has stopped
@@ -35,7 +34,7 @@ struct Fiber {
   std::unique_ptr<char[]> stack = std::make_unique<char[]>(kStackBytes);
   // The value that the thread passes to a barrier or shuffle, and the value that it receives.
   unsigned given = 0, taken = 0;
-  unsigned lane = 0;            // the lane whose value a shuffle takes
+  unsigned lane = 0;            // the lane whose value a shuffle returns
   size_t first = 0, count = 0;  // the threads that take part in its allgather
   size_t bytes = 0;
   unsigned char contribution[kContributionBytes];
@@ -55,7 +54,7 @@ struct Machine {
   std::vector<std::function<void()>> pending;
   size_t size = 0, current = 0;
   uint64_t clusters = 0;        // number of clusters so far
-  std::vector<unsigned> sleep;  // number of rounds in which a warp does not run
+  std::vector<unsigned> sleep;  // number of rounds for which a warp is delayed
   uint64_t dice = 1;
   const std::function<void()>* thread = nullptr;
   const Cluster* cluster = nullptr;
@@ -121,7 +120,7 @@ bool all_in(size_t begin, size_t end, State state) {
                      [state](State s) { return s == state; });
 }
 
-/// Opens a barrier if all threads of the block that have not ended have arrived.
+/// Opens a barrier if every thread of the block has either arrived or ended.
 bool open_barrier(size_t begin) {
   unsigned any = 0;
   bool waits = false;

@@ -17,12 +17,12 @@ struct Cluster {
   bool early = false;       // whether the launch may begin before the previous launch has ended
 };
 
-/// Runs a cluster. Calls `thread` once for each thread of the cluster; the threads take turns. If a
-/// thread throws an exception, rethrows it. Throws std::logic_error if the threads wait for an
+/// Runs a cluster. Calls `thread` once for each thread of the cluster; the threads take turns.
+/// Rethrows an exception that a thread throws. Throws std::logic_error if the threads wait for an
 /// event that cannot happen.
 void run_cluster(const std::function<void()>& thread, const Cluster& cluster);
 
-// The emulated instructions use the following functions, which a running thread calls.
+// Emulated instructions use the following functions. Only a running thread may call them.
 
 /// Return the index of the thread in the cluster, the number of threads of the cluster, and the
 /// index of the thread's block in the cluster.
@@ -48,7 +48,7 @@ const unsigned char* allgather(size_t first, size_t count, const void* contribut
 /// continues. It implements instructions that several threads execute together.
 void run_as_one(size_t first, size_t count, const void* contribution, size_t bytes,
                 void (*function)(const unsigned char* all));
-/// Waits for the previous launches.
+/// Waits until the previous launches have ended.
 void griddepcontrol_wait();
 /// Throws std::logic_error if previous launches may still run. In that state the thread may neither
 /// read nor write memory that these launches access.

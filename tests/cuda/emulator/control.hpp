@@ -6,7 +6,7 @@
 
 #include "cuda_runtime.h"
 
-/// Functions with which tests control the emulated GPU, in addition to the CUDA runtime.
+/// Functions that tests use, in addition to the CUDA runtime, to control the emulated GPU.
 namespace emulator {
 
 /// While `held` is true, enqueued work does not run, and incomplete events stay incomplete.
@@ -17,7 +17,7 @@ void forget_failure();
 /// Makes a future allocation of device or pinned memory by the calling thread fail. 1 is the next
 /// allocation, and 2 is the allocation after it. If `number` is 0, no allocation fails.
 void fail_allocation(int number);
-/// Numbers of kernels that were launched so far.
+/// Numbers of kernels that have been launched so far.
 struct Launched {
   int64_t kernels = 0, blocks = 0;
   int64_t early = 0;      // kernels that may begin before the previous kernel has ended
@@ -27,7 +27,7 @@ Launched launched();
 inline int64_t early_launches() { return launched().early; }
 /// Sets the number of SMs that the GPU reports. The default is 2.
 void pretend_sms(int count);
-/// Returns the number of graphs that were launched so far.
+/// Returns the number of graphs that have been launched so far.
 int64_t graph_launches();
 /// Returns the number of kernels, copies and fills that are enqueued and have not run.
 int64_t pending();
@@ -38,8 +38,8 @@ int64_t slow_calls();
 unsigned contexts();
 void forget_contexts();
 /// enter_foreign_context() makes the calling thread enter or leave a context that the program has
-/// created, which is not the primary context of the current device. foreign_calls() returns the
-/// number of calls in these contexts.
+/// created and that is not the primary context of the current device. foreign_calls() returns the
+/// number of runtime calls in such contexts.
 void enter_foreign_context(bool enters);
 int64_t foreign_calls();
 
@@ -51,12 +51,13 @@ class MachineLock {
   MachineLock(const MachineLock&) = delete;
   MachineLock& operator=(const MachineLock&) = delete;
 };
-/// Enqueues work that may have to wait for other streams. The stream calls `attempt` again and
-/// again until it returns true, and its later work waits until then.
+/// Enqueues work that may have to wait for other streams. The stream calls `attempt` repeatedly
+/// until it returns true. Later work on the stream waits until then.
 /// @return  the position of the work in the stream.
 int64_t enqueue_operation(cudaStream_t stream, std::function<bool()> attempt);
 /// Runs the work that can run now. Returns whether the streams that the thread `owner` has created
-/// have no work left. A thread must wait for this before it frees memory.
+/// have no work left. A thread must wait until its streams have no work left before it frees
+/// memory.
 bool drain(std::thread::id owner);
 /// Runs the work before `position`, as far as it can run now. Returns whether all of this work has
 /// run.

@@ -1,6 +1,6 @@
 #pragma once
 
-// Declares the part of cuBLASLt that cuda/ uses, with the names and values of its manual.
+// Declares the part of cuBLASLt that cuda/ uses, with the names and values from cuBLASLt's manual.
 // fake_cublas.cpp defines the functions.
 
 #include "cuda_runtime.h"

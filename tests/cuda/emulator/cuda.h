@@ -1,6 +1,6 @@
 #pragma once
 
-// Declares the part of the CUDA driver API that cuda/ uses, with the names and values of its
+// Declares the part of the CUDA driver API that cuda/ uses, with the names and values from its
 // manual. driver.cpp defines the functions.
 
 #include <cstdint>

@@ -209,13 +209,13 @@ struct Passed {
   const void* bytes;
   size_t count;
 };
-/// Enqueues a kernel. It calls `thread` once for each thread of each block, or, if the kernel's PTX
-/// is available, runs the PTX (see ptx/kernels.hpp).
+/// Enqueues a kernel. The kernel calls `thread` once for each thread of each block. If the kernel's
+/// PTX is available, the emulator runs the PTX instead (see ptx/kernels.hpp).
 cudaError_t enqueue_kernel(const cudaLaunchConfig_t& config, const void* kernel,
                            const Passed& passed, std::function<void()> thread);
 /// Sets the shared memory that a block of the kernel may use on the current device.
 void grant_shared_bytes(const void* kernel, int bytes);
-/// Loads the kernel on the current device, as its first launch would.
+/// Loads the kernel on the current device, as the kernel's first launch would.
 void load_kernel(const void* kernel);
 
 }  // namespace emulator

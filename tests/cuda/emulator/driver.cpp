@@ -1,5 +1,5 @@
-// Functions of the driver that programs look up by name through the runtime: contexts, tensor maps,
-// and waits for the value of a word.
+// Functions of the driver that programs look up by name with the runtime: contexts, tensor maps,
+// and waiting for a word to have a value.
 
 #include <cuda.h>
 
@@ -20,7 +20,7 @@ using emulator::kDevices;
 using emulator::Lock;
 
 bool initialized = false;
-// The stack of contexts of a thread. Each entry has the device, and whether the program created the
+// A thread's stack of contexts. Each entry contains the device and whether the program created the
 // context.
 thread_local std::vector<std::pair<int, bool>> former;
 const auto foreign = reinterpret_cast<CUcontext>(uintptr_t{kDevices} + 1);
@@ -105,8 +105,7 @@ CUresult cuStreamWaitValue32(CUstream stream, CUdeviceptr word, cuuint32_t value
 }
 
 // Stores the map as separate fields, which the emulated cuda/symmetric/ptx_sm90.cuh reads: data,
-// columns, rows, count, the distances from one row and from one matrix to the next in elements, and
-// the rows of a box.
+// columns, rows, count, the strides of rows and of matrices in elements, and the rows of a box.
 CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank,
                                 void* memory, const cuuint64_t* sizes, const cuuint64_t* strides,
                                 const cuuint32_t* box, const cuuint32_t* steps,

@@ -65,10 +65,9 @@ void for_each_stream(const Visit& visit) {
   for (Stream* s : machine().streams) visit(*s);
 }
 
-/// Makes the stream's next entry wait for the work for which it must wait by the rules of the
-/// default stream.
-/// Errors: the default stream is used while a blocking stream is being captured. This invalidates
-/// the capture.
+/// Makes the stream's next entry wait for the work that the rules of the default stream require.
+/// Errors: if the default stream is used while a blocking stream is being captured. This
+/// invalidates the capture.
 cudaError_t order(Stream& stream);
 /// Appends an entry to the stream, or to its capture.
 void append(Stream& stream, std::function<bool()> entry);

@@ -5,7 +5,7 @@
 
 namespace emulator {
 
-/// A block of memory of the emulated GPU, or of pinned host memory.
+/// A block of emulated GPU memory or of pinned host memory.
 struct MemoryBlock {
   int device = 0;
   bool host = false;
@@ -15,7 +15,7 @@ struct MemoryBlock {
 constexpr int kDevices = 2;
 
 /// Allocates memory that is aligned to 256 bytes and filled with NaN. The page after the memory is
-/// inaccessible. The host can access device memory only while the device works.
+/// inaccessible. The host can access device memory only while the device is working.
 void* allocate_memory(size_t bytes, int device, bool host);
 bool free_memory(void* memory);
 std::optional<MemoryBlock> find_memory(const void* memory);

@@ -1,5 +1,5 @@
 // Streams and events of the emulated GPUs. Work runs only when a thread waits, and then only the
-// work that this wait requires. A missing dependency becomes visible, because work that no event
+// work that this wait requires. This makes a missing dependency visible, because work that no event
 // orders before the wait has not run yet.
 
 #include "control.hpp"

@@ -1,4 +1,4 @@
-// Tests allocations that fail while communicators of GPU memory are created.
+// Tests allocations that fail while communicators for GPU memory are created.
 
 #include <catch2/catch.hpp>
 

@@ -124,7 +124,7 @@ NcclResult finalize(NcclHandle handle) {
   return passed(member_of(handle)) ? kNcclSuccess : kNcclInProgress;
 }
 
-/// Ends a communicator. This frees its memory, which waits for the GPU.
+/// Ends a communicator. Ending it frees its memory, and freeing memory waits for the GPU.
 template <class Ready>
 NcclResult end(Member* member, int64_t Counts::*count, Ready ready) {
   while (true) {
@@ -166,7 +166,7 @@ NcclResult destroy(NcclHandle handle) {
 }
 
 // Behaves like NCCL's abort: operations that their streams have reached end immediately, and the
-// abort waits for the other operations.
+// abort waits for all other operations.
 NcclResult abort_member(NcclHandle handle) {
   const Ending ending;
   Member* const member = member_of(handle);

@@ -7,9 +7,9 @@
 #include "cuda/nccl/nccl_api.hpp"
 
 /// A fake NCCL for the threads of a test on the emulated GPU. It supports sums over all ranks, and
-/// groups, whose messages are copied when the streams of both ends have reached them. As with NCCL,
-/// a blocking communicator waits for the other ranks when it is created, when it is split, and in
-/// its first group. The fake checks the rules that users of NCCL must follow, and records
+/// groups. A group's messages are copied when the streams of both ranks have reached them. As with
+/// NCCL, a blocking communicator waits for the other ranks when it is created, when it is split,
+/// and in its first group. The fake checks the rules that users of NCCL must follow, and records
 /// violations.
 namespace fake_nccl {
 
@@ -26,7 +26,7 @@ void reset();
 /// not reached enqueued operations. Both abort and destroy free memory, which waits for the GPU.
 int ending();
 
-/// Returns a text for each violation: a message without its counterpart, two threads in one
+/// Returns a description of each violation: a message without its counterpart, two threads in one
 /// communicator, use after an abort, a second abort, or an unfinished job of a thread.
 std::vector<std::string> problems();
 /// Returns the operations of a rank's last communicator, for example "group: send 1 x 64, receive 1
@@ -37,16 +37,17 @@ struct Counts {
   int64_t made = 0, aborted = 0, destroyed = 0;
 };
 Counts counts();
-/// Returns the configuration with which this rank's last communicator was created or split.
+/// Returns the configuration that was passed when this rank's last communicator was created or
+/// split.
 muonrt::cuda::NcclConfig config(int rank);
 /// Returns the largest number of messages that a rank's last communicator had in flight.
 int64_t max_in_flight(int rank);
-/// Returns the addresses to which splits that no caller has completed will write.
+/// Returns the addresses that incomplete splits will write to.
 std::vector<const void*> unwritten();
 
-/// Makes NCCL report to this rank, from now on, that another rank has failed.
+/// From now on, makes NCCL report to this rank that another rank has failed.
 void fail(int rank);
-/// Makes creating or splitting a communicator return `result` on this rank from now on.
+/// From now on, makes creating or splitting a communicator return `result` on this rank.
 void refuse(int rank, muonrt::cuda::NcclResult result);
 /// Prevents the stream of this rank from reaching its all_reduce, so that the other ranks wait.
 void stall_reductions(int rank, bool stalled);

@@ -33,8 +33,8 @@ bool move_message(Message& m) {
   return m.done = true;
 }
 
-/// Captures a group, which sends its messages again in each replay. Only messages of a rank to
-/// itself are supported.
+/// Captures a group. The group sends its messages again in each replay. Only messages from a rank
+/// to itself are supported.
 NcclResult capture_group(const std::vector<Pending>& list) {
   std::vector<Pending> sends, receives;
   for (const Pending& p : list) {

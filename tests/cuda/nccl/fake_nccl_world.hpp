@@ -38,7 +38,7 @@ struct Enqueued {
 
 struct Member {
   World* world = nullptr;
-  int rank = 0, device = 0, polls = 0;  // number of queries that still return "in progress"
+  int rank = 0, device = 0, polls = 0;  // number of further queries that return "in progress"
   int version = 0;                      // NCCL version of the thread that created the communicator
   std::thread::id maker = std::this_thread::get_id();
   NcclConfig config;
@@ -56,7 +56,7 @@ struct Member {
   std::vector<std::string> log;
 };
 
-/// An operation of one rank for which other ranks wait.
+/// An operation of one rank that other ranks wait for.
 struct Call {
   Member* member = nullptr;
   cudaStream_t stream = nullptr;

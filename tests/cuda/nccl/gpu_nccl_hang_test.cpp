@@ -39,8 +39,8 @@ TEST_CASE("nccl on a GPU: a communicator is destroyed while a stream hangs, and 
     comm.reset();
     CHECK_FALSE(theirs.has_ended());
     theirs.end();
-    // An aborted sum must not be written. However, the sum of a single rank may not need an NCCL
-    // operation, so it may already be complete.
+    // The result of an aborted sum must not be written. However, the sum of a single rank may not
+    // need an NCCL operation, so it may already be complete.
     const int64_t sum = machine.get_one(out);
     CHECK((sum == 9 || (behind && sum == 5)));
   }
@@ -58,7 +58,7 @@ TEST_CASE("nccl on a GPU: steps of any size after a stream that hangs end at the
     c.settings.device = DeviceKind::kCuda;
     c.settings.timeout_ms = 3000;
     c.settings.graphs = graphs;
-    c.settings.chunk_bytes = 1024;  // each chunk has one matrix
+    c.settings.chunk_bytes = 1024;  // each chunk contains one matrix
     OneRank alone(c, real);
     BusyStream theirs;  // destroyed first, also after a failed check
     const auto before = alone.step(theirs.handle);

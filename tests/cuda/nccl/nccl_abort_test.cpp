@@ -1,5 +1,6 @@
-// Tests how communicators end while a caller's stream hangs. NCCL does not complete an abort before
-// the stream has reached the enqueued operations, and freeing memory waits until the GPU is idle.
+// Tests how communicators end while a caller's stream is hanging. NCCL does not complete an abort
+// before the stream has reached the enqueued operations, and freeing memory waits until the GPU is
+// idle.
 
 #include <catch2/catch.hpp>
 #include <chrono>

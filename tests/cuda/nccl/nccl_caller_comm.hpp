@@ -5,7 +5,7 @@
 #include "cuda/device/cuda_device.hpp"
 #include "cuda/nccl/nccl_ranks.hpp"
 
-// Communicators of the caller over the fake NCCL, and operations of ranks on these communicators.
+// The caller's communicators with the fake NCCL, and operations of ranks on these communicators.
 namespace cuda_test {
 
 using cuda::NcclHandle;

@@ -8,7 +8,7 @@
 #include "cuda/nccl/nccl_link.hpp"
 #include "cuda/nccl/nccl_setup.hpp"
 
-// Tests communicators over the fake NCCL that split or borrow a communicator of the caller.
+// Tests communicators that use the fake NCCL and split or borrow a communicator of the caller.
 // Communicators that borrow the same communicator share its lock and its error, and end together.
 
 using Catch::Contains;
@@ -117,7 +117,7 @@ TEST_CASE("caller's nccl: a split that fails can still write its handle later", 
     } catch (const Error& e) {
       timed_out = true;
       // The allocator may return memory that was freed recently. None of these blocks may be the
-      // block to which the pending split will write.
+      // block that the pending split will write to.
       std::vector<std::unique_ptr<char[]>> blocks;
       for (size_t size = 16; size <= 2048; size += 16) {
         for (int i = 0; i < 8; ++i) {

@@ -10,7 +10,7 @@
 #include "support/bits_cases.hpp"
 #include "support/callback_table.hpp"
 
-// Tests the communicator over a fake NCCL and the emulated GPU.
+// Tests the NCCL communicator with a fake NCCL and the emulated GPU.
 
 using namespace muonrt;
 using namespace cuda_test;
@@ -236,8 +236,8 @@ TEST_CASE("nccl: a lost GPU ends watched operations and waits for capacity immed
 
 TEST_CASE("nccl: an abort on one rank ends the operations of all ranks, from every source",
           "[nccl]") {
-  // The abort is called on the communicator, on the transport from which the communicator was
-  // created, or through a table of the caller's functions.
+  // Aborts the communicator, or the transport that the communicator was created from, or aborts
+  // with a table of the caller's functions.
   enum class Way { kComm, kTransport, kTable };
   for (const Way way : {Way::kComm, Way::kTransport, Way::kTable}) {
     CAPTURE(static_cast<int>(way));

@@ -1,5 +1,5 @@
-// Compares the declarations of NCCL's binary interface with NCCL's header, if the header exists.
-// The header includes the real CUDA headers, so it is compiled in a separate program.
+// Compares muonrt's declarations of NCCL's binary interface with NCCL's header, if the header
+// exists. The header includes the real CUDA headers, so it is compiled in a separate program.
 #include <catch2/catch.hpp>
 #include <cstdio>
 #include <cstdlib>

@@ -11,9 +11,9 @@
 #include "cuda/nccl/nccl_link.hpp"
 #include "cuda/nccl/nccl_setup.hpp"
 
-// Tests a rank that fails while a communicator over the fake NCCL is created. All ranks must report
-// which rank failed and why. No rank may wait for its own timeout, because this timeout is longer
-// than the timeout of the test.
+// Tests a rank that fails while a communicator with the fake NCCL is being created. All ranks must
+// report which rank failed and why. No rank may wait until its own timeout expires, because this
+// timeout is longer than the test's.
 
 using namespace muonrt;
 using namespace cuda_test;

@@ -7,7 +7,7 @@
 #include "cuda/nccl/nccl_comm.hpp"
 #include "cuda/nccl/worlds.hpp"
 
-// Ranks that are threads, with communicators over the fake NCCL.
+// Ranks that are threads, with communicators that use the fake NCCL.
 namespace cuda_test {
 
 using namespace muonrt;

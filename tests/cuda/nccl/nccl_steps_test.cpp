@@ -1,4 +1,4 @@
-// Tests the memory and the waits of steps of one rank over NCCL.
+// Tests the memory and the waits of steps with NCCL.
 
 #include <catch2/catch.hpp>
 #include <set>
@@ -115,7 +115,7 @@ TEST_CASE("nccl steps: after a caller's stream that does not end few launches ar
     c.settings.groups = world::default_groups();
     c.settings.device = DeviceKind::kCuda;
     c.settings.timeout_ms = 300;
-    c.settings.chunk_bytes = 128;  // each chunk has one matrix
+    c.settings.chunk_bytes = 128;  // each chunk contains one matrix
     BusyStream theirs;
     Alone alone(c);
     theirs.work();

@@ -1,5 +1,5 @@
-// A library that exports NCCL's functions, which do nothing. It is built twice, once without
-// ncclCommSplit.
+// A library that exports NCCL's functions. The functions do nothing. The library is built twice,
+// once without ncclCommSplit.
 
 #define MUONRT_STUB(name) \
   extern "C" __attribute__((visibility("default"))) int name() { return 5; }

@@ -48,7 +48,7 @@ inline std::unique_ptr<muonrt::Device> world_device(const muonrt::OptimizerSetti
 inline int first_device(int) { return 0; }
 
 /// Runs `body` on every rank of a case and returns the assembled tensors. Throws the error of the
-/// first rank that has an error, or std::runtime_error if replicas differ.
+/// first rank with an error, or std::runtime_error if replicas differ.
 /// @param device_of  returns the index of a rank's device. The rank's communicator uses this
 ///     device, too.
 inline world::Tensors on_world(const world::Case& of, const MakeComm& make_comm,

@@ -1,4 +1,4 @@
-// Tests how many launches several shapes need, as the emulated GPU counts them.
+// Tests how many launches several shapes need. The emulated GPU counts the launches.
 
 #include <catch2/catch.hpp>
 

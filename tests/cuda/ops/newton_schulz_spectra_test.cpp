@@ -46,7 +46,7 @@ struct Spectra {
   std::vector<Matrix> batch;
 };
 
-/// Checks both forms. For a batch, the kernels for sm_90a use other tiles than for one small
+/// Checks both forms. The kernels for sm_90a use different tiles for a batch than for one small
 /// matrix.
 void check(const Spectra& spectra, const Choice& of, bool one_batch) {
   const NewtonSchulz settings =

@@ -42,7 +42,7 @@ struct Orthogonalizer {
   Orthogonalizer& operator=(const Orthogonalizer&) = delete;
 };
 
-/// A tensor in memory of the GPU.
+/// A tensor in GPU memory.
 struct Tensor {
   std::vector<int64_t> shape, strides;
   muonrt_dltensor_t c{};

@@ -19,11 +19,11 @@ struct DenseCase {
     return muonrt::cat(m, " x ", n, " x ", k, ", ", count, " matrices, alpha ", alpha, ", beta ",
                        beta, ", ", name_of(dtype));
   }
-  /// Returns the matrices of `rows` rows as IntegerBatch describes them.
+  /// Returns matrices with `rows` rows, in the form that IntegerBatch uses.
   SymmetricCase with_rows(int64_t rows) const { return {rows, 0, count}; }
 };
 
-/// Returns a case whose epilogue and dtype follow from `turn`.
+/// Returns a case whose epilogue and dtype depend on `turn`.
 inline DenseCase dense_case(int64_t m, int64_t n, int64_t k, int64_t count, int64_t turn) {
   DenseCase c{m, n, k, count};
   if (turn % 3 == 1) c.beta = 3.0f;
@@ -32,8 +32,8 @@ inline DenseCase dense_case(int64_t m, int64_t n, int64_t k, int64_t count, int6
   return c;
 }
 
-/// Returns sizes close to the edges of squares, tiles, pairs, stages and the ring. In some results
-/// the rows of tiles, and in others the columns, are an odd number of cells.
+/// Returns sizes close to the edges of squares, tiles, pairs, stages and the ring. Some results
+/// have an odd number of rows of cells, and others an odd number of columns of cells.
 inline std::vector<DenseCase> dense_edge_cases() {
   constexpr std::array<int64_t, 8> kDepths = {1, 33, 64, 65, 130, 256, 257, 330};
   std::vector<DenseCase> cases;

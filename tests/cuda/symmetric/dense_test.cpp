@@ -12,7 +12,7 @@ using namespace cuda_test;
 namespace {
 
 /// Returns the machines that compute dense products: on all SMs and on two thread blocks, with
-/// pairs and without. There is none if the GPU does not have compute capability 9.0.
+/// pairs and without. Returns no machine if the GPU does not have compute capability 9.0.
 std::vector<std::unique_ptr<Machine>> dense_machines() {
   std::vector<std::unique_ptr<Machine>> machines;
   for (const SymmetricKind& kind : symmetric_kinds())
@@ -58,7 +58,7 @@ struct RealBatch {
   }
   static int64_t ld_of(int64_t cols) { return (cols + 31) / 32 * 32 + 32; }
 
-  /// Returns matrix `index`. With `single` it is computed by itself.
+  /// Returns matrix `index`. If `single` is set, this matrix is computed by itself.
   Bytes result(int64_t index, bool single) {
     Product p = product;
     for (MatrixBatch* m : {&p.a, &p.b, &p.c, &p.d}) {

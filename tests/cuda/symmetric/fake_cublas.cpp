@@ -33,7 +33,7 @@ constexpr int kCandidates = 3;  // maximum number of algorithms that a search re
 constexpr int64_t kSlowerNs =
     1'000'000;  // by this time on the device's clock, each algorithm is slower than the next one
 
-/// The search that found an algorithm. Each search has a different number.
+/// The search that found an algorithm. Each search has a unique number.
 struct Search {
   int64_t m, n, k, a_ld, b_ld, c_ld, d_ld;
   cudaDataType_t type;
@@ -110,7 +110,7 @@ std::optional<std::string> misfit(const Operands& o, const FakeCublasDesc& desc)
 }
 
 /// Returns the search for these operands.
-/// @param like  contains the values that do not follow from the operands.
+/// @param like  provides the values that the operands do not determine.
 Search search_of(const Operands& o, Search like) {
   like.m = o.m();
   like.n = o.n();

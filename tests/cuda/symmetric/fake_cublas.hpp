@@ -4,11 +4,11 @@
 #include <string>
 #include <vector>
 
-/// A fake cuBLASLt over the emulated GPU, in a shared library with the name of cuBLASLt. It
-/// computes column-major products of f32, f16 and bf16, with f32 sums over sixteen terms at a time.
-/// A search finds up to three algorithms, each of which is faster than the previous one. The
-/// library checks the rules in cuBLASLt's manual (sizes, alignment, overlap, the current GPU, the
-/// address of the scratch memory) and reports violations as errors.
+/// A fake cuBLASLt for the emulated GPU, in a shared library with the name of cuBLASLt. It computes
+/// column-major products of f32, f16 and bf16, with f32 sums over sixteen terms at a time. A search
+/// finds up to three algorithms, each of which is faster than the previous one. The library checks
+/// the rules in cuBLASLt's manual (sizes, alignment, overlap, the current GPU, the address of the
+/// scratch memory) and reports violations as errors.
 #pragma GCC visibility push(default)
 namespace fake_cublas {
 
@@ -30,11 +30,11 @@ struct Launch {
 };
 /// Returns the number of launches since the last call.
 std::vector<Launch> launches();
-/// Returns the number of searches for an algorithm so far.
+/// Returns the number of searches for algorithms so far.
 int64_t searches();
-/// The arguments of the searches since the last call.
+/// The arguments of a search. asked() returns those of all searches since its last call.
 struct Asked {
-  int64_t m, n, k, count, stride;  // column-major; `stride` belongs to the result
+  int64_t m, n, k, count, stride;  // column-major; `stride` is that of the result
   uint32_t reductions;  // the allowed ways to add the parts of a product whose depth is divided
 };
 std::vector<Asked> asked();

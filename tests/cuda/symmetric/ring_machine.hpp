@@ -136,7 +136,7 @@ class Machine {
 
  private:
   enum class Order { kUniform, kFixed, kChanging, kOneStarves };
-  // The time during which copies and arrivals are in flight.
+  // The times for which copies and arrivals are in flight.
   enum class Delay { kMixed, kLong, kShort, kSomeLong };
 
   struct Unit {

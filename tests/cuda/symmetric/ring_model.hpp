@@ -38,7 +38,7 @@ enum class Fault {
   kNoLastFill,    // no fill reports to the consumers that there are no more jobs
   kTakenUnread,   // a consumer reads the index before it waits for the fill
   // The following faults concern small tiles.
-  kDOverSums,      // D is copied to the place of the sums of slices
+  kDOverSums,      // D is copied to the memory of the slices' sums
   kReusedEarly,    // a block overwrites its sums after it has read only the sums that it needs
   kNoClusterSync,  // sums of slices are read before the barrier of the blocks
   kSumsTooSoon     // a block writes its sums to a stage that its products read
@@ -112,8 +112,8 @@ class Writer {
   unsigned own_;
 };
 
-/// The threads of one block of the kernel in sm90.cu. A unit is 64 rows (8 KB). A stage has two
-/// units of A and four units of B, or two units for each box of D.
+/// The threads of one block of the kernel in sm90.cu. A unit is 64 rows (8 KB). A stage contains
+/// two units of A and four units of B, or two units for each box of D.
 class LargeBlock {
  public:
   /// @param blocks  number of blocks of the cluster: 2 if the list contains pairs.
@@ -216,7 +216,7 @@ class LargeBlock {
     if (pair && !w.has(Fault::kNoPeerArrival)) w.arrive(Name::kPeerEmpty, fill, other_);
   }
 
-  /// Returns the operands of a stage that one consumer's products read.
+  /// Returns the operands in a stage that one consumer's products read.
   Contents operands(int tile, int depth, int consumer) const {
     const Tile& t = tiles_[static_cast<size_t>(tile)];
     Contents contents;
@@ -226,7 +226,7 @@ class LargeBlock {
     return contents;
   }
 
-  /// Models multiply() and multiply_stage().
+  /// Models the kernel's functions multiply() and multiply_stage().
   void multiply(Writer& w, int tile, int begin, int end, int consumer, int& fill) const {
     const bool pair = tiles_[static_cast<size_t>(tile)].kind == JobKind::kPair;
     Contents before;

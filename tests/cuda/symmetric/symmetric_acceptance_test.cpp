@@ -1,7 +1,7 @@
-// The acceptance test of symmetric products. It uses the matrix sizes of models on a GPU, and small
-// sizes in the emulator. It checks that results are bitwise identical on all grids and in repeated
-// runs. In random rows, it computes the errors compared with float64, and compares them with the
-// errors of the vendor's library.
+// The acceptance test of symmetric products. It uses the matrix sizes of real models on a GPU, and
+// small sizes in the emulator. It checks that results are bitwise identical on all grids and in
+// repeated runs. In random rows, it computes the errors relative to float64, and compares them with
+// the errors of the vendor's library.
 
 #include <catch2/catch.hpp>
 #include <cmath>
@@ -60,7 +60,8 @@ std::vector<uint16_t> elements(DType dtype, uint64_t seed, int64_t n) {
 /// Errors of results, compared with float64, in the random rows.
 struct Errors {
   double worst_of_bound = 0;  // largest error divided by the allowed error
-  // largest: without the diagonal, whose sums are far larger; mean: over all elements
+  // The largest error excludes the diagonal, whose sums are far larger. The mean is over all
+  // elements.
   double largest = 0, mean = 0;
 };
 
@@ -234,8 +235,8 @@ TEST_CASE("symmetric acceptance: a matrix is bitwise identical by itself and in 
     int64_t m, n, k, count;
     bool symmetric = true;
   };
-  // The shapes are the shapes of X X^T, of polynomials of X X^T, and of their products with X. Only
-  // the vendor's library computes products with X.
+  // The shapes are those of X X^T, of polynomials of X X^T, and of the products of these
+  // polynomials with X. Only the vendor's library computes products with X.
   const std::vector<Shape> shapes =
       is_emulated()
           ? std::vector<Shape>{{70, 70, 130, 5},

@@ -13,9 +13,8 @@
 namespace cuda_test {
 
 /// Returns the implementations that this device supports, except those that the environment
-/// variable MUONRT_TEST_LEAVE_OUT names. With this variable a kernel that hangs can be left out,
-/// because it would stop all other tests. If no implementation remains, the case is reported as
-/// skipped.
+/// variable MUONRT_TEST_LEAVE_OUT names. Use this variable to omit a kernel that hangs, because it
+/// would stop all other tests. If no implementation remains, the case is reported as skipped.
 inline std::vector<muonrt::SymmetricProvider> symmetric_providers() {
   const char* const named = std::getenv("MUONRT_TEST_LEAVE_OUT");
   const std::string left_out = named ? named : "";
@@ -37,7 +36,7 @@ inline std::vector<muonrt::SymmetricProvider> symmetric_providers() {
   return list;
 }
 
-/// Number of reserved SMs that leaves a grid of two blocks. It is larger than the number of SMs of
+/// Number of reserved SMs with which a grid has two blocks. It is larger than the number of SMs of
 /// any GPU.
 constexpr int kAllButTwo = 1000;
 
@@ -57,8 +56,8 @@ struct SymmetricKind {
 };
 
 /// Returns all implementations. The implementation for sm_90a also runs on two blocks, as on the
-/// emulated GPU. On all SMs of a GPU it would compute most results of the tests with small tiles,
-/// because these results are small, and the large tiles would not be tested. On two blocks it uses
+/// emulated GPU. On all SMs of a GPU it would compute most of the tests' results with small tiles,
+/// because the results are small. The large tiles would then not be tested. On two blocks it uses
 /// pairs, which narrow results do not use by default.
 inline std::vector<SymmetricKind> symmetric_kinds() {
   std::vector<SymmetricKind> kinds;
@@ -84,10 +83,10 @@ struct SymmetricCase {
   }
 };
 
-/// There are four epilogues: only the sum; the sum with D; the sum with D and all scales; and the
-/// sum with a B that differs from A.
+/// The four epilogues are: only the sum, the sum with D, the sum with D and all scales, and the sum
+/// with a B that differs from A.
 constexpr int kEpilogues = 4;
-/// Returns a case whose epilogue and dtype follow from `turn`.
+/// Returns a case whose epilogue and dtype depend on `turn`.
 inline SymmetricCase case_of(int64_t n, int64_t k, int64_t count, int64_t turn) {
   SymmetricCase c{n, k, count};
   const int64_t epilogue = turn % kEpilogues;

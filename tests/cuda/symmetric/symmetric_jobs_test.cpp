@@ -101,7 +101,7 @@ bool covers_dense(const Shapes& shapes, const std::vector<TileJob>& jobs) {
   return std::ssize(times) == cells;
 }
 
-/// Returns whether both blocks of a cluster begin with pairs at the same places, whose rows differ
+/// Returns whether both blocks of a cluster begin with the same pairs, in which their rows differ
 /// by one.
 bool pairs_match(const JobList& list) {
   for (size_t b = 0; b + 1 < list.first.size(); b += 2) {
@@ -124,8 +124,8 @@ bool pairs_match(const JobList& list) {
   return true;
 }
 
-/// Returns whether the parts of the blocks form the whole list, and whether the numbers of medium
-/// tiles of two blocks differ by at most one.
+/// Returns whether the blocks' parts form the whole list, and whether the numbers of medium tiles
+/// of any two blocks differ by at most one.
 bool is_dealt(const JobList& list, int blocks, bool medium) {
   if (std::ssize(list.first) != blocks + 1 || list.first[0] != 0 ||
       list.first.back() != std::ssize(list.jobs))

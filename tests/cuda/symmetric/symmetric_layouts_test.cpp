@@ -66,8 +66,8 @@ TEST_CASE("symmetric layouts: some lanes, registers and chunks are as in the man
   };
   CHECK(at(straight) == Places{{17, 4}, {25, 4}, {17, 5}, {25, 5}});
   CHECK(at(mirrored) == Places{{33, 2}, {33, 3}, {41, 2}, {41, 3}});
-  // The chunks of row 5, ordered by address, are 5, 4, 7, 6, 1, 0, 3, 2. Row 8 has the same pattern
-  // as row 0.
+  // The chunks of row 5, ordered by address, are 5, 4, 7, 6, 1, 0, 3, 2. The pattern of row 8 is
+  // the same as that of row 0.
   const int places[] = {5, 4, 7, 6, 1, 0, 3, 2};
   for (int place = 0; place < 8; ++place) {
     CHECK(swizzled128(5, places[place]) == 5 * 128 + 16 * place);

@@ -1,5 +1,5 @@
-// Tests the order of jobs in the symmetric products' lists: how early a list ends, how many pairs
-// it has, and which tiles and slices are used for a shape.
+// Tests the order of jobs in the lists of symmetric products: how early a list ends, how many pairs
+// it contains, and which tiles and slices are used for a shape.
 
 #include <catch2/catch.hpp>
 #include <random>
@@ -93,8 +93,8 @@ TEST_CASE("symmetric order: no list ends much later than its work allows", "[emu
 TEST_CASE("symmetric order: the mixed list is as short as predicted", "[emulated]") {
   // The gain is the speed relative to a dense product with the same rate on 132 SMs. It is the
   // number of cells divided by the number of cells of the busiest block. If 128 x 128 tiles take
-  // less time, the row contains the gain with these tiles. Source: reference kernels, 4.3, "mixed
-  // list".
+  // less time, the row contains the gain with 128 x 128 tiles. Source: reference kernels, 4.3,
+  // "mixed list".
   struct Row {
     int64_t n, batch;
     int blocks;

@@ -1,5 +1,5 @@
-// Tests the rings of the kernels for sm_90a in models (ring_model.hpp), for tile lists like those
-// of the kernels and for any order of events. A launch must end, and all stages must have the
+// Tests models of the rings of the sm_90a kernels (ring_model.hpp), for tile lists like those of
+// the kernels and for many orders of events. A launch must end, and all stages must have the
 // expected contents. If a fault is planted, the test must detect an error.
 
 #include <catch2/catch.hpp>
@@ -92,7 +92,7 @@ std::vector<Tiles> tiles_of_run(int number, Random& random) {
   return cluster;
 }
 
-/// Changes the lists if the fault is a list that does not occur in real launches.
+/// Changes the lists if the planted fault is a list that does not occur in real launches.
 void plant(Fault fault, std::vector<Tiles>& cluster, Random& random) {
   if (cluster.size() < 2 || cluster[1].empty() || cluster[1][0].kind != JobKind::kPair) return;
   if (fault == Fault::kDOfOneBlock) cluster[1][0].d = !cluster[0][0].d;

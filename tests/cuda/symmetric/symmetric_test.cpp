@@ -1,4 +1,4 @@
-// Tests muonrt's own symmetric products through the op.
+// Tests muonrt's own symmetric products with the op `multiply`.
 
 #include <catch2/catch.hpp>
 #include <cmath>

@@ -159,7 +159,8 @@ TEST_CASE("symmetric tiles: exact on integers if D comes after any number of sta
     const SymmetricCase with_d = {130, k - 3, 2, true, -2.0f, 3.0f, 7.0f};
     CHECK(wrong({with_d}, with_tiles(Tiles::kSmall)) == 0);
     CHECK(wrong({with_d}, with_tiles(Tiles::kSmallWide)) == 0);
-    // The rows begin a tile on the diagonal, the tile after it, and the tile of the last column.
+    // The rows are the first rows of a tile on the diagonal, of the next tile, and of the tile in
+    // the last column.
     CHECK(wrong({{300, k - 3, 2, true, -2.0f, 3.0f, 7.0f}}, with_tiles(Tiles::kMedium)) == 0);
     // Each of the four slices has the same number of terms.
     const SymmetricCase sliced = {130, 4 * k, 2, true, -2.0f, 3.0f, 7.0f};
@@ -370,7 +371,8 @@ TEST_CASE(
 
 TEST_CASE("symmetric tiles: products for sm_90a may begin early, but then read no memory",
           "[emulated]") {
-  // If a thread accesses memory before it has waited, the emulated instructions throw an error.
+  // If a thread accesses memory before it has waited for the previous launch, the emulated
+  // instructions throw an error.
   const std::vector<SymmetricCase> cases = {{300, 70, 2, true, 1.0f, 2.0f}};
   const int64_t before = emulator::early_launches();
   CHECK(wrong(cases, {.pairs = true}) == 0);

@@ -10,7 +10,7 @@
 /// true.
 namespace support {
 
-/// Selects the allocation that fails, by its number. Counts the allocations of the marked threads
+/// Selects, by its number, the allocation that fails. Counts the allocations of the marked threads
 /// of a rank and of all streams.
 class AllocationFailure {
  public:

@@ -56,8 +56,8 @@ struct AllocatorLedger {
   }
 };
 
-/// Creates an optimizer repeatedly. In run i, call i of the allocator returns null. The last run is
-/// the one that makes fewer calls. Each run must release all its memory.
+/// Creates an optimizer repeatedly. In run i, call i to the allocator returns null. The last run
+/// makes at most i calls. Each run must release all its memory.
 /// @param make    Returns a ledger.
 /// @param create  Creates and destroys an optimizer with an allocator table, and returns status and
 ///     message.

@@ -17,8 +17,8 @@ constexpr int kRanks = 3;
 constexpr int64_t kDeadlineMs = 5000;
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
-/// The arguments with which a rank creates an optimizer and runs a step. A case changes them on one
-/// rank.
+/// The arguments that a rank uses to create an optimizer and to run a step. A case changes the
+/// arguments of one rank.
 struct Arguments {
   int64_t mesh_shape[2] = {kRanks, 1};
   const char* mesh_names[2] = {"fsdp", "rest"};
@@ -116,7 +116,7 @@ std::vector<BadCase> setting_cases();
 /// Returns cases for the creation of an optimizer, which set each field in fields.hpp to values
 /// that its rule rejects.
 std::vector<BadCase> field_cases();
-/// Returns the fields that have no case, because their rule rejects no value.
+/// Returns the fields without a case, because their rules reject no value.
 std::vector<std::string> unchecked_fields();
 /// Returns cases for a step.
 std::vector<BadCase> step_cases();

@@ -20,7 +20,7 @@ inline Layout whole_on_all(std::shared_ptr<const Mesh> mesh, std::vector<int64_t
   return Layout::from_cuts(std::move(mesh), std::move(shape), {});
 }
 
-/// Splits a flat tensor into equal ranges whose boundaries are inside rows. The last range is
+/// Splits a flat tensor into equal ranges whose boundaries are inside rows. Only the last range is
 /// shorter.
 inline Layout flat(std::shared_ptr<const Mesh> mesh, std::vector<int64_t> shape) {
   int64_t numel = 1;
@@ -171,7 +171,7 @@ inline world::Outcome reference_ops() {
   return world::run(make({"alone", {1}, whole_on_all}, 3, CommitMode::kAtomic, 1 << 20));
 }
 
-/// Assigns the matrices that are not in a stack to owners, beginning with the last rank. Forms that
+/// Assigns owners to the matrices that are not in a stack, beginning with the last rank. Forms that
 /// store a whole tensor on one rank are not changed, because that rank must be the owner.
 inline void give_owners(world::Case& c, const Form& form) {
   if (form.name.find("owner") != std::string::npos) return;

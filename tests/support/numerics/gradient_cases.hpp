@@ -7,8 +7,8 @@ namespace gradients {
 
 using namespace muonrt;
 
-/// Placements of the parameters and of their gradients. If `grads` is empty, the gradients use the
-/// placements of the parameters.
+/// Placements of the parameters and of their gradients. If `grads` is empty, the gradients have the
+/// same placements as the parameters.
 struct Lay {
   std::string name;
   std::vector<int64_t> mesh;

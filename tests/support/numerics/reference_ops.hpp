@@ -54,7 +54,7 @@ class CountingOps : public wrapped::Ops {
   struct Asked {
     int64_t m, n, k;
     bool symmetric;
-    bool product;  // false if alpha is 0: the result then combines only D and I
+    bool product;  // false if alpha is 0, so that the result combines only D and I
   };
   void multiply(muonrt::Stream& s, std::span<const muonrt::Product> products) override {
     for (const muonrt::Product& p : products)

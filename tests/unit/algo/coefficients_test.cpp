@@ -131,8 +131,8 @@ TEST_CASE("coefficients: the three safety modes", "[unit][coefficients]") {
     CHECK(all.steps[t].c == Approx(raw[t].c / std::pow(1.04, 5)).epsilon(1e-14));
   }
   CHECK(inner.steps[0].a == Approx(raw[0].a / 1.04).epsilon(1e-14));
-  // From the second step on, the generator works with the previous polynomial divided by the safety
-  // factor, so its coefficients are not just those of `raw` divided by this factor.
+  // From the second step on, the generator starts from the previous polynomial divided by the
+  // safety factor. Its coefficients are therefore not just those of `raw` divided by this factor.
   CHECK(relative(inner.steps[1].a, raw[1].a / 1.04) > 1e-4);
 }
 
@@ -226,7 +226,7 @@ TEST_CASE("coefficients: headroom equals the tabulated limits", "[unit][coeffici
   CHECK(std::fabs(headroom(as_is(lists::kCubic)) - 1.183) <= near);
   CHECK(std::fabs(headroom(as_is(lists::kPolarRaw)) - 1.0) <= near);
   CHECK(std::fabs(headroom(as_is(lists::kCans)) - 1.0) <= near);
-  // A safety factor of the input increases the headroom by the same factor.
+  // A safety factor for the input increases the headroom by the same factor.
   CHECK(headroom(as_is(lists::kCans, 1.05)) ==
         Approx(1.05 * headroom(as_is(lists::kCans))).epsilon(1e-9));
 }
@@ -319,7 +319,7 @@ TEST_CASE("coefficients: lists that explode within (0, 1] are rejected with the 
   CHECK(contains(error_of(family, repeated({10, 10, 10}, 6)), "after step 1 "));
   CHECK(contains(error_of(family, repeated({1, 1, 1}, 8)), "after step 2 "));
   CHECK(contains(error_of(family, repeated({1e308, 1e308, 1e308}, 32)), "after step 1 "));
-  // Each step is taken from a different list, and the values grow to 4e11.
+  // Each step is from a different list, and the values grow to 4e11.
   const reference::List strange = {{3.3939, -2.9069, 0.6426},
                                    {2.9871, -1.7045, 0.7079},
                                    {3.4291, -1.7572, 0.7145},

@@ -14,7 +14,7 @@ using namespace muonrt;
 
 namespace {
 
-/// Records the inner dimensions of the products in each call of `multiply`.
+/// Records the inner dimensions of the products in each call to `multiply`.
 class CountingOps : public wrapped::Ops {
  public:
   using wrapped::Ops::Ops;
@@ -119,12 +119,12 @@ TEST_CASE("newton-schulz: lockstep has as many symmetric calls as the longest it
 
 namespace {
 
-/// The number of calls of `multiply` on all ranks.
+/// The number of calls to `multiply` on all ranks.
 struct Calls {
   std::atomic<int64_t> all{0}, mixed{0};
 };
 
-/// The ops of the host with different launch limits.
+/// The host's ops with different launch limits.
 class LimitedOps : public wrapped::Ops {
  public:
   LimitedOps(muonrt::Ops& inner, LaunchLimits limits, Calls& calls)

@@ -10,7 +10,7 @@
 #include "newton_schulz_cases.hpp"
 #include "support/catalogue.hpp"
 
-// Tests every coefficient list in every dtype and form with the kernels of the host.
+// Tests every coefficient list in every dtype and form with the host's kernels.
 
 using namespace muonrt;
 using namespace newton_schulz_cases;

@@ -77,7 +77,7 @@ TEST_CASE("restarts: the search returns the fewest restarts that are as accurate
   };
   CHECK(search(pe, 1, DType::kF16) == Places{});
   // On spectra with two levels, the error with the published restart {2} is up to 3.7 times the
-  // error of bf16.
+  // rounding error of bf16.
   CHECK(search(pe, 5, DType::kF16) == Places{1, 3});
   for (int steps = 6; steps <= 10; ++steps) CHECK(search(pe, steps, DType::kF16) == Places{2, 4});
   CHECK(search(CoefficientFamily::kYouJiacheng, 5, DType::kF16) == Places{2, 4});
@@ -154,7 +154,7 @@ TEST_CASE("restarts: a group's Gram form follows its family and dtype", "[unit][
   CHECK(f16.gram_list.steps[0].a == Approx(raw[0].a / 1.05).epsilon(1e-12));
   CHECK(f16.gram_list.steps[4].c == Approx(raw[4].c / std::pow(1.05, 5)).epsilon(1e-12));
 
-  // If the caller chooses a mode, the list keeps its default safety.
+  // If the caller chooses a mode, the list keeps its default safety factor.
   NewtonSchulzOptions mode;
   mode.mode_chosen = true;
   const NewtonSchulz own = make_newton_schulz(pe, default_settings(pe, 5), DType::kF16, mode);

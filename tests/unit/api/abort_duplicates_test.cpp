@@ -213,7 +213,7 @@ TEST_CASE(
     for (size_t r = 0; r < kRanks; ++r) {
       REQUIRE(errors[r]);
       // Only rank 0 owns a matrix, so the other ranks may have voted before the abort reaches them.
-      // A rank that has voted cannot know whether the others have committed the step.
+      // A rank that has voted cannot know whether the other ranks have committed the step.
       const bool voted = r != 1 && errors[r]->status() == Status::kUndecided;
       if (!voted) CHECK(errors[r]->status() == published);
       CHECK(errors[r]->message().find("the data has ended") != std::string::npos);

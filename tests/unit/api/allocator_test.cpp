@@ -88,7 +88,7 @@ TEST_CASE("allocator: the allocated and the planned bytes are those of muonrt_op
   muonrt_memory_t m;
   muonrt_memory_init(&m);
   REQUIRE(muonrt_optimizer_get_memory(&m, optimizer) == MUONRT_OK);
-  // The host device allocates 256 more bytes before each block, in which it stores the size of the
+  // The host device allocates 256 more bytes before each block, where it stores the size of the
   // block.
   int64_t bytes = 0;
   for (const auto& [memory, size] : ledger.out) bytes += size - 256;

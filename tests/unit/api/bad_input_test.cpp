@@ -6,7 +6,7 @@
 
 // Tests invalid input that exactly one of three ranks passes to the C ABI. All ranks must return
 // the same status within seconds, with a message that names the rank, the parameter or struct, the
-// field and the value. No buffer may change, and the next valid call must succeed.
+// field and the value. Buffers must not change, and the next valid call must succeed.
 
 using namespace bad_input;
 
@@ -88,10 +88,10 @@ void check_case(const BadCase& c, bool in_step, int bad_rank) {
     CHECK(s.status == c.status);
     CHECK(s.message == seen[0].message);
     for (const std::string& part : c.texts) CHECK(s.message.find(part) != std::string::npos);
-    // A message states what to do after a semicolon.
+    // The text after a semicolon in a message states what to do.
     CHECK(s.message.find(';') != std::string::npos);
     // If arguments differ between ranks, the message names two ranks. Otherwise it begins with the
-    // rank that has the invalid input.
+    // rank that passed the invalid input.
     if (c.status == kMismatch) {
       CHECK(s.message.find("on rank 0") != std::string::npos);
     } else {

@@ -10,7 +10,7 @@
 #include "reference/reference.hpp"
 #include "support/numerics/reference_ops.hpp"
 
-/// Helpers for tests of the C ABI: host tensors and an orthogonalizer.
+/// Types for tests of the C ABI: host tensors and an orthogonalizer.
 namespace c_tensor {
 
 using muonrt::DType;

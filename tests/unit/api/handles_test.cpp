@@ -319,7 +319,7 @@ TEST_CASE("handles: a communicator is not destroyed inside a call on it", "[unit
 
 namespace {
 
-/// A transport with one rank. Its functions end the calling thread in the way that `by` selects.
+/// A transport with one rank. `by` selects how its functions end the calling thread.
 struct Ending {
   enum class By { kNothing, kExit, kCancel } by = By::kNothing;
 

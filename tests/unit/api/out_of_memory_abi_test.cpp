@@ -127,7 +127,7 @@ Created create(Over over, In in, int faulty, int64_t nth) {
 }
 
 /// Makes one allocation fail in each run, and checks the results.
-/// @param stride  Difference between the numbers of the allocations that fail in consecutive runs.
+/// @param stride  The number of the failing allocation increases by this value from run to run.
 void check(Over over, In in, int64_t stride) {
   const float stepped = create(over, in, 0, -1).data[0];
   for (int faulty = 0; faulty < 2; ++faulty) {
@@ -191,8 +191,8 @@ TEST_CASE("out of memory: other collectives fail on every rank or on none, and n
 
 namespace {
 
-/// Transport functions that count the duplicates. Their own allocations never fail, because they
-/// are the caller's.
+/// Transport functions that count duplicates. Their allocations never fail, because they belong to
+/// the caller.
 std::atomic<int> duplicates;
 muonrt_status_t counted_duplicate(void* state, muonrt_transport_t* out, int64_t timeout_ms,
                                   char* message, int64_t capacity) {

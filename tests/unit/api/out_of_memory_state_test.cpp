@@ -19,7 +19,7 @@ using Values = std::array<float, 6>;
 
 enum class Work { kSave, kBegin, kBeginReserved, kLoad };
 
-/// Ranks that share a folder. Each has an optimizer of one replicated matrix.
+/// Ranks that share a folder. Each rank has an optimizer of one replicated matrix.
 class World {
  public:
   World(int ranks, Work work) : ranks_(ranks), work_(work) {
@@ -147,7 +147,7 @@ void check_loaded(World& world, const Values& old, const Values& fresh) {
 }
 
 /// Makes one allocation fail in each run, and checks the result.
-/// @param stride  Difference between the numbers of the allocations that fail in consecutive runs.
+/// @param stride  The number of the failing allocation increases by this value from run to run.
 void check(Work work, int64_t stride) {
   for (const auto& [ranks, faulty] : {std::pair{1, 0}, {2, 0}, {2, 1}}) {
     int64_t failed = 0;

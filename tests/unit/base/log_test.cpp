@@ -1,5 +1,5 @@
-// Tests the log of the process: levels, replacing the log function, threads, forked children, and
-// which events are logged.
+// Tests the process's log: levels, replacing the log function, threads, forked children, and which
+// events are logged.
 
 #include "base/log.hpp"
 

@@ -37,7 +37,8 @@ TEST_CASE("addresses: rank 0 listens at the addresses of its interface to which 
   CHECK(texts(addresses_on("lo", list({"127.0.0.9:80"}))) == "127.0.0.9:80 ");
   CHECK(texts(addresses_on("lo", list({"198.51.100.7:80", "127.0.0.9:80", "127.0.0.8:80"}))) ==
         "127.0.0.9:80 127.0.0.8:80 ");
-  // Tests a name that resolves to both families, and an interface that has only one.
+  // Tests a name that resolves to addresses of both families, and an interface that has an address
+  // of only one family.
   CHECK(texts(addresses_on("127.0.0.1", list({"[::1]:80", "127.0.0.1:80"}))) == "127.0.0.1:80 ");
   // A translated address (NAT) does not belong to any interface of the machine.
   CHECK(texts(addresses_on("127.0.0.1", list({"198.51.100.7:80"}))) == "127.0.0.1:80 ");
@@ -90,8 +91,8 @@ TEST_CASE("addresses: a range of ports is used from its first free one, and its 
 TEST_CASE("socket: a connection to itself is detected, and frees its port at once",
           "[unit][comm][rendezvous]") {
   for (const char* host : {"127.0.0.1", "0.0.0.0"}) {
-    // The system can connect a socket to itself if a program connects to a port of the ephemeral
-    // range at which no process listens.
+    // The system can connect a socket to itself if a program connects to a port in the ephemeral
+    // range on which no process is listening.
     const int port = loopback::free_port();
     const SocketAddress here = resolve(loopback::at_port(port))[0];
     std::string why;

@@ -1,4 +1,5 @@
-// Tests muonrt_comm_allreduce_sum() over threads and TCP, through the C++ interface.
+// Tests muonrt_comm_allreduce_sum() with the thread transport and with TCP, through the C++
+// interface.
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <cstring>

@@ -1,4 +1,4 @@
-// Tests the rendezvous in a folder to which other users may write, and which contains files of
+// Tests the rendezvous in a folder that other users may write to and that contains files from
 // earlier runs.
 #include <sys/stat.h>
 #include <unistd.h>

@@ -1,6 +1,6 @@
-// Tests a system that cannot start another thread, or that runs out of memory while it resolves a
-// name. To simulate these errors, the program replaces functions of the C library. The tests do not
-// run under sanitizers, because sanitizers replace the same functions.
+// Tests a system that cannot start another thread, or that runs out of memory while it is resolving
+// a name. To simulate these errors, the program replaces functions of the C library. The tests do
+// not run under sanitizers, because sanitizers replace the same functions.
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 
 #include <dlfcn.h>
@@ -26,7 +26,7 @@ namespace {
 
 std::atomic<int> threads_left = 1 << 30;  // number of threads that marked threads may start
 thread_local bool marked = false;
-std::atomic<int> name_error = 0, name_errno = 0;  // what getaddrinfo returns, and errno
+std::atomic<int> name_error = 0, name_errno = 0;  // the result of getaddrinfo, and errno
 
 template <class Function>
 Function* next(const char* name) {
@@ -35,7 +35,7 @@ Function* next(const char* name) {
 
 }  // namespace
 
-// The functions are exported, so that calls from other libraries also use them.
+// These functions are exported, so that calls from other libraries also use them.
 #define MUONRT_EXPORTED __attribute__((visibility("default")))
 
 extern "C" MUONRT_EXPORTED int pthread_create(pthread_t* thread, const pthread_attr_t* attributes,

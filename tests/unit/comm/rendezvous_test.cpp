@@ -43,7 +43,7 @@ struct Visitor {
   Claim claim{};
 
   explicit Visitor(int port) {
-    const int connected = loopback::connect_to(port);  // waits until rank 0 listens
+    const int connected = loopback::connect_to(port);  // waits until rank 0 is listening
     socket = Socket([&] { return connected; });
     const timeval timeout{kLong / 1000, 0};
     setsockopt(socket.fd(), SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof timeout);
@@ -54,7 +54,7 @@ struct Visitor {
     claim.proof = proof_of(kSecret, greeting.nonce, claim);
     send_value(socket, claim);
   }
-  /// Returns the status and the text of the answer, or "" if rank 0 closes the connection.
+  /// Returns the status and the text of rank 0's answer, or "" if rank 0 closes the connection.
   std::string answer() {
     Answer answer{};
     if (!receive(socket, answer)) return "";

@@ -1,4 +1,4 @@
-// Tests ranks over TCP: invalid frames, a blocked port, and many ranks. The tests in
+// Tests ranks that use TCP: invalid frames, a blocked port, and many ranks. The tests in
 // tests/simulation cover flow control, changed bits, lost connections and connections without a
 // proof.
 #include <sys/ioctl.h>
@@ -171,7 +171,7 @@ TEST_CASE("tcp: a message is sent when its receiver expects it, and an abort end
     const auto begin = Deadline::Clock::now();
     std::thread beside([&, t = transport.get()] {
       std::this_thread::sleep_for(std::chrono::milliseconds(200));
-      t->abort(Status::kAborted, "enough");  // if granted, part of it is written
+      t->abort(Status::kAborted, "enough");  // if the message is granted, part of it is written
     });
     const auto error = error_of([&, t = transport.get()] { t->exchange({&send, 1}, {}); });
     beside.join();
@@ -251,7 +251,7 @@ void check_many(int size) {
   CHECK(text_of(errors) == "");
   int rounds = 0;
   while (1 << rounds < size) ++rounds;
-  // Each rank has a listener, an eventfd, the connection to rank 0, and two connections for each
+  // Each rank opens a listener, an eventfd, the connection to rank 0, and two connections for each
   // round.
   CHECK(most - before <= size * (2 * rounds + 4));
 }

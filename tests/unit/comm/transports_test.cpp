@@ -20,7 +20,7 @@ namespace {
 
 using Transports = std::vector<std::unique_ptr<Transport>>;
 
-/// A kind of transport, and the numbers of ranks with which it is tested.
+/// A kind of transport, and the numbers of ranks for which it is tested.
 struct Kind {
   std::string name;
   std::vector<int> sizes;

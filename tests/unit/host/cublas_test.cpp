@@ -15,7 +15,7 @@ using namespace muonrt::cuda;
 namespace {
 
 /// Loads cuBLASLt: a copy that the process has already loaded, or one from the loader's search path
-/// or the folder of the CUDA toolkit. Returns null if there is none. To run these tests with a
+/// or the folder of the CUDA toolkit. Returns null if no copy is found. To run these tests with a
 /// major version other than that of the build, preload it: LD_PRELOAD=.../libcublasLt.so.12.
 void* library() {
   for (const char* name : {"libcublasLt.so.13", "libcublasLt.so.12"})

@@ -21,7 +21,8 @@ using Catch::Contains;
 
 namespace {
 
-/// Creates an optimizer on one rank with changed options, and returns the status and the message.
+/// Creates an optimizer on one rank with the changed options, and returns the status and the
+/// message.
 template <class Change>
 std::pair<muonrt_status_t, std::string> create(int32_t device, const Change& change) {
   muonrt_tuning_options_t tuning;

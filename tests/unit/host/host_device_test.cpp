@@ -106,7 +106,7 @@ TEST_CASE("host device: its threads block all signals except faults", "[unit][ho
 namespace {
 
 // The following cases test that results do not depend on the caller's floating-point environment
-// and locale, and that no call changes these.
+// and locale, and that no call changes the environment or the locale.
 constexpr int64_t kRows = 24, kCols = 40;
 
 // Returns values with many subnormal products, which flush-to-zero would change.
@@ -219,7 +219,7 @@ TEST_CASE("environment: a caller's rounding and flushing change no bit and are r
 TEST_CASE("environment: a caller's locale changes no text and is restored", "[unit][abi]") {
   const Inputs inputs;
   const Result plain = run(inputs);
-  /// A locale with decimal commas and grouped digits, which is available on every machine.
+  /// A locale with decimal commas and grouped digits. It is available on every machine.
   struct Comma : std::numpunct<char> {
     char do_decimal_point() const override { return ','; }
     char do_thousands_sep() const override { return '.'; }

@@ -142,8 +142,7 @@ inline void fill_symmetric(Matrix& m, uint32_t seed) {
   }
 }
 
-/// Wraps a kernel but does not use its native bf16 products, and counts the panels that it
-/// creates.
+/// Wraps a kernel without its native bf16 products, and counts the panels that the kernel creates.
 class Widened final : public TileKernel {
  public:
   explicit Widened(const TileKernel& kernel) : kernel_(kernel) {}

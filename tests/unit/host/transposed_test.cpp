@@ -7,7 +7,7 @@
 #include "support/world.hpp"
 
 // Tests matrices that are stored as inputs x outputs. Their updates must be bitwise identical to
-// those of the same matrices stored as outputs x inputs, and must match the float64 reference
+// the updates of the same matrices stored as outputs x inputs, and must match the float64 reference
 // implementation.
 
 using namespace muonrt;
@@ -36,7 +36,7 @@ std::vector<Twin> twins() {
             {"v", {{9, 12}}, whole(5), 1.0}}}};
 }
 
-/// Returns a case that has each matrix twice: stored as outputs x inputs, and then as inputs x
+/// Returns a case that contains each matrix twice: stored as outputs x inputs, and then as inputs x
 /// outputs.
 world::Case make_case() {
   world::Case c;

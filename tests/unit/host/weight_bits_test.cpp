@@ -98,7 +98,7 @@ TEST_CASE("weight bits: stochastic rounding keeps the mean and exact values", "[
   // The number of values that are rounded up has a binomial distribution with mean 16384 and
   // standard deviation 111.
   CHECK(std::abs(up - 16384) < 6 * 111);
-  // If each value of the random bits occurs once, the mean is exact.
+  // If each value of the random bits occurs once, the mean of the rounded values is exact.
   for (const uint32_t low : {0x0001u, 0x4000u, 0x8000u, 0xffffu}) {
     for (const uint32_t sign : {0u, 0x80000000u}) {
       const float w = std::bit_cast<float>(sign | 0x40490000u | low);

@@ -4,8 +4,8 @@
 #include "layout/parse.hpp"
 #include "unit/layout/layout_naive.hpp"
 
-// Compares lists of indices that are written by hand with the layouts from cuts and from
-// placements, and with the naive model of the property tests.
+// Compares hand-written lists of indices with the layouts from cuts and from placements, and with
+// the property tests' naive model.
 
 using namespace muonrt;
 using naive::List;

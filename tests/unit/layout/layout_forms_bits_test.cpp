@@ -49,9 +49,9 @@ TEST_CASE("same bits: every form on any mesh, with any owners and with exchange 
 }
 
 TEST_CASE("same bits: overlapping groups of ranks never deadlock", "[bits]") {
-  // Matrices are sharded over ranks {0, 1} and {0, 2} in turn. Each chunk has one matrix, and rank
-  // 0 owns all matrices. If each rank applied the window only to its own chunks, there would be a
-  // deadlock: rank 1 would wait in a gather for rank 0, while rank 0 would wait for rank 2.
+  // Matrices are sharded over ranks {0, 1} and {0, 2} in turn. Each chunk contains one matrix, and
+  // rank 0 owns all matrices. If each rank applied the window only to its own chunks, there would
+  // be a deadlock: rank 1 would wait in a gather for rank 0, while rank 0 would wait for rank 2.
   const auto make_groups = [](int ranks, int window) {
     world::Case c = world::on_mesh({ranks});
     c.settings.window = window;

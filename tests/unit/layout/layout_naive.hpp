@@ -35,7 +35,7 @@ std::vector<std::vector<Item>> chunk(const std::vector<Item>& list, int64_t n) {
 }
 
 /// Returns part `i` of `n`. The list consists of blocks of `unit` indices, which are divided into
-/// `f` groups. The part consists of range `i` of each group.
+/// `f` groups. The part consists of range `i` from each group.
 inline List cut(const List& list, int64_t f, int64_t n, int64_t i, int64_t unit) {
   std::vector<List> blocks;
   for (size_t p = 0; p < list.size(); ++p) {

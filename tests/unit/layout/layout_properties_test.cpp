@@ -116,7 +116,7 @@ TEST_CASE("layout: a stack splits into matrices that their holders hold exactly 
       }
     }
     RC_ASSERT(got == expected);
-    // Two matrices have the same class if and only if the same ranks hold both.
+    // Two matrices are in the same class if and only if the same ranks hold them.
     for (int64_t a = 0; a < count; ++a) {
       for (int64_t b = 0; b < a; ++b) {
         const bool same = replicas[static_cast<size_t>(a)] == replicas[static_cast<size_t>(b)];
@@ -191,7 +191,7 @@ TEST_CASE("layout: layouts are equal if all ranks hold the same elements",
   CHECK(rc::check("equality", [] {
     const Layout drawn = random_layout::draw(1, 2);
     const Layout a = Layout::from_cuts(drawn.shared_mesh(), drawn.shape(), drawn.cuts());
-    // The second mesh has an additional dimension of size 1 and different names.
+    // The second mesh has an additional dimension of size 1 and different dimension names.
     List shape = a.mesh().shape();
     const auto extra = static_cast<int>(shape.size());
     shape.push_back(1);

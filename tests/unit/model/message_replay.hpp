@@ -10,7 +10,7 @@
 
 /// Models an exchange message by message. As soon as two ranks have begun the exchange, their
 /// messages are in transit. The links of both ranks limit the rate of a message, and the messages
-/// on a link share it with max-min fairness.
+/// on a link share the link with max-min fairness.
 namespace message_replay {
 
 struct Message {
@@ -21,8 +21,8 @@ struct Message {
   double rate = 0;
 };
 
-/// Sets the rates of the messages in transit. Repeatedly finds the link that has the smallest
-/// capacity per message, and assigns this rate to all messages on the link.
+/// Sets the rates of the messages in transit. Repeatedly finds the link with the smallest capacity
+/// per message, and assigns this rate to all messages on the link.
 inline void share(std::vector<Message*>& active, const std::vector<double>& capacity) {
   std::vector<double> left = capacity;
   std::vector<size_t> users(capacity.size(), 0);

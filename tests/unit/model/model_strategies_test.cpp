@@ -26,8 +26,8 @@ MachineProfile machine() {
   return out;
 }
 
-/// The same machine, but passes and bytes take no time. Only products and exchanges take time, and
-/// each exchange takes `exchange` seconds.
+/// The same machine, except that passes and bytes take no time. Only products and exchanges take
+/// time, and each exchange takes `exchange` seconds.
 MachineProfile without_bytes(double exchange) {
   MachineProfile out = machine();
   out.pass_bytes = out.node_bytes = out.network_bytes = 1e18;

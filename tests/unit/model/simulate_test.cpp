@@ -54,7 +54,7 @@ OptimizerSettings squares(int ranks, int matrices, int64_t side, int64_t chunk_m
   return out;
 }
 
-/// All ranks of a plan, on the modelled backend.
+/// All ranks of a plan on the modelled backend.
 struct World {
   World(const OptimizerSettings& settings, int world, const MachineProfile& machine)
       : planning(settings, world), methods(make_newton_schulz(settings)), profile(machine) {

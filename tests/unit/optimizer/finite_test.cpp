@@ -9,8 +9,8 @@
 #include "support/rank_check.hpp"
 #include "support/sanitized.hpp"
 
-// Tests that infinities and NaN in weights and state are reported before the next commit, whether a
-// load or a step has written them.
+// Tests that infinities and NaN in weights and state are reported before the next commit,
+// regardless of whether a load or a step has written them.
 
 using namespace muonrt;
 

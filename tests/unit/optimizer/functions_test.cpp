@@ -134,8 +134,8 @@ TEST_CASE("functions: assign without the others sets owners of the built-in exch
 namespace {
 
 /// Counts of the parameters that a rank has gathered but not redistributed yet. Each member is a
-/// maximum over the step: of the number of their owners, of the number of parameters of one owner
-/// (of_one), and of the number of all these parameters.
+/// maximum over the step: the number of owners of these parameters, the number of these parameters
+/// with the same owner (of_one), and the number of all these parameters.
 struct InWork {
   size_t owners = 0;
   int64_t of_one = 0, all = 0;

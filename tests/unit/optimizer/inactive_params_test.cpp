@@ -86,7 +86,7 @@ TEST_CASE("inactive params: with omit_inactive they exchange nothing, with the s
                            (layouts.grad_placements.empty() && layouts.placements[0] == shard(1));
         CHECK(seen.reports[s].bytes_sent <= all.reports[s].bytes_sent - (fewer ? 1 : 0));
         CHECK(seen.reports[s].orthogonalized == seen.reports[s].planned);
-        if (chunk_bytes > 1) continue;  // chunks then have several matrices of an owner
+        if (chunk_bytes > 1) continue;  // a chunk then contains several matrices of an owner
         std::vector<int64_t> active;
         for (const int64_t i : kAll)
           if (std::count(inactive.begin(), inactive.end(), i) == 0) active.push_back(i);

@@ -7,8 +7,8 @@
 #include "support/attempts.hpp"
 #include "support/rank_check.hpp"
 
-// Tests with several ranks in which the caller writes weights after creating the optimizer, or
-// moves parameters to other memory.
+// Tests callers that write weights after creating the optimizer, or move parameters to other
+// memory, on several ranks.
 
 using namespace muonrt;
 

@@ -1,5 +1,5 @@
 // Runs two steps repeatedly; in each run a different allocation fails. Only allocations with
-// operator new fail. GEMMs are portable, because the GEMM libraries do not handle failed
+// operator new fail. The tests use portable GEMMs, because the GEMM libraries do not handle failed
 // allocations.
 
 #include <algorithm>
@@ -105,7 +105,7 @@ Ended run(const world::Case& c, const Fault& fault, int faulty, int64_t nth) {
   return out;
 }
 
-/// Numbers of allocations and rejected steps over all runs.
+/// Numbers of allocations and rejected steps in all runs.
 struct Swept {
   int64_t allocations = 0, rejected = 0;
 };

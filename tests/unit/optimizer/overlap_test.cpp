@@ -79,8 +79,8 @@ world::Case gated_case(int window, CommitMode commit) {
   return c;
 }
 
-// Runs a step with delayed products. A rank has two exchanges for each chunk, the gather and the
-// return, and only the gather is counted.
+// Runs a step with delayed products. A rank runs two exchanges for each chunk, the gather and the
+// return. Only the gather is counted.
 void run_gated(int window, CommitMode commit, std::chrono::milliseconds patience) {
   Gate gate(kRanks);
   std::mutex mutex;
@@ -141,7 +141,7 @@ TEST_CASE("overlap: by default there are as many chunks as are in flight, with t
     const auto alone = chunks_and_bits({kind, 0, 1}, 1, side);
     const auto default_ = chunks_and_bits({kind, 0, 1}, PlanOptions().window, side);
     CHECK(alone.first == 1);
-    CHECK(default_.first == 3);  // each chunk has one matrix for each owner
+    CHECK(default_.first == 3);  // each chunk contains one matrix for each owner
     CHECK((alone.second == default_.second));
   }
   // Each owner receives only 24 KiB, which is not worth dividing.

@@ -15,8 +15,8 @@
 #include "support/wrapped_device.hpp"
 
 // Tests partial gradients. For a given number of partial gradients, results must be bitwise
-// identical to those of one rank whose gradient is their sum, added in f32 in the order of mesh
-// coordinates.
+// identical to those of one rank whose gradient is the sum of the partial gradients. The sum is
+// computed in f32, in the order of mesh coordinates.
 
 using namespace muonrt;
 
@@ -128,7 +128,7 @@ world::Case with_bf16_momentum(world::Case c) {
   return c;
 }
 
-/// Adds partial gradients in the wrong order: that of the messages, which is the order of the
+/// Adds partial gradients in the wrong order: the order of the messages, which is the order of the
 /// ranks.
 class RankOrder : public wrapped::Ops {
  public:

@@ -164,8 +164,8 @@ class CastSkipped : public wrapped::Ops {
   bool here_;
 };
 
-/// Returns the tensors of a run in which every rank has the fault, with the strength that
-/// `strength` returns.
+/// Returns the tensors of a run with the fault on every rank. `strength` returns the strength of
+/// the fault.
 template <class Fault, class Strength>
 world::Tensors run(const bits::Factors& factors, Strength strength) {
   const world::Case c = bits::make(factors, false, 2);

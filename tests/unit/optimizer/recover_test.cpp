@@ -15,8 +15,8 @@
 #include "support/thread_ranks.hpp"
 
 // Tests a step that fails during its vote, so that some ranks have committed it and others have not
-// received the vote sum. After recover(), either the result is that of a step without the fault, or
-// no rank has committed the step.
+// received the vote sum. After recover(), either the result is the same as that of a step without
+// the fault, or no rank has committed the step.
 
 using namespace muonrt;
 using Settled = Recovery::Outcome;
@@ -209,7 +209,7 @@ TEST_CASE("recover: a step that fails after its vote is torn for all ranks", "[u
   CHECK(result.ranks[1].step.status == Status::kOk);
   CHECK(result.ranks[0].step.status == Status::kTorn);
   // Rank 2 may not have received the sum either. If the step is torn on both ranks, the error names
-  // the one that comes first among the survivors.
+  // the rank that comes first among the survivors.
   const bool both = result.ranks[2].step.status == Status::kTorn;
   CHECK((both || result.ranks[2].step.status == Status::kOk));
   const char* const named = both ? "rank 2 is torn" : "rank 0 is torn";

@@ -131,7 +131,7 @@ TEST_CASE("replica check: gradients of two parameters that are swapped do not ca
     const Plant swap = [](world::Rank& r, int number) {
       if (number != 1) return;
       std::swap(r.grad(kNorm),
-                r.grad(kOther));  // exchanges the buffers, which must be bound again
+                r.grad(kOther));  // swaps the buffers, which must be bound again
       for (const int64_t p : {kNorm, kOther}) r.optimizer().set_grad(p, r.grad(p).data());
     };
     return std::vector{step(rank, me, 0, swap)};

@@ -95,7 +95,8 @@ TEST_CASE("set_grad: gradients may share memory, and be next to memory that is w
   const std::vector<float> shared(kNumel, 0.25f);
   t.optimizer.set_grads({shared.data(), shared.data(), shared.data()});
   t.optimizer.step(0.1);
-  // One gradient ends directly before the parameter, and another gradient begins directly after it.
+  // One gradient ends directly before the parameter, and another gradient begins directly after the
+  // parameter.
   std::vector<float> around(3 * kNumel, 0.5f);
   std::vector<muonrt_param_t> params(1, muonrt::param());
   params[0].name = "a";

@@ -1,4 +1,4 @@
-// Tests steps that run while the caller continues: other calls during the step, and how errors are
+// Tests steps that run while the caller continues: other calls during a step, and how errors are
 // reported.
 
 #include "muonrt/step_async.h"

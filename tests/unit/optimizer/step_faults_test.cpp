@@ -156,7 +156,7 @@ TEST_CASE("faults: an eager step that loses a rank after its vote returns TORN",
 
 namespace {
 
-/// Runs a given task on the stream before each call of one op.
+/// Runs a given task on the stream before each call to one op.
 class PlantedOps : public wrapped::Ops {
  public:
   enum class Where { kNowhere, kPack, kCommit, kHash };

@@ -7,8 +7,8 @@
 #include "support/caller_functions.hpp"
 #include "support/rank_check.hpp"
 
-// Tests the rules of a step that settings select, such as NorMuon and cautious decay. Results must
-// be bitwise identical on every mesh, and special cases must be correct. step_reference_test.cpp
+// Tests rules that settings select for a step, such as NorMuon and cautious decay. Results must be
+// bitwise identical on every mesh, and special cases must be correct. step_reference_test.cpp
 // compares the rules with the float64 reference implementation.
 
 using namespace muonrt;

@@ -1,6 +1,6 @@
 #pragma once
 
-// Problems for the planner's tests.
+// Planning problems for the planner's tests.
 
 #include <memory>
 

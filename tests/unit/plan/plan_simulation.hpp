@@ -179,7 +179,7 @@ class Simulation {
             p.packed_offset};
   }
   /// Returns the blocks that the owner receives in a gather. With partial gradients, these are the
-  /// blocks of all of them.
+  /// blocks of all partial gradients.
   static std::vector<PlanBlock> arrivals(const RankChunk& s) {
     std::vector<PlanBlock> out;
     if (s.kind == muonrt::ChunkKind::kDirections) {

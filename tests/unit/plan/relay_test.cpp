@@ -27,7 +27,7 @@ int64_t others(const std::vector<Region>& regions, int rank) {
   return std::ssize(out);
 }
 
-/// Returns the largest number of ranks to which a rank sends in one exchange of a return.
+/// Returns the largest number of ranks that a rank sends to in one exchange of a return.
 int64_t most_peers(const Plan& plan) {
   int64_t out = 0;
   for (int rank = 0; rank < plan.problem().options.world; ++rank) {

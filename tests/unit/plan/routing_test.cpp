@@ -79,7 +79,7 @@ TEST_CASE("routing: whole words of the name decide about role and view", "[unit]
       {"scale", 0, "fewer than two dimensions"},
       {"0.weight", 2, "muon"},
       {"w", 2, "muon"},
-      // A word does not count inside a longer word, or before the word that names the kind of
+      // A word is ignored inside a longer word, or before the word that names the kind of
       // component.
       {"embed_proj.weight", 2, "muon"},
       {"norm_proj.weight", 2, "muon"},

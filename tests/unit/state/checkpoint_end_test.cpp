@@ -14,8 +14,8 @@
 #include "support/rank_check.hpp"
 #include "support/wrapped_device.hpp"
 
-// Tests loads that fail while they write, which files a load opens, and memory that the host cannot
-// access.
+// Tests loads that fail while they are writing, which files a load opens, and memory that the host
+// cannot access.
 
 using namespace muonrt;
 
@@ -112,8 +112,8 @@ TEST_CASE("checkpoint: a rank opens only the files that it needs, the correspond
       parse_manifest(std::string(std::istreambuf_iterator<char>(file), {}), name);
   REQUIRE(manifest.files.size() == 4);
   std::filesystem::remove(folder.path() + "/" + manifest.files[2].name);
-  // Which of the 8 rows each rank reads, and whether it needs the removed file, which has rows 4
-  // and 5.
+  // The rows, out of 8, that each rank reads, and whether the rank needs the removed file, which
+  // contains rows 4 and 5.
   struct Reader {
     int rank, world;
     int64_t row, end;

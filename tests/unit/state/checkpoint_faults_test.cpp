@@ -16,7 +16,7 @@
 #include "support/rank_check.hpp"
 #include "support/sanitized.hpp"
 
-// Tests faults of checkpoints: file operations that fail, damaged files, and wrong arguments.
+// Tests faults in checkpoints: file operations that fail, damaged files, and wrong arguments.
 
 using namespace muonrt;
 using Catch::Contains;

@@ -12,7 +12,7 @@
 #include "muonrt/muonrt.hpp"
 #include "support/numerics/noise.hpp"
 
-/// A small model with every kind of state, its checkpoints, and the values that the checkpoints
+/// A small model with every kind of state, its checkpoints, and the values that these checkpoints
 /// must contain.
 namespace checkpoint_model {
 

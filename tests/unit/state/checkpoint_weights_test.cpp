@@ -1,5 +1,5 @@
-// Tests which parameters a checkpoint contains, how a load restores them, and to which folders a
-// save writes.
+// Tests which parameters a checkpoint contains, how a load restores them, and which folders a save
+// writes to.
 
 #include <catch2/catch.hpp>
 #include <filesystem>

@@ -1,4 +1,4 @@
-// Tests copying state from the surviving ranks to a new optimizer with different ranks and a
+// Tests copying state from the surviving ranks to a new optimizer on different ranks and a
 // different mesh.
 
 #include "state/copy/copy_state.hpp"

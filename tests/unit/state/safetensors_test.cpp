@@ -52,7 +52,7 @@ std::string text_of(std::span<const unsigned char> bytes) {
 }  // namespace
 
 TEST_CASE("safetensors: every dtype of the format has its number of bits", "[unit][state]") {
-  // The dtypes of the format, with the bits per element. This is also the number of bytes of 8
+  // The dtypes of the format, with the bits per element, which is also the number of bytes in 8
   // elements.
   const std::vector<std::pair<const char*, int64_t>> bits = {
       {"BOOL", 8},        {"F4", 4},      {"F6_E2M3", 6}, {"F6_E3M2", 6}, {"U8", 8},

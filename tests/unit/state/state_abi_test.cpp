@@ -68,7 +68,7 @@ class Matrix {
     REQUIRE(muonrt_optimizer_get_state_shards(out.data(), n, &n, optimizer) == MUONRT_OK);
     return out;
   }
-  /// Returns the data of the only shard of this kind, which must hold the whole parameter.
+  /// Returns the data of the only shard of this kind. The shard must hold the whole parameter.
   const void* state(enum muonrt_state_kind kind) {
     const void* data = nullptr;
     for (const muonrt_state_shard_t& shard : shards()) {

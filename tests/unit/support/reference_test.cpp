@@ -1,5 +1,5 @@
-// Tests the float64 reference implementation, with which the results of all other code are
-// compared.
+// Tests the float64 reference implementation. Other tests compare the results of all other code
+// with it.
 #include "reference/reference.hpp"
 
 #include <algorithm>

@@ -9,8 +9,8 @@
 #include "cuda/kernels/ptx_half.cuh"
 #include "ptx/program.hpp"
 
-// The effects of instructions of a single thread on registers. arithmetic.cpp lists the names of
-// the instructions. Source: PTX ISA 9.0, section 9.7.
+// The effects that instructions of a single thread have on registers. arithmetic.cpp lists the
+// names of the instructions. Source: PTX ISA 9.0, section 9.7.
 
 namespace emulator::ptx {
 

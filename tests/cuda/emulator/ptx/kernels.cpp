@@ -28,8 +28,8 @@ std::string read_file(const std::filesystem::path& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-/// Returns a mangled name in which all anonymous namespaces have the same name, because compilers
-/// name them differently.
+/// Returns the mangled name with the same name for all anonymous namespaces, because compilers name
+/// them differently.
 std::string plain_name(std::string name) {
   constexpr std::string_view kAnonymous = "_GLOBAL__N_";
   for (size_t at = name.find(kAnonymous); at != std::string::npos;
@@ -89,7 +89,7 @@ class Symbols {
 
 const char* folder() { return std::getenv("MUONRT_EMULATED_PTX"); }
 
-/// All functions in the folder of .ptx files.
+/// All functions in the .ptx files of the folder.
 class Library {
  public:
   Library() {

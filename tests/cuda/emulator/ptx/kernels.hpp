@@ -6,8 +6,7 @@
 #include "cuda_runtime.h"
 
 /// Runs kernels from the PTX that nvcc has generated, instead of the C++ code in the emulator's
-/// build. This is enabled if the environment variable MUONRT_EMULATED_PTX names a folder of .ptx
-/// files.
+/// build, if the environment variable MUONRT_EMULATED_PTX names a folder of .ptx files.
 namespace emulator::ptx {
 
 /// Returns whether MUONRT_EMULATED_PTX is set.

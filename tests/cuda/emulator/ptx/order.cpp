@@ -14,7 +14,7 @@ namespace emulator::ptx::order {
 
 namespace {
 
-/// A vector clock. It has entries for threads, followed by entries for barriers and engines.
+/// A vector clock. It contains entries for threads, followed by entries for barriers and engines.
 class Clocks {
  public:
   uint32_t of(size_t who) const { return who < known_.size() ? known_[who] : 0; }
@@ -40,13 +40,13 @@ constexpr size_t kWord = 2;
 
 /// The last write of a word of shared memory, and the reads after it.
 struct Word {
-  uint64_t cluster = 0;  // the cluster to which the word belongs
+  uint64_t cluster = 0;  // the cluster that the word belongs to
   Epoch write;           // the last write that is not atomic
   std::vector<Epoch> reads, atomics;
 };
 
-/// A barrier of threads. Some threads may leave one round while others already arrive for the next
-/// round.
+/// A barrier of threads. Some threads may leave one round while others are already arriving for the
+/// next round.
 struct ThreadBarrier {
   std::array<Clocks, 2> arrived;
   std::array<uint32_t, 2> round = {};
@@ -198,7 +198,7 @@ uint32_t products_of_group() {
   return static_cast<uint32_t>(id);
 }
 
-/// Returns the phases of a barrier, after it has checked whether a phase has ended.
+/// Checks whether a phase of a barrier has ended, and returns the barrier's phases.
 Phases& phases(const uint64_t* barrier) {
   Phases& p = cluster().barriers[barrier];
   if (p.who == 0) p.who = cluster().ids++;

@@ -9,7 +9,7 @@
 // schedule. It uses vector clocks as described in Flanagan and Freund 2009, FastTrack, section 3,
 // and proxies as described in PTX ISA 9.0, section 8.7.
 //
-// All functions act for the running thread's cluster. Call a function before the operation that it
+// All functions apply to the running thread's cluster. Call a function before the operation that it
 // records. Each function throws std::logic_error if an access is not ordered.
 
 namespace emulator::ptx::order {
@@ -40,7 +40,7 @@ void bulk_read(size_t offset, size_t bytes);
 void tma_store_commit();
 void tma_store_wait();
 /// Records a read by the tensor cores for the running thread's warpgroup. The read ends when a
-/// thread of the warpgroup waits for its group.
+/// thread of the warpgroup waits for the group of products.
 void product_read(size_t offset, size_t bytes);
 void products_commit();
 /// Records that all groups are complete, except the last `pending` groups.

@@ -20,7 +20,7 @@ struct Instruction;
 struct Thread;
 using Run = void (*)(Thread&, const Instruction&);
 
-/// An operand: the slot of its value. For an address, it also has the offset that is added to the
+/// An operand: the slot of its value and, for an address, also the offset that is added to the
 /// value.
 struct Argument {
   int slot = 0;
@@ -35,7 +35,7 @@ struct Instruction {
   int count = 0;                 // number of operands
   int guard = -1;                // slot of the predicate, or -1
   bool unless = false;
-  size_t target = 0;                 // position to which a branch jumps
+  size_t target = 0;                 // position that a branch jumps to
   const Function* callee = nullptr;  // function that a call runs
 };
 
@@ -131,8 +131,8 @@ void add_warp(Table& table);
 /// unsupported text.
 std::vector<std::unique_ptr<Function>> translate(const ModuleText& module);
 
-/// Runs a function from its first instruction. `locals` has local_bytes bytes, and `slots` has all
-/// values.
+/// Runs a function from its first instruction. `locals` points to local_bytes bytes, and `slots`
+/// contains all values.
 void run(const Function& function, unsigned char* parameters, unsigned char* locals,
          uint64_t* slots);
 

@@ -5,8 +5,8 @@
 
 namespace emulator::ptx {
 
-/// The bits from this bit on select the block to which an address in shared memory belongs. It is
-/// the thread's own block, or a block that `mapa` has selected.
+/// This bit and the higher bits select the block that an address in shared memory belongs to: the
+/// thread's own block, or a block that `mapa` has selected.
 constexpr int kRankShift = 24;
 
 struct SharedRange {

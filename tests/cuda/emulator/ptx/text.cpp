@@ -21,7 +21,7 @@ std::string trimmed(std::string_view text) {
   return std::string(text.substr(first, text.find_last_not_of(kBlank) - first + 1));
 }
 
-/// Splits the text at blanks and at the characters in `separators`, and returns the words.
+/// Splits the text at spaces and at the characters in `separators`, and returns the words.
 std::vector<std::string> words(std::string_view text, std::string_view separators) {
   std::vector<std::string> found;
   std::string word;
@@ -199,7 +199,7 @@ bool is_line_directive(const std::string& word) {
   return word == ".version" || word == ".target" || word == ".address_size";
 }
 
-/// Reads the words of a module, one statement after the other.
+/// Reads the words of a module, statement by statement.
 class Reader {
  public:
   explicit Reader(std::string_view text) : text_(without_comments(text)) {}

@@ -28,7 +28,7 @@ struct Statement {
   std::string name;               // opcode, label, or prefix of the registers
   std::vector<Operand> operands;  // in order; elements of vectors and lists are separate
   std::string type;               // type of the registers
-  int count = 0;  // registers %r0 to %r<count - 1>; 0: one register with exactly this name
+  int count = 0;  // registers %r0 to %r<count - 1>; if 0, one register with this exact name
   Variable variable;
   std::string source;  // the original text
 };

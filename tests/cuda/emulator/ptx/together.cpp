@@ -98,7 +98,7 @@ void barrier_expect(Thread& t, const Instruction& i) {
   order::arrived(barrier);
   muonrt::cuda::mbarrier_arrive_expect_tx(barrier, t.get<uint32_t>(i.at[2]));
 }
-/// Waits until the phase has ended. The real instruction may also return earlier.
+/// Waits until the phase has ended. The hardware's instruction may also return earlier.
 void barrier_try(Thread& t, const Instruction& i) {
   uint64_t* const barrier = barrier_in(barrier_at(t, i.at[1]));
   require(t.get<uint32_t>(i.at[2]) <= 1, "a parity other than 0 and 1");
@@ -195,7 +195,7 @@ void stmatrix(Thread& t, const Instruction& i) {
   muonrt::cuda::store_eights(row.memory, words, kTransposed);
 }
 
-// The instructions of a warpgroup that multiply matrices.
+// The matrix instructions that a warpgroup executes together.
 
 /// Registers that the tensor cores are using. Until the product is complete, the emulator returns
 /// NaN for reads and reports an error for writes.

@@ -21,8 +21,8 @@ namespace {
 constexpr uint64_t kSector = 32, kBankBytes = 4, kBanks = 32;
 constexpr size_t kKinds = 3;
 
-/// Counts for one kind of access of a kernel: requests of warps, actual traffic, and minimum
-/// traffic.
+/// Counts for one kind of access in a kernel: the warps' requests, the actual traffic, and the
+/// minimum traffic.
 struct Sum {
   uint64_t requests = 0, bytes = 0, units = 0, least = 0;
 };
@@ -31,8 +31,8 @@ struct Kernel {
   std::array<Sum, kKinds> sums;
 };
 
-/// The counts of all kernels of the program, and the file to which they are written when the
-/// program ends.
+/// The counts of all kernels in the program, and the file to which they are written when the
+/// program exits.
 struct Book {
   std::mutex mutex;
   std::map<std::string, Kernel> kernels;
@@ -77,7 +77,7 @@ struct Request {
   std::vector<Access> accesses;
 };
 
-/// Returns the number of different segments of memory that contain the bytes.
+/// Returns the number of distinct segments of memory that contain the bytes.
 uint64_t sectors(const Request& r) {
   std::set<uint64_t> touched;
   for (const Access& p : r.accesses)
@@ -85,7 +85,7 @@ uint64_t sectors(const Request& r) {
       touched.insert(s);
   return touched.size();
 }
-/// Returns the number of different bytes divided by the size of a sector, rounded up.
+/// Returns the number of distinct bytes divided by the size of a sector, rounded up.
 uint64_t least_sectors(const Request& r) {
   std::set<uint64_t> places;
   for (const Access& p : r.accesses) places.insert(p.address);
@@ -93,13 +93,13 @@ uint64_t least_sectors(const Request& r) {
 }
 
 /// Returns the number of wavefronts. The lanes form groups that access at most 128 bytes: the whole
-/// warp, halves, or quarters. A group needs as many wavefronts as the bank with the most different
-/// words has words.
+/// warp, halves, or quarters. A group needs as many wavefronts as there are distinct words in the
+/// bank with the most distinct words.
 uint64_t wavefronts(const Request& r) {
   const size_t together = r.bytes <= 4 ? 32 : 128 / r.bytes;
   uint64_t all = 0;
   for (size_t first = 0; first < 32; first += together) {
-    std::map<uint64_t, std::set<uint64_t>> words;  // the different words in each bank
+    std::map<uint64_t, std::set<uint64_t>> words;  // the distinct words in each bank
     for (const Access& p : r.accesses) {
       if (p.lane < first || p.lane >= first + together) continue;
       for (uint64_t w = p.address / kBankBytes; w <= (p.address + r.bytes - 1) / kBankBytes; ++w)

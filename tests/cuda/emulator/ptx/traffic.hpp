@@ -6,9 +6,9 @@
 #include "ptx/program.hpp"
 
 // Counts the memory traffic of kernels warp by warp: sectors of 32 bytes of device memory, and
-// wavefronts of shared memory. Traffic is counted if MUONRT_EMULATED_TRAFFIC names a file. The
-// program writes the sums of all kernels to this file as JSON when it ends. Source: CUDA
-// Programming Guide 13.0, sections on device memory accesses and shared memory banks.
+// wavefronts of shared memory. Traffic is counted if MUONRT_EMULATED_TRAFFIC names a file. When the
+// program exits, it writes the sums for all kernels to this file as JSON. Source: CUDA Programming
+// Guide 13.0, sections on device memory accesses and shared memory banks.
 
 namespace emulator::ptx::traffic {
 

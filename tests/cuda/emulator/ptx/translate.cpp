@@ -230,7 +230,7 @@ class Translator {
     return s.name + (whole_first ? ".pack" : ".unpack");
   }
 
-  /// Reads a call of the form: call.uni (result), function, (arguments). All of these names denote
+  /// Reads a call of the form: call.uni (result), function, (arguments). All these names denote
   /// memory.
   void take_call(const Statement& s) {
     const Function* callee = nullptr;

@@ -29,8 +29,8 @@ void shuffle_down(Thread& t, const Instruction& i) {
   t.set<uint32_t>(i.at[0], word);
   t.set<bool>(i.at[1], threadIdx.x % 32 + delta < 32);
 }
-/// Receives the value of another lane. Its index either differs from this lane's index in some
-/// bits, or is the same for all lanes. All lanes take part.
+/// Receives the value of another lane. The other lane's index either differs from this lane's index
+/// in some bits, or is the same for all lanes. All lanes take part.
 template <auto kShuffle>
 void shuffle(Thread& t, const Instruction& i) {
   require(t.get<int>(i.at[4]) == 31, "a shuffle of part of a warp");

@@ -156,7 +156,7 @@ inline void tma_load_multicast(void* to, const TensorMap& map, int col, int row,
 }
 
 /// Returns the number of bulk stores of a thread that are in flight. The emulator delays their
-/// reads of shared memory as long as possible. Like a GPU, it writes whole chunks.
+/// reads of shared memory as long as possible. Like a GPU, the emulator writes whole chunks.
 inline int& stores_in_flight() {
   static thread_local std::vector<int> of_thread(2048);
   return of_thread[emulator::thread_in_cluster()];
@@ -184,7 +184,7 @@ inline void tma_store_wait_read() {
 inline void tma_store_wait() { tma_store_wait_read(); }
 inline void fence_proxy_async() { unfenced(cluster_rank()).fence(threadIdx.x); }
 
-/// Stores words of a warp in rows. Each lane of the warp passes the address of a row.
+/// Stores a warp's words in rows. Each lane of the warp passes the address of a row.
 inline void store_eights(void* row, const uint32_t (&words)[4], bool transposed) {
   struct Contribution {
     unsigned char* row;
@@ -193,7 +193,7 @@ inline void store_eights(void* row, const uint32_t (&words)[4], bool transposed)
   const auto* all = reinterpret_cast<const Contribution*>(
       emulator::allgather(threadIdx.x / 32 * 32, 32, &mine, sizeof mine));
   const unsigned lane = threadIdx.x % 32;
-  // In each matrix, this lane has the elements in row lane / 4, in columns 2 (lane % 4) and the
+  // In each matrix, this lane holds the elements of row lane / 4 in column 2 (lane % 4) and in the
   // next column.
   for (unsigned i = 0; i < 4; ++i)
     for (unsigned e = 0; e < 2; ++e) {

@@ -77,7 +77,7 @@ void multiply_warpgroup(const PendingProduct* const (&of)[kWarpgroup]) {
   for (int row = 0; row < kWgmmaRows; ++row) {
     float a[kWgmmaDepth], sums[kWgmmaCols];
     read_row<kElement>(a, 1, p.memory, p.a, row);
-    // Four threads share a row. Each of them has two adjacent columns of every eight columns.
+    // Four threads share a row. Each of them holds two adjacent columns of every eight columns.
     const int first = row / 16 * 32 + row % 8 * 4, half = row / 8 % 2;
     const auto for_values = [&](const auto& visit) {
       for (int thread = first; thread < first + 4; ++thread)
