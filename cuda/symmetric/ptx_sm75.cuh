@@ -21,6 +21,13 @@ __device__ inline uint32_t shared_address(const void* memory) {
 /// Waits for all threads of the warp.
 __device__ inline void warp_sync() { asm volatile("bar.warp.sync 0xffffffff;" ::: "memory"); }
 
+/// Returns the value. The compiler cannot know that it is the same at every call, so it does not
+/// keep values that are computed from it in registers from one call to the next.
+__device__ inline int not_hoisted(int value) {
+  asm volatile("" : "+r"(value));
+  return value;
+}
+
 /// Loads four 8 x 8 matrices. Lane 8 i + r passes the address of row r of matrix i.
 __device__ inline void ldmatrix(uint32_t (&words)[4], const void* row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"

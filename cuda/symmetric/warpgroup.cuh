@@ -37,14 +37,17 @@ __device__ inline void multiply_group(float (&sums)[kSums], uint32_t a, uint32_t
   wgmma_wait<1>();
 }
 
-/// Return the position of the row and chunk whose address this thread passes for a strip, as a byte
-/// offset in a swizzled square of 64 x 64. straight_at is for the strip, and mirrored_at for its
-/// transpose. In the untransposed square the next strip is two chunks further, which is one bit of
-/// the swizzle's XOR. In the transposed square the next strip is 16 rows further.
+/// Return the byte offset, in a swizzled square of 64 x 64, of the row and chunk whose address this
+/// thread passes for a strip. The first function is for the strip's straight copy, the second for
+/// its mirrored copy. In the straight copy the next strip is two chunks further, which is a bit of
+/// the swizzle's exclusive or. In the mirrored copy it is 16 rows further.
+__device__ inline int next_straight(int first_strip, int strip) {
+  return first_strip ^ (strip << 5);
+}
 __device__ inline int straight_at(int strip) {
   const int thread = static_cast<int>(threadIdx.x) % 128;
   const Offset2 first = stmatrix_straight(thread / 32, thread % 32, 0);
-  return swizzled128(first.row, first.col) ^ (strip << 5);
+  return next_straight(swizzled128(first.row, first.col), strip);
 }
 __device__ inline int mirrored_at(int strip) {
   const int thread = static_cast<int>(threadIdx.x) % 128;
@@ -93,15 +96,19 @@ __device__ inline void finish_strips(uint32_t* words, const float* sums, const S
                                   below);
 }
 
-/// Stores kCount strips of a square, starting with strip `first`, and their transpose in swizzled
-/// squares of 64 x 64 in shared memory. If kMirrors is false, does not store the transpose.
+/// Stores both copies of kCount strips of a square, from `first` on, in swizzled squares of 64 x 64
+/// in shared memory. If kMirrors is false, stores only the straight copy.
+///
+/// Without the mirrored copies, the compiler would keep the addresses of all strips in registers
+/// during the products of the next tile, and ptxas would serialize these products (warning C7511).
 template <int kCount, bool kMirrors = true>
 __device__ inline void stage_strips(const uint32_t* words, int first, unsigned char* straight,
                                     unsigned char* mirrored) {
+  const int at = kMirrors ? straight_at(0) : not_hoisted(straight_at(0));
 #pragma unroll
   for (int i = 0; i < kCount; ++i) {
     const uint32_t* w = words + kStripWords * i;
-    stmatrix(straight + straight_at(first + i), w[0], w[1], w[2], w[3]);
+    stmatrix(straight + next_straight(at, first + i), w[0], w[1], w[2], w[3]);
     if constexpr (kMirrors)
       stmatrix_trans(mirrored + mirrored_at(first + i), w[0], w[1], w[2], w[3]);
   }

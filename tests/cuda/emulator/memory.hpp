@@ -20,8 +20,19 @@ void* allocate_memory(size_t bytes, int device, bool host);
 bool free_memory(void* memory);
 std::optional<MemoryBlock> find_memory(const void* memory);
 
-/// Makes the memory of the devices whose bits are set accessible, and all other memory
-/// inaccessible. Initially no bit is set. Call this function only while the machine is locked.
+/// Device memory that other processes can open.
+struct SharedMemory {
+  int process, file;
+  size_t bytes;
+  int device;
+};
+/// Returns nullopt if `memory` is not the beginning of a block of device memory.
+std::optional<SharedMemory> share_memory(void* memory);
+/// Maps memory of another process, which free_memory() unmaps. Returns null if this fails.
+void* open_memory(const SharedMemory& shared);
+
+/// Makes accessible the memory of the devices whose bits are set, and makes all other memory
+/// inaccessible. Initially no bit is set. Call it while the machine is locked.
 void set_reach(unsigned devices);
 unsigned reach();
 

@@ -1,5 +1,7 @@
 // The functions of the runtime that are not in streams.cpp: devices, memory, kernels, and copies.
 
+#include <unistd.h>
+
 #include <cstdio>
 #include <cstring>
 #include <utility>
@@ -273,6 +275,23 @@ cudaError_t cudaFree(void* memory) {
   }
 }
 cudaError_t cudaFreeHost(void* memory) { return cudaFree(memory); }
+
+cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t* handle, void* memory) {
+  const Lock lock;
+  const auto shared = share_memory(memory);
+  if (!shared) return result(cudaErrorInvalidValue);
+  std::memcpy(handle->reserved, &*shared, sizeof *shared);
+  return cudaSuccess;
+}
+cudaError_t cudaIpcOpenMemHandle(void** memory, cudaIpcMemHandle_t handle, unsigned) {
+  const Lock lock;
+  SharedMemory shared;
+  std::memcpy(&shared, handle.reserved, sizeof shared);
+  // As on a GPU, a process cannot open its own memory.
+  *memory = shared.process == getpid() ? nullptr : open_memory(shared);
+  return *memory ? cudaSuccess : result(cudaErrorInvalidValue);
+}
+cudaError_t cudaIpcCloseMemHandle(void* memory) { return cudaFree(memory); }
 
 cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* memory) {
   const Lock lock;

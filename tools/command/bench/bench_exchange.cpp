@@ -7,6 +7,7 @@
 #include <limits>
 #include <memory>
 #include <numeric>
+#include <optional>
 #include <stdexcept>
 #include <utility>
 
@@ -19,10 +20,12 @@
 #include "command/bench/bench_options.hpp"
 #include "command/bench/bench_report.hpp"
 #include "command/bench/exchange_workload.hpp"
+#include "command/bench/product_load.hpp"
 #include "command/command.hpp"
 #include "command/gpu.hpp"
 #include "command/launch.hpp"
 #include "command/run_device.hpp"
+#include "command/validators.hpp"
 
 namespace muonrt::tool {
 
@@ -73,46 +76,74 @@ std::function<double()> mpi_exchange([[maybe_unused]] int rank,
 #endif
 }
 
+constexpr double kLoadLonger = 3;  // products last longer than an exchange by this factor
+
 struct Arguments {
   int ranks = 0, warmup = 2, iters = 10, factor = 4;
   int64_t min_bytes = 1024, max_bytes = int64_t{64} << 20;
   bool json = false;
   RunDevice where;
+  // On a GPU:
+  std::string reference = "copy";
+  std::vector<std::string> products;  // at most one shape
+  int reserved_sms = 8;
 };
 
-/// The milliseconds of the slowest rank in each iteration, and the sum of the wrong bytes over the
-/// ranks.
+/// The milliseconds of the slowest rank in each iteration, and the number of wrong bytes on all
+/// ranks. The times of products are those during the exchange, and during the reference.
 struct Measured {
-  std::vector<double> ours, reference;
+  std::vector<double> ours, reference, enqueue, products, products_of_reference;
+  double products_alone = 0;
   int64_t wrong = 0;
 };
 
 bool reference_is_mpi(const Arguments& a) { return under_mpi() && !a.where.cuda(); }
+bool reference_is_peers(const Arguments& a) { return a.where.cuda() && a.reference == "peers"; }
 
-Measured measure(Comm& comm, Comm& between, const Arguments& a, const ExchangeSizes& sizes) {
+/// @param load  products that run during the exchanges; null: none.
+Measured measure(Comm& comm, Comm& between, const Arguments& a, const ExchangeSizes& sizes,
+                 ProductLoad* load) {
   const auto workload =
       ExchangeWorkload::of(between.get(), a.where.cuda() ? gpu_of(comm.rank()) : -1, sizes);
   const auto mpi = a.where.cuda() ? nullptr : mpi_exchange(comm.rank(), sizes, a.where.timeout);
+  const bool peers = reference_is_peers(a);
+  const auto slowest = [&](double of_rank) {
+    std::vector<double> all(sizes.size());
+    comm.allgather(all.data(), &of_rank, sizeof of_rank);
+    return *std::max_element(all.begin(), all.end());
+  };
   Measured out;
   int64_t wrong = 0;
+  const auto checked = [&](bool checks, const auto& exchange) {
+    if (checks) workload->forget();
+    comm.barrier();
+    if (load) load->start();
+    const auto time = exchange();
+    const double products = load ? load->finish() : 0;
+    comm.barrier();
+    if (checks) wrong += workload->wrong();
+    return std::pair(time, slowest(products));
+  };
+  if (load) load->set_duration(kLoadLonger * slowest(workload->run().ms));
+  out.products_alone = load ? slowest(load->alone_ms()) : 0;
   for (int i = -std::max(1, a.warmup); i < a.iters; ++i) {
-    const bool first = i == -std::max(1, a.warmup), last = i + 1 == a.iters;
-    if (first || last) workload->forget();
-    comm.barrier();
-    const double ours = workload->run();
-    if (first || last) wrong += workload->wrong();
-    comm.barrier();
-    // NaN if MPI is the reference, but cannot count the bytes.
-    const double other = mpi ? mpi() : reference_is_mpi(a) ? NAN : workload->copy();
-    const auto slowest = [&](double of_rank) {
-      std::vector<double> all(sizes.size());
-      comm.allgather(all.data(), &of_rank, sizeof of_rank);
-      return *std::max_element(all.begin(), all.end());
-    };
-    const double slowest_ours = slowest(ours), slowest_other = slowest(other);
+    const bool checks = i == -std::max(1, a.warmup) || i + 1 == a.iters;
+    const auto [ours, products] = checked(checks, [&] { return workload->run(); });
+    // NaN if MPI cannot count the bytes.
+    const auto [other, products_of_other] =
+        peers ? checked(checks, [&] { return workload->copy_to_peers(); })
+              : std::pair(mpi                   ? mpi()
+                          : reference_is_mpi(a) ? NAN
+                                                : workload->copy(),
+                          0.0);
+    const double slowest_ours = slowest(ours.ms), slowest_other = slowest(other),
+                 slowest_enqueue = slowest(ours.enqueue_ms);
     if (i < 0) continue;
     out.ours.push_back(slowest_ours);
     out.reference.push_back(slowest_other);
+    out.enqueue.push_back(slowest_enqueue);
+    out.products.push_back(products);
+    out.products_of_reference.push_back(products_of_other);
   }
   std::vector<int64_t> all(sizes.size());
   comm.allgather(all.data(), &wrong, sizeof wrong);
@@ -120,24 +151,43 @@ Measured measure(Comm& comm, Comm& between, const Arguments& a, const ExchangeSi
   return out;
 }
 
-std::vector<Table::Column> columns() {
-  return joined<Table::Column>({{{"bytes", "bytes", Table::Align::kRight, 13}},
-                                range_columns(),
-                                {{"gbps", "GB/s", Table::Align::kRight, 8},
-                                 {"bus_gbps", "bus GB/s", Table::Align::kRight, 8},
-                                 {"reference_ms", "reference", Table::Align::kRight, 9},
-                                 {"of_reference", "ratio", Table::Align::kRight, 6}}});
+std::vector<Table::Column> columns(const Arguments& a) {
+  std::vector<Table::Column> out =
+      joined<Table::Column>({{{"bytes", "bytes", Table::Align::kRight, 13}},
+                             range_columns(),
+                             {{"enqueue_ms", "enqueue", Table::Align::kRight, 7},
+                              {"gbps", "GB/s", Table::Align::kRight, 8},
+                              {"bus_gbps", "bus GB/s", Table::Align::kRight, 8},
+                              {"reference_ms", "reference", Table::Align::kRight, 9},
+                              {"of_reference", "ratio", Table::Align::kRight, 6}}});
+  if (a.products.empty()) return out;
+  return joined<Table::Column>({out,
+                                {{"products_alone_ms", "products", Table::Align::kRight, 8},
+                                 {"products_ms", "during", Table::Align::kRight, 8},
+                                 {"products_of_reference_ms", "ref.", Table::Align::kRight, 8}}});
 }
 
-void add_row(BenchReport& report, int64_t bytes, const Measured& m, size_t ranks) {
+/// @param loaded  whether products ran during the exchanges.
+void add_row(BenchReport& report, const Arguments& a, int64_t bytes, const Measured& m,
+             size_t ranks, bool loaded) {
   const double middle = median_of(m.ours), reference = median_of(m.reference);
   const double rate = static_cast<double>(bytes) / middle * 1e-6;
   const auto size = static_cast<double>(ranks);
-  report.add(joined<Cell>({{cell::grouped(bytes)},
-                           range_cells(m.ours),
-                           {cell::number(rate, 2), cell::number(rate * (size - 1) / size, 2),
-                            cell::number(reference, 4), cell::number(reference / middle, 2)}}),
-             m.wrong);
+  const auto time = [](bool measured, double ms) {
+    return measured ? cell::number(ms, 4) : cell::nothing();
+  };
+  std::vector<Cell> cells =
+      joined<Cell>({{cell::grouped(bytes)},
+                    range_cells(m.ours),
+                    {cell::number(median_of(m.enqueue), 4), cell::number(rate, 2),
+                     cell::number(rate * (size - 1) / size, 2), cell::number(reference, 4),
+                     cell::number(reference / middle, 2)}});
+  if (!a.products.empty())
+    cells =
+        joined<Cell>({cells,
+                      {time(loaded, m.products_alone), time(loaded, median_of(m.products)),
+                       time(loaded && reference_is_peers(a), median_of(m.products_of_reference))}});
+  report.add(std::move(cells), m.wrong);
 }
 
 /// Returns the size for each row of the table in ascending order. The last size is max_bytes.
@@ -150,9 +200,10 @@ std::vector<int64_t> sizes_of(const Arguments& a) {
 
 int bench(Comm& comm, Comm& between, const Arguments& a) {
   const std::string gpu_comm = a.where.cuda() ? a.where.gpu_comm : "host";
-  const char* const reference =
-      reference_is_mpi(a) ? "MPI_Alltoallv" : "a copy of the bytes on the device";
-  BenchReport report({a.json, false, comm.rank() != 0}, columns());
+  const char* const reference = reference_is_mpi(a)     ? "MPI_Alltoallv"
+                                : reference_is_peers(a) ? "copies into the memory of the receivers"
+                                                        : "a copy of the bytes on the device";
+  BenchReport report({a.json, false, comm.rank() != 0}, columns(a));
   report.title = fmt::format("Exchanges between {} ranks ({}), {} warm-up, {} measured,",
                              comm.size(), gpu_comm, a.warmup, a.iters);
   report.notes = fmt::format(
@@ -161,13 +212,23 @@ int bench(Comm& comm, Comm& between, const Arguments& a) {
       "(busbw of nccl-tests); reference: {}; ratio: its median divided by ours;\n"
       "#wrong: received bytes that differ from the sent ones",
       reference);
+  if (!a.products.empty())
+    report.notes += fmt::format(
+        ";\nproducts: ms of symmetric products of {} that leave {} SMs free, without an exchange;\n"
+        "during: when they run during the exchange; ref.: during the reference",
+        a.products.front(), a.reserved_sms);
   report.device = a.where.device;
   report.fields = {{"ranks", fmt::format("{}", comm.size())},
                    {"gpu_comm", json_text(gpu_comm)},
                    {"reference", json_text(reference)}};
+  std::optional<ProductLoad> load;
+  if (!a.products.empty())
+    load.emplace(gpu_of(comm.rank()), bench_shapes(a.products).front(), a.reserved_sms);
   for (const int64_t bytes : sizes_of(a)) {
     const ExchangeSizes sizes = exchange_sizes(comm.size(), bytes);
-    add_row(report, bytes, measure(comm, between, a, sizes), sizes.size());
+    add_row(report, a, bytes, measure(comm, between, a, sizes, nullptr), sizes.size(), false);
+    if (load)
+      add_row(report, a, bytes, measure(comm, between, a, sizes, &*load), sizes.size(), true);
   }
   return report.finish();
 }
@@ -177,6 +238,8 @@ int run(const Arguments& a) {
     throw std::runtime_error(
         fmt::format("--min-bytes is {}, but --max-bytes is {}; set --min-bytes to at most this",
                     a.min_bytes, a.max_bytes));
+  if (!a.where.cuda() && (a.reference != "copy" || !a.products.empty()))
+    throw std::runtime_error("--reference peers and --products need --device cuda");
   if (const int skipped = skip_without_gpu(a.where.device, a.json)) return skipped;
   const int ranks = a.ranks == 0 && !under_launcher() ? 2 : a.ranks;
   return launch(ranks, a.where.timeout, [&](Comm& comm) {
@@ -204,6 +267,25 @@ void add_bench_exchange(CLI::App& bench, Work& work) {
       ->capture_default_str();
   add_iterations(*command, "exchanges", "; the first is checked", a->warmup, a->iters);
   add_gpu_comm_options(*command, a->where);
+  with_default(*command, "--reference", a->reference,
+               "GPU: with what exchanges are compared: copy (of the bytes on the device) or peers "
+               "(copies into the memory of the receivers, which need no SM)",
+               CLI::IsMember({"copy", "peers"}));
+  command
+      ->add_option("--products", a->products,
+                   "GPU: measure exchanges also while symmetric products of this shape run, such "
+                   "as 8192x8192")
+      ->expected(1)
+      ->check([](const std::string& word) -> std::string {
+        try {
+          bench_shapes({word});
+        } catch (const CLI::ValidationError&) {
+          return word + " is not rows x columns [x how many] with the short side first";
+        }
+        return {};
+      });
+  with_default(*command, "--reserved-sms", a->reserved_sms, "SMs that the products leave free",
+               CLI::Range(0, 1024));
   command->add_flag("--json", a->json, "print JSON");
   command->footer("Example: mpirun -n 4 muonrt bench exchange --max-bytes 256MiB");
   command->callback([=, &work] { work = [=] { return run(*a); }; });

@@ -9,6 +9,7 @@
 #include "backend/cuda_device.hpp"
 #include "command/bench/bench_device.hpp"
 #include "command/bench/bench_values.hpp"
+#include "command/bench/peer_copies.hpp"
 #include "host/host_device.hpp"
 
 namespace muonrt::tool {
@@ -37,6 +38,8 @@ class DeviceExchange final : public ExchangeWorkload {
  public:
   DeviceExchange(Comm& comm, int gpu, const ExchangeSizes& sizes)
       : comm_(comm),
+        gpu_(gpu),
+        sizes_(sizes),
         bench_(device_of(gpu)),
         // On the host, this thread waits for each exchange anyway, so it may also run it.
         stream_(bench_.device().create_stream(gpu < 0 ? StreamKind::kCommOnCaller
@@ -65,19 +68,25 @@ class DeviceExchange final : public ExchangeWorkload {
     bench_.put(out_, sent.data(), sent_bytes_);
   }
 
-  double run() override {
+  ExchangeTime run() override {
+    using Milliseconds = std::chrono::duration<double, std::milli>;
     const auto start = std::chrono::steady_clock::now();
     comm_.exchange(*stream_, sends_, receives_);
+    const Milliseconds enqueued = std::chrono::steady_clock::now() - start;
     bench_.device().record(*done_, *stream_);
     bench_.device().synchronize(*done_, Deadline::in_ms(600'000));
-    const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - start;
+    const Milliseconds took = std::chrono::steady_clock::now() - start;
     if (const auto error = bench_.device().error()) throw Error(*error);
     if (const auto error = comm_.error()) throw Error(*error);
-    return took.count();
+    return {took.count(), enqueued.count()};
   }
   double copy() override {
     return bench_.time_once(
         [&] { bench_.ops().copy(bench_.stream(), copied_, out_, sent_bytes_); });
+  }
+  double copy_to_peers() override {
+    if (!peers_) peers_ = PeerCopies::of(comm_, gpu_, out_, in_, sizes_);
+    return peers_->run();
   }
   void forget() override {
     const std::vector<unsigned char> nothing(expected_.size(), 0xff);
@@ -93,6 +102,8 @@ class DeviceExchange final : public ExchangeWorkload {
 
  private:
   Comm& comm_;
+  int gpu_;
+  ExchangeSizes sizes_;
   Workbench bench_;
   std::unique_ptr<Stream> stream_;
   std::unique_ptr<Event> done_;
@@ -101,6 +112,7 @@ class DeviceExchange final : public ExchangeWorkload {
   std::vector<SendTo> sends_;
   std::vector<ReceiveFrom> receives_;
   std::vector<unsigned char> expected_;
+  std::unique_ptr<PeerCopies> peers_;
 };
 
 }  // namespace

@@ -16,8 +16,13 @@ using ExchangeSizes = std::vector<std::vector<int64_t>>;
 /// first shares are one byte larger.
 ExchangeSizes exchange_sizes(int ranks, int64_t bytes);
 
-/// One rank's part of an all-to-all-v over the communicator that an optimizer uses, with memory for
-/// the sent and received bytes. The value of each byte depends on sender, receiver and position.
+/// The milliseconds of an exchange on one rank.
+struct ExchangeTime {
+  double ms, enqueue_ms;  // until all bytes have arrived; until the host has enqueued the exchange
+};
+
+/// One rank's part of an all-to-all-v over the communicator that an optimizer uses, with the memory
+/// for the sent and received bytes. Sender, receiver and position determine the value of each byte.
 class ExchangeWorkload {
  public:
   /// @param comm  this rank's communicator.
@@ -27,11 +32,14 @@ class ExchangeWorkload {
                                               const ExchangeSizes& sizes);
   virtual ~ExchangeWorkload() = default;
 
-  /// Returns the milliseconds until all bytes have arrived on this rank. Collective.
-  virtual double run() = 0;
-  /// Copies the bytes that this rank sends on its device, and returns the milliseconds.
+  /// Exchanges the bytes. Collective.
+  virtual ExchangeTime run() = 0;
+  /// Returns the milliseconds of a copy, on this rank's device, of the bytes that it sends.
   virtual double copy() = 0;
-  /// Overwrites the received bytes, so that bytes that do not arrive are found.
+  /// Copies the bytes that this rank sends into the receive buffers of all ranks (PeerCopies).
+  /// Returns the milliseconds. The first call is collective.
+  virtual double copy_to_peers() = 0;
+  /// Overwrites the received bytes.
   virtual void forget() = 0;
   /// Returns the number of received bytes that differ from the sent bytes.
   virtual int64_t wrong() = 0;

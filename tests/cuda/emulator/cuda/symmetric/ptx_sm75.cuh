@@ -18,6 +18,7 @@ inline unsigned char* dynamic_shared() {
 inline uint32_t shared_address(const void* memory) {
   return static_cast<uint32_t>(static_cast<const unsigned char*>(memory) - dynamic_shared());
 }
+inline int not_hoisted(int value) { return value; }
 
 /// The 16-byte rows of a block's shared memory that its threads have accessed with the instructions
 /// below, without a fence for bulk copies after the access.

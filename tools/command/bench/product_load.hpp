@@ -1,0 +1,33 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "command/bench/bench_device.hpp"
+
+namespace muonrt::tool {
+
+/// Symmetric products that run on a GPU during an exchange. As in a step, they leave SMs to the
+/// communicator.
+class ProductLoad {
+ public:
+  ProductLoad(int gpu, const BenchShape& shape, int reserved_sms);
+
+  /// From now on, every run lasts about `ms`, if no exchange runs, and at least one product.
+  void set_duration(double ms);
+  /// Returns the milliseconds of a run of this duration without an exchange.
+  double alone_ms() const { return static_cast<double>(repeats_) * product_ms_; }
+  /// Enqueues the products. Returns when the GPU has begun to run them, or after 10 ms.
+  void start();
+  /// Waits for the products. Returns their milliseconds on the GPU's clock.
+  double finish();
+
+ private:
+  Workbench bench_;
+  Product product_;
+  Buffer clock_;
+  int64_t repeats_ = 1;
+  double product_ms_ = 0;
+};
+
+}  // namespace muonrt::tool
