@@ -19,7 +19,7 @@ def machine(name: str) -> tuple:
     """Returns a value that identifies a machine or container. Ranks with equal values can connect
     over 127.0.0.1.
 
-    The host name alone is not enough, because several machines may have the same name.
+    The host name alone is not enough, because multiple machines can have the same name.
     """
     boot = network = None
     with contextlib.suppress(OSError):
