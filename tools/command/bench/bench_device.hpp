@@ -23,8 +23,7 @@ struct Provider {
 /// Returns the providers in --providers, or all. If you add a kernel for products, add a line to
 /// this function. Throws CLI::ValidationError if a name is unknown, or if --tune is set without
 /// sm90.
-/// @param best  whether to also return providers that muonrt does not use and that serve only for
-/// comparison.
+/// @param best  whether to also return providers that muonrt itself does not use, for comparison.
 std::vector<Provider> providers(const DeviceArguments& arguments, bool best = false);
 
 /// The report of a benchmark of one device.
@@ -41,8 +40,8 @@ struct DeviceReport : BenchReport {
   [[noreturn]] void give_up(const std::string& why);
 };
 
-/// Returns the providers that work on this device, at least one. Adds the other providers to the
-/// report.
+/// Returns the providers that work on this device, of which there is at least one. Adds the other
+/// providers to the report.
 std::vector<Provider> present_providers(DeviceReport& report, bool best = false);
 
 /// Runs `work`, and prepends the provider's name to the message of an error.
@@ -81,7 +80,7 @@ class Workbench {
   void put_values(void* to, DType dtype, int64_t count,
                   const std::function<float(int64_t index)>& value);
   /// Returns the number of elements of the matrices that are infinite or NaN. If the memory was
-  /// filled with NaN before, this includes tiles that were never stored.
+  /// previously filled with NaN, this includes tiles that were never stored.
   int64_t not_finite(const MatrixBatch& m);
   /// Returns the milliseconds of one run, measured with the device's clock.
   double time_once(const std::function<void()>& enqueue);

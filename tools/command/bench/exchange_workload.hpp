@@ -31,7 +31,7 @@ class ExchangeWorkload {
   virtual double run() = 0;
   /// Copies the bytes that this rank sends on its device, and returns the milliseconds.
   virtual double copy() = 0;
-  /// Overwrites the received bytes, so that bytes that do not arrive are found.
+  /// Overwrites the received bytes, so that missing bytes are detected.
   virtual void forget() = 0;
   /// Returns the number of received bytes that differ from the sent bytes.
   virtual int64_t wrong() = 0;
