@@ -6,7 +6,7 @@
 
 #include "base/dtype.hpp"
 
-// The reference implementation of every formula of the library, in float64 and portable loops. It
+// The reference implementation of every formula in the library, with float64 and portable loops. It
 // is based on the papers and not on the code in src, from which it uses only the storage type of
 // bf16.
 namespace reference {
@@ -42,7 +42,7 @@ Matrix rounded(const Matrix& a, muonrt::DType dtype);
 /// Returns a value in [-1, 1) that is exact in f32. It depends only on the arguments, so that every
 /// rank of a test can compute every value.
 double value_at(uint64_t tensor, int64_t row, int64_t col, int64_t step);
-/// Returns a matrix with the values of value_at.
+/// Returns a matrix whose entries are values of value_at.
 Matrix values(uint64_t tensor, int64_t rows, int64_t cols, int64_t step = 0);
 /// Returns a matrix of standard normal entries that depends only on the arguments.
 Matrix gaussian(int64_t rows, int64_t cols, uint64_t seed);
@@ -83,7 +83,7 @@ Matrix newton_schulz_steps(const List& list, Matrix x);
 /// Divides x by its norm, with the short side first, and then divides each row i by safety x
 /// sqrt(max(sum_j |(X X^T)_ij|, 1e-7)). Source: Turbo-Muon, arXiv 2512.04632 (AOL).
 Matrix aol_scaled(double safety, const Matrix& x);
-/// Applies the Gram form. Computes X again before each of the steps in `restarts`.
+/// Applies the Gram form. Recomputes X before each of the steps in `restarts`.
 Matrix newton_schulz_gram(const List& list, const std::vector<int>& restarts, double safety,
                           const Matrix& x);
 /// The errors of a Newton-Schulz result x for a matrix with a known SVD: the maximum over i of
@@ -99,8 +99,8 @@ SpectralError spectral_error(const Matrix& x, const Svd& f, const List& list, do
 /// precision. `safety` applies to all steps except the last.
 List polar_express(double lower_bound, int steps, double cushion, double safety);
 
-/// Coefficient lists, as their authors have published them, except that lists with the comment "60
-/// digits" were computed with 60 digits. l is the lower bound of the singular values.
+/// Coefficient lists. Lists with the comment "60 digits" were computed with 60 digits; all others
+/// are as their authors published them. l is the lower bound of the singular values.
 namespace lists {
 extern const List kKellerJordan;    // the same triple in all 5 steps
 extern const List kYouJiacheng;     //
@@ -129,8 +129,8 @@ double scale_factor(Scale rule, int64_t rows, int64_t cols);
 enum class Decay { kDecoupled, kIndependent, kLrSquared, kCautious };
 double decayed(Decay kind, double rate, double weight_decay, double w, double u);
 
-/// The kinds of divisors of a matrix before Newton-Schulz: safety x norm, safety x norm + eps, or
-/// the larger of safety x norm and eps.
+/// The values that a matrix can be divided by before Newton-Schulz: safety x norm, safety x norm +
+/// eps, or the larger of safety x norm and eps.
 enum class Normalize { kPrescaled, kAddEps, kMaxEps };
 
 struct Muon {
@@ -150,8 +150,8 @@ struct Muon {
   double normuon_beta2 = 0.95;
   // dtype to which messages in both directions are rounded
   muonrt::DType transport = muonrt::DType::kF32;
-  /// If this is above 0, it is the number of the step, and the bias of the momentum, which starts
-  /// at zero, is corrected as in Optax.
+  /// If this is above 0, it is the number of the step, and the bias that results from a zero
+  /// initial momentum is corrected as in Optax.
   int64_t corrected_at = 0;
 };
 /// Returns the orthogonalized direction O: divides u as `how` specifies, and applies Newton-Schulz.
@@ -167,11 +167,11 @@ struct Part {
 Part whole_matrix(int64_t rows, int64_t cols);
 /// Divides each part into r x c blocks of ceil(size / number) rows and columns. Omits empty blocks.
 std::vector<Part> cut_into(const std::vector<Part>& parts, int64_t r, int64_t c);
-/// Runs one step of a matrix that consists of parts. Updates w and m in place. If NorMuon is on,
+/// Runs one step on a matrix that consists of parts. Updates w and m in place. If NorMuon is on,
 /// also updates the second moments of each part.
 void muon_step(const Muon& how, const std::vector<Part>& parts, Matrix& w, Matrix& m,
                const Matrix& g, std::vector<std::vector<double>>& moments);
-/// Runs one step of a matrix that has a single part.
+/// Runs one step on a matrix that consists of a single part.
 void muon_step(const Muon& how, Matrix& w, Matrix& m, const Matrix& g,
                std::vector<double>* v = nullptr);
 
@@ -189,8 +189,8 @@ struct AdamW {
 void adamw_step(const AdamW& how, int64_t t, std::vector<double>& w, std::vector<double>& m,
                 std::vector<double>& v, const std::vector<double>& g);
 
-/// Returns the 16 random bits of a weight. They come from Philox4x32-10 (Salmon et al. 2011), which
-/// computes 128 bits at a time, enough for eight elements.
+/// Returns the 16 random bits of a weight. They are generated by Philox4x32-10 (Salmon et al.
+/// 2011), which computes 128 bits at a time, enough for eight elements.
 uint32_t random_bits(uint64_t seed, uint64_t step, uint32_t param, uint64_t element);
 /// Rounds a weight to bf16, up or down at random: up if the sum of its lower 16 bits and `bits`
 /// overflows.

@@ -66,7 +66,7 @@ class Table {
   std::vector<std::vector<Cell>> rows_;
 };
 
-/// Returns the longest beginning of a UTF-8 text that fits into `columns` columns.
+/// Returns the longest prefix of a UTF-8 text that fits into `columns` columns.
 std::string first_columns(const std::string& text, size_t most);
 
 /// Returns the JSON object {"name":json,...} for pairs of a name and a JSON text.

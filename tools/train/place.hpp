@@ -30,7 +30,7 @@ struct Place {
   /// Creates the device memory of one run. If empty, the optimizer uses host memory.
   std::function<std::unique_ptr<DeviceMemory>()> make_memory;
   std::function<void(tool::OptimizerOptions&)> set_device;
-  /// A text that identifies all settings on which the rounding of the optimizer's products depends.
+  /// A text that identifies all settings that affect the rounding of the optimizer's products.
   std::string products = "host";
 };
 

@@ -85,7 +85,7 @@ class Calibration {
   }
 
   /// Runs `work` on all ranks of the host at the same time, and returns the mean of their times. On
-  /// a GPU, runs `work` once.
+  /// a GPU, runs `work` only once.
   template <class Times, class Work>
   Times on_all_ranks(const Work& work) const {
     std::vector<Times> all(gpu_ ? 1 : static_cast<size_t>(out_.node_ranks));

@@ -19,7 +19,7 @@ namespace muonrt::tool {
 
 namespace {
 
-/// Returns the shortest text from which the same number can be parsed. The text is also valid JSON.
+/// Returns the shortest text that parses to the same number. The text is also valid JSON.
 Cell number_cell(double value) { return {fmt::format("{}", value), fmt::format("{}", value)}; }
 
 /// Returns the coefficient settings of the group.
