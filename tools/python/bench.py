@@ -5,12 +5,12 @@
 In one process, the benchmark compares muonrt with torch.optim.Muon for matrices and AdamW for the
 other parameters. On two gloo ranks that hold rows of the matrices, it compares muonrt with an
 all-gather: each rank gathers the momentum of every matrix, orthogonalizes the whole matrix and
-applies its rows, as muon_reference.py of microsoft/dion does. All optimizers have the same
-gradients, and iterate in the dtype of --dtype; the unmodified torch.optim.Muon iterates in
+applies its rows, as muon_reference.py of microsoft/dion does. All optimizers receive the same
+gradients, and iterate in the dtype given by --dtype; the unmodified torch.optim.Muon iterates in
 bfloat16. With --dtype default, muonrt iterates and exchanges in its default dtypes, and the other
 optimizers iterate in bfloat16. The optimizers run their steps in turn, and the table shows medians.
 `difference` is the RMS of the difference of the updates, divided by the RMS of the update, for the
-worst parameter after two steps. If it is too large to be rounding, the exit code is 1.
+worst parameter after two steps. If it is too large to be caused by rounding, the exit code is 1.
 """
 
 import argparse
@@ -27,13 +27,13 @@ import torch.distributed as dist
 from torch.distributed.tensor import DTensor, Shard
 from torch.optim import _muon
 
-# The benchmark needs the installed package, and not the sources in the folder of this file.
+# The benchmark needs the installed package, not the sources next to this file.
 sys.path[:] = [at for at in sys.path if Path(at).resolve() != Path(__file__).resolve().parent]
 import muonrt.torch  # noqa: E402
 
 SETTINGS = dict(lr=0.02, momentum=0.95, weight_decay=0.1)
 ADAMW = dict(lr=3e-4, betas=(0.9, 0.95), weight_decay=0.01)
-# Tolerance of `difference`, because the optimizers round and order float32 sums differently.
+# Tolerance for `difference`, because the optimizers round and order float32 sums differently.
 TOLERANCE = {"float32": 1e-4, "bfloat16": 6e-2, "default": 6e-2}
 
 
@@ -186,8 +186,8 @@ def worst(before, mine, theirs) -> float:
 
 
 def binding(args) -> float:
-    """Returns the shortest time in ms that a step spends outside of the library. The optimizer has
-    the same number of parameters, but all of them are tiny."""
+    """Returns the shortest time in ms that a step spends outside the library. The optimizer has the
+    same number of parameters, but all of them are tiny."""
     optimizer = ours(args, parameters(args, 1, tiny=True), 1)
     outside = []
     for _ in range(50):

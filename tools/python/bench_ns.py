@@ -6,9 +6,9 @@ A ratio is the time of torch divided by the time of muonrt; above 1, muonrt is f
 muonrt use the same input, coefficients, number of steps, iteration dtype and number of threads.
 They run in turn, and the times are medians. Each turn consists of two runs, of which only the
 second is timed, because during the first the other library's threads may still be spinning. For a
-batch, torch uses batched products. A matrix with an aspect ratio of at least 2 has a second ratio,
-for muonrt's Gram form. If a result differs from torch's by more than rounding errors, the exit code
-is 1.
+batch, torch uses batched products. For a matrix with an aspect ratio of at least 2, the table has a
+second ratio, for muonrt's Gram form. If a result differs from torch's by more than rounding errors,
+the exit code is 1.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from pathlib import Path
 
 import torch
 
-# The benchmark needs the installed package, and not the sources in the folder of this file.
+# The benchmark needs the installed package, not the sources next to this file.
 sys.path[:] = [at for at in sys.path if Path(at).resolve() != Path(__file__).resolve().parent]
 import muonrt  # noqa: E402
 

@@ -10,8 +10,9 @@ kernel in Triton, and the symmetric product of QuACK Newton-Schulz the standard 
 gram-newton-schulz steps torch.optim.Muon with AdamW, and the same formulas with batched products
 and foreach passes, both without and with a CUDA graph References that are not installed are left
 out, and the others run in turn. A product or the update of a step counts as wrong if its difference
-from PyTorch's is too large to be rounding. A result of Newton-Schulz counts as wrong if it is not
-finite. --device cpu runs the references that need no GPU on small shapes, as a test of this script.
+from PyTorch's is too large to be caused by rounding. A result of Newton-Schulz counts as wrong if
+it is not finite. --device cpu runs the references that need no GPU on small shapes, as a test of
+this script.
 """
 
 import argparse
@@ -232,8 +233,8 @@ def parameters(shapes, device):
 
 
 class BatchedMuon:
-    """Computes the update of torch.optim.Muon with batched products for all matrices of a shape,
-    and with foreach passes."""
+    """Computes the update of torch.optim.Muon with batched products over all matrices of the same
+    shape, and with foreach passes."""
 
     def __init__(self, params, lr, momentum, weight_decay):
         self.params, self.lr, self.momentum, self.weight_decay = params, lr, momentum, weight_decay
@@ -297,7 +298,7 @@ def measure_steps(text, args, rows, left_out):
     else:
         left_out["torch.optim.Muon"] = "this PyTorch has none; install 2.9 or later"
     works["batched, foreach"] = eager(variant("batched, foreach", BatchedMuon))
-    # At the comparison, each optimizer has run one step from the same state.
+    # When the results are compared, each optimizer has run one step from the same state.
     for work in works.values():
         work()
     reference, begin = next(iter(kept.values())), parameters(matrices + others, args.device)
