@@ -44,7 +44,7 @@ int number_in(const char* name) {
   return error == std::errc() && *end == 0 && out >= 0 ? out : -1;
 }
 
-/// The variables in which a launcher without MPI passes a process its rank and the number of ranks.
+/// The variables that a launcher without MPI sets to a process's rank and the number of ranks.
 struct Launcher {
   const char *rank_name, *size_name;
   int rank() const { return number_in(rank_name); }
@@ -275,8 +275,8 @@ struct Address {
   std::string text() const {
     return (host.find(':') == std::string::npos ? host : '[' + host + ']') + ':' + port;
   }
-  /// Returns the address on which rank 0 listens. It stands for all interfaces, because rank 0's
-  /// own host name may resolve to a loopback address.
+  /// Returns the address that rank 0 listens on. It covers all interfaces, because rank 0's own
+  /// host name may resolve to a loopback address.
   Address listening() const {
     if (host == "localhost" || host == "::1" || host.rfind("127.", 0) == 0) return *this;
     return {host.find(':') == std::string::npos ? "0.0.0.0" : "::", port};

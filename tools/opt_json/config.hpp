@@ -114,8 +114,8 @@ struct ParamConfig {
   bool is_stack() const { return is_muon() && view == "stack"; }
 };
 
-/// A rule of opt.json. A rule without a role becomes several consecutive rules, one for each role
-/// and view that the name of a parameter can imply.
+/// A rule of opt.json. A rule without a role becomes consecutive rules, one for each role and view
+/// that the name of a parameter can imply.
 struct Rule {
   std::string pattern;
   ParamConfig config;        // includes the defaults of opt.json

@@ -69,7 +69,7 @@ struct Triple {
 };
 using List = std::vector<Triple>;
 
-/// Returns the value to which the polynomials of `list` map a singular value x.
+/// Returns the value that the polynomials of `list` map a singular value x to.
 double compose(const List& list, double x);
 /// Returns the largest factor by which the polynomials can amplify a rounding error: the maximum of
 /// |dp/dx| over the singular values that a matrix can have after division by safety x norm.

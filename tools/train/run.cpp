@@ -172,7 +172,7 @@ float Trainer::largest(float mine) {
 
 bool Trainer::anyone_stops() { return sum(stop != 0) > 0; }
 
-// Returns the factor by which the learning rates of all parameters are multiplied in a step.
+// Returns the factor that multiplies the learning rates of all parameters in a step.
 double Trainer::rate(int64_t step) const {
   const double peak = plan_.lr / settings_.lr();
   if (settings_.has_lr_schedule()) return peak;

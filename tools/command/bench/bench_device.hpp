@@ -40,8 +40,8 @@ struct DeviceReport : BenchReport {
   [[noreturn]] void give_up(const std::string& why);
 };
 
-/// Returns the providers that work on this device, of which there is at least one. Adds the other
-/// providers to the report.
+/// Returns the providers that work on this device (at least one). Adds the other providers to the
+/// report.
 std::vector<Provider> present_providers(DeviceReport& report, bool best = false);
 
 /// Runs `work`, and prepends the provider's name to the message of an error.

@@ -123,7 +123,7 @@ std::vector<Sample> samples_of(const Product& p, const Inputs& inputs) {
     }
     at.value *= double{p.alpha};
     if (p.d.data) at.value += double{p.beta} * element(p.d, at.matrix, at.row, at.col);
-    // The tolerance covers f32 sums in any order, in which each term may lose half a unit of the
+    // The tolerance covers f32 sums in any order. Each term of a sum may lose half a unit of the
     // sum.
     at.allowed = 2 * unit_of(p.c.dtype) * std::abs(at.value) +
                  0x1p-24 * static_cast<double>(p.a.cols) * size;

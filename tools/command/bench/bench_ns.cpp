@@ -88,7 +88,7 @@ struct Inputs {
   std::vector<MatrixBatch> batches;
   std::vector<Buffer> memory;
 
-  /// @param dtype  the dtype of the messages from which the matrices are unpacked.
+  /// @param dtype  the dtype of the messages that contain the matrices.
   Inputs(Workbench& bench, const std::vector<BenchShape>& shapes, DType dtype) {
     for (const BenchShape& s : shapes) {
       const int64_t ld = bench.ops().leading_dimension(s.cols, dtype);

@@ -24,7 +24,7 @@ namespace muonrt::tool {
 
 namespace {
 
-// If the measurement of a size takes longer than this, the table ends with this size.
+// If measuring a size takes longer than this, the table contains no larger sizes.
 constexpr double kLongProductMs = 12, kLongPassMs = 10;
 constexpr double kLongMeasurement = 2;  // host seconds, because an emulated GPU's clock differs
 constexpr int64_t kSmallest = 16, kLargest = 16384;

@@ -62,7 +62,7 @@ def _settings(rule: dict) -> dict:
             out[key] = DTYPES.get(value, value) if key.endswith("_dtype") else value
     if is_muon and out.get("row_scaling") == "aol":
         out.setdefault("coefficients", "aol")
-    # For a list other than the default, 0 selects the number of steps with which it was published.
+    # For a list other than the default, 0 selects the number of steps that it was published with.
     if is_muon and out.get("coefficients", "polar_express") != "polar_express":
         out.setdefault("steps", 0)
     return out

@@ -19,7 +19,7 @@ from muonrt._errors import of_status
 
 # If gloo loses a peer, a rank waits this number of seconds for the peer's error to arrive over TCP.
 REASON_S = 5.0
-# Timeout in seconds for finding an address at which rank 0 can be reached.
+# Timeout in seconds for finding an address where rank 0 can be reached.
 CONNECT_S = 60.0
 # A tag that no message uses. Gloo selects a connection by the tag, and this tag selects the same
 # connection as tag 0, which messages use.

@@ -59,7 +59,7 @@ NB_MODULE(_core, module) {
   using namespace binding;
   module.doc() = "The binding of muonrt's C ABI. Use the package muonrt.";
   // Python does not free all objects when it exits, because daemon threads and autograd hooks may
-  // // still refer to them.
+  // still refer to them.
   nb::set_leak_warnings(false);
   nb::register_exception_translator(raise);
   module.def(

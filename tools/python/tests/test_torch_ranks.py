@@ -146,7 +146,7 @@ STAGES = (("embed", "up"), ("down", "norm", "head"))
 
 
 def stages(rank, size, want):
-    """Runs a pipeline of two stages, each of which has an optimizer over its ranks."""
+    """Runs a pipeline of two stages. Each stage has an optimizer over its ranks."""
     from torch.distributed.fsdp import fully_shard
 
     mesh = init_device_mesh("cpu", (2, size // 2), mesh_dim_names=("pp", "dp"))

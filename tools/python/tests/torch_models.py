@@ -36,7 +36,7 @@ class Experts(torch.nn.Module):
 
 
 def two_layers(dtype=torch.float32):
-    """A model in which every matrix gets Muon and every vector AdamW."""
+    """A model whose matrices are updated by Muon and whose vectors are updated by AdamW."""
     torch.manual_seed(0)
     return torch.nn.Sequential(torch.nn.Linear(12, 20), torch.nn.Tanh(),
                                torch.nn.Linear(20, 6)).to(dtype)
