@@ -45,7 +45,7 @@ class CurveLog {
   std::unique_ptr<std::FILE, Close> table_;
   long line_ = 0;         // position of the last line of `table_`
   double seconds_ = 0.0;  // duration of the earlier parts of the run
-  double next_ = 0.0;     // time at which the next picture is due
+  double next_ = 0.0;     // time when the next picture is due
   std::string problem_;   // error of a file that could not be written
 };
 

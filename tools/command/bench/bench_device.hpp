@@ -36,7 +36,7 @@ struct DeviceReport : BenchReport {
   /// status.
   int run(const std::function<void()>& work);
   /// Finishes the report and exits the process immediately. A normal exit would wait forever,
-  /// because it frees memory that a hanging device still uses.
+  /// because it frees memory that a hanging device is still using.
   [[noreturn]] void give_up(const std::string& why);
 };
 

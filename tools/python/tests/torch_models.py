@@ -43,7 +43,7 @@ def two_layers(dtype=torch.float32):
 
 
 def role(name, p):
-    # The head also gets Muon. If its 3 rows are sharded over more ranks, some shards are empty.
+    # Muon also updates the head. If its 3 rows are sharded over more ranks, some shards are empty.
     return "muon" if name.removeprefix("module.") == "head.weight" else ("muon", "stack") if p.ndim == 3 else None
 
 
