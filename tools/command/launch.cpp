@@ -44,14 +44,14 @@ int number_in(const char* name) {
   return error == std::errc() && *end == 0 && out >= 0 ? out : -1;
 }
 
-/// The variables in which a launcher without MPI passes a process its rank and the number of ranks.
+/// The variables that a launcher without MPI sets to a process's rank and the number of ranks.
 struct Launcher {
   const char *rank_name, *size_name;
   int rank() const { return number_in(rank_name); }
   int size() const { return number_in(size_name); }
 };
 
-/// Returns the launcher without MPI that started this process as one of several, if there is one.
+/// Returns the launcher without MPI that started this process as one of multiple ranks, if any.
 std::optional<Launcher> other_launcher() {
   for (const Launcher& l :
        {Launcher{"RANK", "WORLD_SIZE"}, Launcher{"SLURM_PROCID", "SLURM_STEP_NUM_TASKS"},
@@ -69,8 +69,8 @@ bool is_slurm(const Launcher& launcher) {
   return launcher.rank_name == std::string_view("SLURM_PROCID");
 }
 
-/// Returns whether this process must ignore the variables of MPI launchers. They may be those of an
-/// srun that started torchrun, or of an srun with a PMI that this MPI does not support.
+/// Returns whether this process must ignore the variables of MPI launchers. They may come from an
+/// srun that started torchrun, or from an srun with a PMI that this MPI does not support.
 bool is_not_for_mpi() {
   if (variable({"OMPI_COMM_WORLD_SIZE"}) || !variable({"SLURM_STEP_ID"})) return false;
   const auto other = other_launcher();
@@ -136,7 +136,7 @@ int run_threads(int ranks, double timeout, const ThreadLink& link,
   const ThreadGroupHandle group = make_thread_group(ranks, link);
   std::vector<int> codes(static_cast<size_t>(ranks), 1);
   std::vector<std::thread> threads;
-  // The ranks start when all threads exist, so that none waits for a thread that was not created.
+  // The ranks start after all threads exist, so no rank waits for a thread that was not created.
   std::promise<bool> all;
   const std::shared_future<bool> begins = all.get_future().share();
   std::string missing;
@@ -182,8 +182,8 @@ int ranks_elsewhere(int size) {
 }
 
 /// Exchanges the exit codes of all ranks and returns the largest. Does not use an MPI collective,
-/// because a collective would wait forever for a rank that never calls it. If a rank sends no code
-/// before the timeout, or within kGrace after another rank has failed, stops all ranks.
+/// because it would wait forever for a rank that never calls it. Stops all ranks if a rank sends no
+/// code before the timeout, or within kGrace after another rank has failed.
 int end_together(int rank, int mine, double timeout) {
   int size = 0;
   MPI_Comm_size(MPI_COMM_WORLD, &size);
@@ -241,7 +241,7 @@ int run_mpi(int ranks, double timeout, const std::function<int(Comm&)>& work) {
     check(muonrt_comm_create_mpi(&handle, MPI_COMM_WORLD, milliseconds(timeout)));
     return Comm(handle);
   };
-  // If this rank exited with an error now, the launcher would kill the ranks that still wait.
+  // If this rank exited with an error now, the launcher would kill ranks that are still waiting.
   const int worst = end_together(rank, run_rank(rank, timeout, join, work), timeout);
   const MpiAlarm alarm(timeout + kGrace);
   MPI_Finalize();
@@ -249,15 +249,15 @@ int run_mpi(int ranks, double timeout, const std::function<int(Comm&)>& work) {
 }
 #endif
 
-/// Returns whether this process is the only one, although its environment has the number of tasks
-/// of a Slurm job. This is the case in a job script and in a shell in the job's allocation. If
-/// --ranks is not set, the process counts as one of the tasks.
+/// Returns whether this process is the only one, although its environment contains the number of
+/// tasks of a Slurm job. This is the case in a job script and in a shell inside the job's
+/// allocation. If --ranks is not set, the process counts as one of the tasks.
 bool is_single(const Launcher& launcher, int ranks) {
   const bool task = launcher.rank() >= 0 && (launcher.rank() > 0 || variable({"SLURM_STEP_ID"}));
   return ranks != 0 && !task && is_slurm(launcher);
 }
 
-/// Returns the beginning of errors about the environment. The next function returns their end.
+/// Returns the start of errors about the environment. The next function returns the rest.
 std::string cause(const Launcher& launcher) {
   const std::string size = std::to_string(launcher.size());
   return std::string(launcher.size_name) + " is " + size + ", so " + size +
@@ -268,15 +268,15 @@ std::string remedy(const Launcher& launcher) {
                             : std::string(", or unset ") + launcher.size_name + " for one process";
 }
 
-/// The address at which the processes of a launcher connect to rank 0.
+/// The address that the processes of a launcher use to connect to rank 0.
 struct Address {
   std::string host, port;
   /// Returns "host:port", or "[host]:port" for IPv6.
   std::string text() const {
     return (host.find(':') == std::string::npos ? host : '[' + host + ']') + ':' + port;
   }
-  /// Returns the address on which rank 0 listens. It stands for all interfaces, because rank 0's
-  /// own host name may resolve to a loopback address.
+  /// Returns the address that rank 0 listens on. It covers all interfaces, because rank 0's own
+  /// host name may resolve to a loopback address.
   Address listening() const {
     if (host == "localhost" || host == "::1" || host.rfind("127.", 0) == 0) return *this;
     return {host.find(':') == std::string::npos ? "0.0.0.0" : "::", port};
@@ -293,7 +293,7 @@ Address address_of_rank_0(const Launcher& launcher) {
   if (!master && slurm && nodes) out.host = first_host(nodes);
   int port = number_in("MASTER_PORT");
   const int job = number_in("SLURM_JOB_ID");
-  // Use the next port, because the agent of torchrun itself listens on MASTER_PORT.
+  // Use the next port, because torchrun's agent itself listens on MASTER_PORT.
   const char* const agent = variable({"TORCHELASTIC_USE_AGENT_STORE"});
   if (port > 0 && agent && agent == std::string_view("True")) ++port;
   if (port < 0 && slurm && job >= 0)
@@ -308,12 +308,12 @@ Address address_of_rank_0(const Launcher& launcher) {
   return out;
 }
 
-/// Timeout of connecting in seconds. A launcher starts all processes at nearly the same time.
+/// Timeout for connecting, in seconds. A launcher starts all processes at nearly the same time.
 constexpr double kConnect = 60;
 
 /// Runs this process as one of the ranks that a launcher without MPI has started. The ranks connect
 /// over TCP. They have no common secret, so they use a text that identifies the run. This only
-/// prevents that two runs connect to each other by mistake.
+/// prevents two runs from connecting to each other by mistake.
 int run_processes(const Launcher& launcher, int ranks, double timeout,
                   const std::function<int(Comm&)>& work) {
   const int rank = launcher.rank(), size = launcher.size();

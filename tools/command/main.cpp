@@ -32,8 +32,9 @@ bool runs_on_rank_0_only(const CLI::App& app) {
   return top->get_name() != "bench" && at->get_option_no_throw("--ranks") == nullptr;
 }
 
-/// Makes --memory and all options --...-bytes accept units, such as 256MiB. Rejects whole
-/// numbers beyond 64 bits, which CLI11 would replace with the largest or smallest number.
+/// Makes --memory and all options --...-bytes accept units, such as 256MiB. Rejects whole numbers
+/// that do not fit into 64 bits, because CLI11 would replace them with the largest or smallest
+/// number.
 void complete_numbers(CLI::App& app) {
   for (CLI::Option* option : app.get_options()) {
     if (option->get_type_name().rfind("INT", 0) == 0) option->check(muonrt::tool::in_64_bits());

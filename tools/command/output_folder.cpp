@@ -36,7 +36,7 @@ std::string exchange_reason() {
   return errno == EINVAL ? "this file system cannot exchange two folders" : reason();
 }
 
-/// Returns size, time and inode of all files in a folder and its subfolders, by path.
+/// Returns the size, time and inode of every file in a folder and its subfolders, keyed by path.
 Json files_of(const fs::path& folder) {
   constexpr int64_t kSecond = 1000000000;
   Json out = Json::object();
@@ -187,7 +187,7 @@ bool OutputFolder::lock() {
     fail(lock_path_ + " is of another run (" + run_of(lock_path_) +
          "), and the file system cannot lock it, so that run may still write; remove it if that "
          "run has ended");
-  // If the lock file is empty, the run that created it ended before it created a work folder.
+  // If the lock file is empty, the run that created it exited before it created a work folder.
   const bool was_left = was_there && fs::file_size(lock_path_) > 0;
   const bool written = pwrite(file, run_.data(), run_.size(), 0) == std::ssize(run_) &&
                        ftruncate(file, std::ssize(run_)) == 0;
@@ -199,7 +199,7 @@ bool OutputFolder::lock() {
   return was_left;
 }
 
-/// Throws if the target is not a folder, or is a folder that cannot be exchanged.
+/// Throws if the target is not a folder, or if it cannot be exchanged.
 void OutputFolder::require_replaceable() const {
   const std::string name = target_.string();
   std::error_code error;
@@ -211,7 +211,7 @@ void OutputFolder::require_replaceable() const {
     fail(name + " is a mount point, which cannot be replaced; give the name of a folder in it");
 }
 
-/// Returns the state of the target. Throws unless the target is missing, is empty, or holds only
+/// Returns the state of the target. Throws unless the target is missing, is empty, or contains only
 /// unchanged files that an OutputFolder wrote.
 std::string OutputFolder::checked_state() const {
   std::error_code error;
@@ -252,8 +252,8 @@ bool OutputFolder::contains(const std::string& file) const {
   return !inside.empty() && *inside.begin() != "..";
 }
 
-/// Checks whether the target can be replaced, so that a run that would fail at the end fails at the
-/// start. Throws if it cannot.
+/// Throws if the target cannot be replaced, so that a run that would fail at the end fails at the
+/// start.
 void OutputFolder::try_exchange() const {
   const fs::path a = fs::path(work_) / "a", b = fs::path(work_) / "b";
   if (access(target_.c_str(), W_OK | X_OK) != 0 || mkdir(a.c_str(), kFolderMode) != 0 ||
@@ -263,7 +263,7 @@ void OutputFolder::try_exchange() const {
   fs::remove(b);
 }
 
-/// Throws an error, and keeps the work folder, because its files are complete.
+/// Throws an error, but keeps the work folder, because its files are complete.
 void OutputFolder::keep(const std::string& problem) {
   owns_work_ = false;
   fail(problem + "; the files are complete in " + work_ +

@@ -14,7 +14,8 @@ class OutputFolder {
  public:
   /// Removes the files of a killed run, and creates the work folder. Throws std::runtime_error if
   /// the path exists but is not a replaceable folder, or if the folder cannot be created or
-  /// replaced. If another run is writing it, also throws, and the message identifies that run.
+  /// replaced. Also throws if another run is writing to the folder; the message identifies that
+  /// run.
   /// @param option    the command-line option that names the folder, for messages.
   /// @param replaces  whether to replace a folder that an earlier OutputFolder has written, if it
   ///     has no other files and no file has changed. An empty folder is always replaced.
@@ -24,8 +25,8 @@ class OutputFolder {
   OutputFolder(const OutputFolder&) = delete;
   OutputFolder& operator=(const OutputFolder&) = delete;
 
-  /// Returns the work folder, to which the caller writes files. It depends only on `path`, so every
-  /// process can compute it.
+  /// Returns the work folder, which the caller writes files to. The path depends only on `path`, so
+  /// every process can compute it.
   static std::string work_path(const std::string& path);
   const std::string& work_path() const { return work_; }
   /// Returns whether the path of a file is inside the folder.

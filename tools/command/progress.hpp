@@ -59,7 +59,7 @@ class LongWork {
     if (thread_.joinable()) thread_.join();
     line_.clear();
   }
-  /// Shows `text` while the next part of the work runs.
+  /// Shows `text` while the next part of the work is running.
   void show(std::string text) {
     const std::lock_guard lock(mutex_);
     text_ = std::move(text);

@@ -12,8 +12,7 @@ class App;
 
 namespace muonrt::tool {
 
-/// Options for whole steps: the device, the way in which GPUs communicate, and the timeout of the
-/// ranks.
+/// Options for whole steps: the device, how GPUs communicate, and the timeout of the ranks.
 struct RunDevice {
   std::string device = "host", gpu_comm = "staged";
   double timeout = 600;  // seconds

@@ -20,8 +20,8 @@ struct Shard {
 };
 
 /// Distributes tensors in the given order over files named NAME-00001-of-00002.safetensors and so
-/// on. Each file has at most `most` bytes of tensors, or a single tensor that is larger. If there
-/// are no tensors, creates one file.
+/// on. Each file contains at most `most` bytes of tensors, or a single larger tensor. If there are
+/// no tensors, creates one file.
 std::vector<Shard> cut_into_shards(const std::string& name, const std::vector<TensorEntry>& entries,
                                    const std::map<std::string, std::string>& metadata,
                                    int64_t most);
@@ -60,7 +60,7 @@ class ShardWriter {
   std::string folder_, name_;
   std::vector<Shard> shards_;
   bool sums_;
-  size_t left_ = 0;  // number of tensors that are missing in the open file
+  size_t left_ = 0;  // number of tensors that are missing from the open file
   Files files_;
   std::unique_ptr<OutFile> file_;
   Sha256 sum_;         // hash of the open file

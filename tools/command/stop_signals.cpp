@@ -6,7 +6,7 @@ namespace muonrt::tool {
 
 namespace {
 
-/// Ends the process with the default action of the signal.
+/// Terminates the process with the signal's default action.
 void end_by(int number) {
   sigset_t one;
   sigemptyset(&one);

@@ -22,7 +22,7 @@ using ThreadGroupHandle = std::unique_ptr<muonrt_thread_group_t, DestroyThreadGr
 /// Adds --link-bytes and --link-message-seconds.
 void add_link_options(CLI::App& command, ThreadLink& link);
 
-/// Creates a group of threads, between which `link` delays messages.
+/// Creates a group of threads whose messages `link` delays.
 ThreadGroupHandle make_thread_group(int ranks, const ThreadLink& link);
 
 }  // namespace muonrt::tool

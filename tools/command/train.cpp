@@ -16,7 +16,7 @@ namespace muonrt::tool {
 
 namespace {
 
-/// Memory on a GPU, in which one rank places the optimizer's parameters and gradients.
+/// GPU memory that one rank uses for the optimizer's parameters and gradients.
 class GpuMemory : public train::DeviceMemory {
  public:
   explicit GpuMemory(int rank) : memory_(/*cuda=*/true, rank) {}

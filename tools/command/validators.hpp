@@ -110,7 +110,7 @@ void with_default(CLI::App& command, const std::string& name, T& value, const st
 }
 
 /// Adds --max-shard-bytes.
-/// @param before  the beginning of the help text.
+/// @param before  text at the start of the help.
 inline CLI::Option* shard_bytes_option(CLI::App& command, int64_t& most,
                                        const std::string& before = "") {
   return command

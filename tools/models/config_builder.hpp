@@ -79,7 +79,8 @@ class ConfigBuilder {
   std::string file_;
 };
 
-/// Adds an MLP with a gate. It has three matrices, or two if gate and up form one matrix.
+/// Adds an MLP with a gate. It consists of three matrices, or of two if gate and up form one
+/// matrix.
 inline void add_mlp(ConfigBuilder& b, const std::string& at, int64_t d, int64_t ffn,
                     bool fused = false) {
   const bool bias = b.flag("mlp_bias", false);

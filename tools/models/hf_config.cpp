@@ -12,7 +12,7 @@ enum class Bias { kNone, kAlways, kByField };
 enum class Experts { kDense, kMixtral, kQwen, kDeepSeek, kGptOss };
 enum class Attention { kHeads, kLatent };
 
-/// The differences between a family of models and Llama.
+/// The differences between a model family and Llama.
 struct Family {
   const char* type;  // model_type
   Attention attention = Attention::kHeads;
@@ -205,7 +205,7 @@ void add_experts(ConfigBuilder& b, const Family& f, const std::string& at) {
   }
 }
 
-/// Adds the tensors of a Llama model or of a similar model.
+/// Adds the tensors of a Llama model or a similar one.
 void add_decoder(ConfigBuilder& b, const Family& f) {
   b.defaults = f.defaults;
   const int64_t d = b.width("hidden_size"), vocab = b.width("vocab_size");

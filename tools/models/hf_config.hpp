@@ -8,9 +8,9 @@
 namespace muonrt::tool {
 
 /// Returns the tensors of the model that a Hugging Face config.json describes. They have the names
-/// of the transformers library, except that the experts of a layer form three stacks: gate_proj,
-/// up_proj and down_proj. A tied head is left out, and notes in the result name all other tensors
-/// that are left out. Throws a std::runtime_error that names the field and its value.
+/// that the transformers library uses, except that the experts of a layer form three stacks:
+/// gate_proj, up_proj and down_proj. A tied head is left out, and notes in the result name all
+/// other tensors that are left out. Throws a std::runtime_error that names the field and its value.
 /// @param file  the name of the file, for messages.
 ModelShapes read_hf_config(const nlohmann::json& config, const std::string& file);
 

@@ -22,7 +22,7 @@ constexpr int64_t kMaxHeader = 100 << 20;       // in bytes; safetensors has the
   throw std::runtime_error(file + ": " + problem);
 }
 
-/// Returns the header of a safetensors file, in which the data after the header may be missing.
+/// Returns the header of a safetensors file. The data after the header may be missing.
 nlohmann::json read_header(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
   if (!in) refuse(path, "cannot be read");
@@ -48,7 +48,8 @@ bool ends_with_any(const std::string& name, std::initializer_list<const char*> e
   return false;
 }
 
-/// Collects the tensors in several headers. Omits tensors that are not parameters in a trainer.
+/// Collects the tensors from one or more headers. Omits tensors that are not parameters in a
+/// trainer.
 class Headers {
  public:
   void add(const std::string& name, const Value& entry) {

@@ -22,7 +22,7 @@ bool is_model_file(const std::string& text);
 
 /// Returns the tensors of a published model, or of a file:
 ///   - a config.json of Hugging Face (hf_config.hpp), or a folder with one;
-///   - *.safetensors, of which only the header is read;
+///   - *.safetensors (only its header is read);
 ///   - *.safetensors.index.json, with the headers of its shards in the same folder;
 ///   - a JSON of shapes: {"name": [rows, cols], "name": {"shape": [...], "stack": true, ...}}.
 /// Throws a std::runtime_error that names the file, the field and the value.

@@ -90,7 +90,7 @@ void BoundRule::take_rates(const ParamConfig& c) {
 }
 
 void BoundRule::take_list(const ParamConfig& c) {
-  // AOL row scaling has its own coefficients. If the list is not the default, it determines the
+  // AOL row scaling has its own coefficients. If the list is not the default one, it determines the
   // number of steps.
   if (group_.row_scaling == MUONRT_ROW_SCALING_AOL) group_.coefficients = MUONRT_COEFFICIENTS_AOL;
   take(group_.coefficients, c.coefficients);
@@ -106,7 +106,7 @@ void BoundRule::take_list(const ParamConfig& c) {
   }
   if (c.gram_restarts) {
     gram_restarts_.assign(c.gram_restarts->begin(), c.gram_restarts->end());
-    // An empty list means that there is no restart, and a missing list means the default.
+    // An empty list means no restarts, and a missing list means the default.
     has_gram_restarts_ = true;
   }
   if (c.blocks) {
@@ -174,7 +174,7 @@ int64_t saved_steps(const std::string& folder) {
 
 OptimizerOptions bound_options(const StepConfig& config, const std::vector<size_t>& used) {
   OptimizerOptions out;
-  // transport_dtype is a setting of the whole optimizer, although opt.json has it in the rules.
+  // transport_dtype applies to the whole optimizer, although opt.json sets it in the rules.
   const ParamConfig* first = nullptr;
   for (const size_t index : used) {
     const ParamConfig& c = config.rules[index].config;

@@ -14,7 +14,7 @@ namespace muonrt::tool {
 /// The settings of one rule as C structs.
 class BoundRule {
  public:
-  /// If settings cannot be combined, throws a std::runtime_error with key and value.
+  /// If settings cannot be combined, throws a std::runtime_error that names key and value.
   /// @param file  the path of opt.json, for messages.
   BoundRule(const std::string& file, const ParamConfig& config);
 
@@ -27,7 +27,7 @@ class BoundRule {
   /// Sets the owners and the priority of a parameter. The pointer to the owners is valid as long as
   /// this object.
   void set_exchange(muonrt_param_t& param) const;
-  /// Returns whether `group` has the same result for every step.
+  /// Returns whether `group` returns the same result for every step.
   bool constant() const { return !schedule_ && !lr_schedule_; }
 
  private:
@@ -47,12 +47,12 @@ class BoundRule {
   std::optional<LrSchedule> lr_schedule_;
 };
 
-/// Returns the momentum at `step`. The momentum rises linearly from `from` to `momentum` in the
-/// warm-up, and falls back to `from` in the cool-down.
+/// Returns the momentum at `step`. The momentum rises linearly from `from` to `momentum` during the
+/// warm-up, and falls back to `from` during the cool-down.
 double scheduled_momentum(const MomentumSchedule& schedule, double momentum, int64_t step);
 
 /// Returns the factor of `lr` at `step`. If the schedule is a list of learning rates, returns the
-/// learning rate itself. The factor rises linearly in the warm-up. Afterwards, `linear` and
+/// learning rate itself. The factor rises linearly during the warm-up. Afterwards, `linear` and
 /// `cosine` fall until `total_steps`, and `wsd` falls linearly over the last `cooldown_steps`.
 double scheduled_lr(const LrSchedule& schedule, int64_t step);
 
@@ -68,8 +68,7 @@ OptimizerOptions bound_options(const StepConfig& config, const std::vector<size_
 /// Returns a warning if the first step has changed a matrix by more than 5% of its RMS, otherwise
 /// "".
 /// @param name  the name of the report's large_update_param.
-/// @param setting  the name and the value of the learning rate to change, to which the update is
-///     proportional.
+/// @param setting  the name and the value of the learning rate that the update is proportional to.
 std::string large_update_text(const muonrt_step_report_t& report, const std::string& name,
                               const char* setting, double rate);
 

@@ -12,7 +12,7 @@ namespace muonrt::tool {
 
 namespace {
 
-/// If a rule has its own layout, removes the layout that it inherits from the defaults.
+/// If a rule sets its own layout, removes the layout that it inherits from the defaults.
 void drop_replaced_layout(ParamConfig& config, const Value& rule) {
   LayoutConfig& layout = config.layout;
   bool cuts = false;
@@ -35,7 +35,7 @@ void drop_replaced_layout(ParamConfig& config, const Value& rule) {
 /// Removes settings that a rule inherits from the defaults, but that do not apply to it:
 /// lr_schedule, if it is a list of learning rates and the rule has its own lr; settings of Muon, if
 /// the rule is for AdamW; batch_dims, if the view is not a stack; and gram_restarts, if the form is
-/// standard. Such settings of the rule itself are kept, and are rejected later.
+/// standard. If the rule itself has such settings, they are kept here and rejected later.
 void drop_inherited(ParamConfig& config, const Value& rule) {
   const auto own = [&](const char* key) { return rule.json.contains(key); };
   if (config.has_rates() && !own("lr_schedule") && own("lr")) config.lr_schedule.reset();
@@ -96,7 +96,7 @@ void check_rates(const Value& at) {
     at.refuse("lr and a list of rates as lr_schedule are not allowed together; remove one of them");
 }
 
-/// Sets missing values in the schedule of a rule, and checks the schedule.
+/// Fills in missing values in a rule's schedule, and checks the schedule.
 /// @param steps  the default of total_steps; 0 if the schedule must have total_steps.
 void finish_schedule(ParamConfig& c, const Value& rule, int64_t steps) {
   if (!c.lr_schedule || c.has_rates()) return;
@@ -113,7 +113,7 @@ void finish_schedule(ParamConfig& c, const Value& rule, int64_t steps) {
             " need a number from " + std::to_string(least));
 }
 
-/// Sets missing values in a rule with this role, and checks the rule.
+/// Fills in missing values in a rule with this role, and checks the rule.
 void add_rule(StepConfig& out, Rule made, const Value& rule, int64_t steps) {
   ParamConfig& c = made.config;
   drop_inherited(c, rule);

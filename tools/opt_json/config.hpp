@@ -65,7 +65,7 @@ struct QkClipConfig {
   double threshold = 100.0, exponent = 0.5;
 };
 
-/// Texts that describe a layout, as for the options of `muonrt layout`.
+/// Texts that describe a layout, in the format of the options of `muonrt layout`.
 struct LayoutConfig {
   std::string placements, grad_placements, reading, cuts, row_bounds, owner, flat;
 };
@@ -74,7 +74,7 @@ struct Triple {
   double a, b, c;
 };
 
-/// A function that sets a field of the C struct, and the roles to which it applies.
+/// A function that sets a field of the C struct, and the roles that it applies to.
 struct Setting {
   enum Use { kBoth, kMuon, kAdamW } use;
   std::function<void(muonrt_group_t&)> set;
@@ -114,8 +114,8 @@ struct ParamConfig {
   bool is_stack() const { return is_muon() && view == "stack"; }
 };
 
-/// A rule of opt.json. A rule without a role becomes several consecutive rules, one for each role
-/// and view that the name of a parameter can imply.
+/// A rule of opt.json. A rule without a role becomes consecutive rules, one for each role and view
+/// that the name of a parameter can imply.
 struct Rule {
   std::string pattern;
   ParamConfig config;        // includes the defaults of opt.json
@@ -134,13 +134,13 @@ struct StepConfig {
   int64_t health_every = 0;
   bool allow_no_muon = false;
 
-  /// Returns the index of the first rule that matches the parameter. If the rule had no role in
-  /// opt.json, it matches only parameters whose names imply its role. If no rule matches, throws a
+  /// Returns the index of the first rule that matches the parameter. A rule without a role in
+  /// opt.json matches only parameters whose names imply its role. If no rule matches, throws a
   /// std::runtime_error that names the parameter.
   size_t rule_of(const std::string& param, const std::vector<int64_t>& shape) const;
 
-  /// Throws std::runtime_error if there are Muon rules, but none of them matches a parameter,
-  /// because their patterns are then probably wrong.
+  /// Throws std::runtime_error if there are Muon rules but none matches a parameter, because their
+  /// patterns are then probably wrong.
   /// @param used  indices of the rules whose parameters the optimizer updates.
   void require_muon(const std::vector<size_t>& used) const;
 };

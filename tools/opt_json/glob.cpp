@@ -4,7 +4,7 @@ namespace muonrt::tool {
 
 namespace {
 
-/// The result of a comparison of one element of a pattern with one character.
+/// The result of comparing one element of a pattern with one character.
 struct Element {
   bool matches;
   size_t length;  // length of the element in characters of the pattern

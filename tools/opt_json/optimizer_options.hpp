@@ -4,7 +4,7 @@
 
 namespace muonrt::tool {
 
-/// The options of muonrt_optimizer_create(), and the structs to which they point.
+/// The options of muonrt_optimizer_create(), and the structs that they point to.
 struct OptimizerOptions {
   muonrt_optimizer_options_t general = options();
   muonrt_tuning_options_t tuning = tuning_options();

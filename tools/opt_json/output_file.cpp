@@ -32,7 +32,7 @@ fs::path output_target(const std::string& path) {
     if (links == kMaxLinks) refuse(path, "cannot be written: it is a link to itself");
     at = at.parent_path() / fs::read_symlink(at, error);
   }
-  // If the path cannot be read, ignore the error here; opening the file will report it.
+  // If the path cannot be read, ignore the error here, because opening the file will report it.
   const fs::path whole = fs::weakly_canonical(at, error);
   return error ? at : whole;
 }

@@ -10,9 +10,9 @@ namespace muonrt::tool {
 std::filesystem::path output_target(const std::string& path);
 
 /// Writes `content` to a temporary file in the same folder, and then renames this file, so that the
-/// old file stays intact if the process ends before. If `path` is a symbolic link, replaces the
-/// linked file. The new file gets the permissions of the old one. Throws a std::runtime_error that
-/// names the file.
+/// old file stays intact if the process exits before the rename. If `path` is a symbolic link,
+/// replaces the linked file. The new file gets the permissions of the old one. Throws a
+/// std::runtime_error that names the file.
 void write_text_file(const std::string& path, const std::string& content);
 
 /// Flushes standard output. If this fails, for example because the disk is full, returns false.

@@ -19,8 +19,8 @@ struct RoleByName {
 };
 
 /// If the rule has a role, returns only this rule. Otherwise returns one rule for each role and
-/// view that a name can imply. If the rule has a view, batch_dims or row_dims, these apply to all
-/// names.
+/// view that a name can imply. If the rule sets view, batch_dims or row_dims, these settings apply
+/// to all names.
 std::vector<ParamConfig> roles_of(const ParamConfig& config);
 
 /// Determines the role from name and shape, as muonrt_routing_resolve does.

@@ -19,7 +19,7 @@ constexpr Word kDtypes[] = {
     {"f32", MUONRT_DTYPE_F32}, {"bf16", MUONRT_DTYPE_BF16}, {"f16", MUONRT_DTYPE_F16}};
 constexpr std::span<const Word> kStorageDtypes(kDtypes, 2);
 
-// Reads a value, and checks that it is within the limits of its row.
+// Reads a value, and checks that it is within the limits in its row.
 
 double value_of(const Number& rule, const Value& v) {
   return rule.open ? v.below_one(rule.low, /*in_f32=*/false)
@@ -72,7 +72,7 @@ Key<T> integer(const char* name, M T::*field, int64_t low, int64_t high) {
   return {name, [=](T& out, const Value& v) { out.*field = v.integer(low, high); }};
 }
 
-/// Returns a key whose value is one of several names. The field is set to this name, or to the C
+/// Returns a key whose value is one of a set of names. The field is set to this name, or to the C
 /// value that belongs to it.
 template <class T, class M>
 Key<T> choice(const char* name, M T::*field, std::span<const Word> words) {

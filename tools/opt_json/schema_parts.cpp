@@ -148,7 +148,7 @@ PartsConfig read_parts(const Value& value) {
   int kinds = 0;
   for (const char* kind : {"rows", "cols", "heads", "qkv"}) kinds += value.json.contains(kind);
   if (kinds != 1) value.refuse("must have exactly one of rows, cols, heads and qkv");
-  // These keys refer to the parts, so they are read after the parts, whatever the order of the
+  // These keys refer to the parts, so they are read after the parts, regardless of the order of the
   // keys.
   if (value.json.contains("lr_factor")) {
     spread(out, value.at("lr_factor"),

@@ -59,7 +59,7 @@ struct Key {
 [[noreturn]] void refuse_key(const Value& object, const std::string& key,
                              const std::vector<std::string>& known);
 
-/// Reads every key of an object with the function in the key's row. Rejects a key without a row.
+/// Reads every key in an object with the function in the key's row. Rejects keys without a row.
 template <class T>
 void read_object(T& out, const Value& object, const std::vector<Key<T>>& keys) {
   object.require_object();

@@ -29,13 +29,13 @@ import torch.distributed as dist
 from torch.distributed.tensor import DTensor, Shard
 from torch.optim import _muon
 
-# The benchmark needs the installed package, and not the sources in the folder of this file.
+# The benchmark needs the installed package, not the sources next to this file.
 sys.path[:] = [at for at in sys.path if Path(at).resolve() != Path(__file__).resolve().parent]
 import muonrt.torch  # noqa: E402
 
 SETTINGS = dict(lr=0.02, momentum=0.95, weight_decay=0.1)
 ADAMW = dict(lr=3e-4, betas=(0.9, 0.95), weight_decay=0.01)
-# Tolerance of `difference`, because the optimizers round and order float32 sums differently.
+# Tolerance for `difference`, because the optimizers round and order float32 sums differently.
 TOLERANCE = {"float32": 1e-4, "bfloat16": 6e-2, "default": 6e-2}
 
 
@@ -188,8 +188,8 @@ def worst(before, mine, theirs) -> float:
 
 
 def binding(args) -> float:
-    """Returns the shortest time in ms that a step spends outside of the library. The optimizer has
-    the same number of parameters, but all of them are tiny."""
+    """Returns the shortest time in ms that a step spends outside the library. The optimizer has the
+    same number of parameters, but all of them are tiny."""
     optimizer = ours(args, parameters(args, 1, tiny=True), 1)
     outside = []
     for _ in range(50):

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import torch
 
-# The benchmark needs the installed package, and not the sources in the folder of this file.
+# The benchmark needs the installed package, not the sources next to this file.
 sys.path[:] = [at for at in sys.path if Path(at).resolve() != Path(__file__).resolve().parent]
 import muonrt  # noqa: E402
 

@@ -237,8 +237,8 @@ def parameters(shapes, device):
 
 
 class BatchedMuon:
-    """Computes the update of torch.optim.Muon with batched products for all matrices of a shape,
-    and with foreach passes."""
+    """Computes the update of torch.optim.Muon with batched products over all matrices of the same
+    shape, and with foreach passes."""
 
     def __init__(self, params, lr, momentum, weight_decay):
         self.params, self.lr, self.momentum, self.weight_decay = params, lr, momentum, weight_decay
@@ -302,7 +302,7 @@ def measure_steps(text, args, rows, left_out):
     else:
         left_out["torch.optim.Muon"] = "this PyTorch has none; install 2.9 or later"
     works["batched, foreach"] = eager(variant("batched, foreach", BatchedMuon))
-    # At the comparison, each optimizer has run one step from the same state.
+    # When the results are compared, each optimizer has run one step from the same state.
     for work in works.values():
         work()
     reference, begin = next(iter(kept.values())), parameters(matrices + others, args.device)

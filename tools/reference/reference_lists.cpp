@@ -18,7 +18,7 @@ std::vector<double> levelled(const std::vector<double>& x) {
     m[i][3] = i % 2 ? -1 : 1;
     m[i][4] = 1;
   }
-  // This is Gauss-Jordan elimination with row exchange.
+  // This is Gauss-Jordan elimination with row exchanges.
   for (int k = 0; k < 4; ++k) {
     int best = k;
     for (int i = k; i < 4; ++i)

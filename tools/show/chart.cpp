@@ -12,7 +12,7 @@ namespace {
 
 constexpr double kMargin = 24, kTop = 80, kBottom = 58, kBetween = 34, kRow = 20;
 constexpr double kName = 32;  // distance in the legend from its left edge to the names
-// upper bound of the width of a character, because the viewer's font is unknown
+// upper bound for the width of a character, because the viewer's font is unknown
 constexpr double kCharacter = 7.3;
 constexpr double kTitleCharacter = 10, kLabelCharacter = 6.2;
 constexpr int kTicks = 6;
@@ -135,7 +135,7 @@ class Plot {
     for (const Chart::Line& line : chart_.lines) {
       std::string points;
       for (const auto& [at, value] : line.points) {
-        // Limit the coordinates, because viewers reject very large ones. Points outside of the plot
+        // Limit the coordinates, because viewers reject very large ones. Points outside the plot
         // are clipped anyway.
         const double high = std::clamp(y(value), kTop - 1e4, bottom() + 1e4);
         points += fmt::format("{:.2f},{:.1f} ", x(at), high);
@@ -180,7 +180,7 @@ class Plot {
 }  // namespace
 
 std::string line_colour(size_t index) {
-  // These are the colors of Okabe and Ito.
+  // This is the palette of Okabe and Ito.
   static constexpr std::array<const char*, 7> kColours = {
       "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000"};
   return kColours[index % kColours.size()];

@@ -6,7 +6,7 @@
 
 namespace muonrt::tool {
 
-/// The style of a shape: a line of this width or, if the width is 0, a filled area.
+/// The style of a shape: a line with this width or, if the width is 0, a filled area.
 struct Style {
   std::string colour;
   double width = 0;
@@ -16,7 +16,7 @@ struct Style {
 /// Returns color `index` of a fixed list. Readers with any kind of color blindness can distinguish
 /// the first seven colors.
 std::string line_colour(size_t index);
-/// Returns a color for areas under dark lines, which is different for every index.
+/// Returns a color for areas under dark lines. Every index has a different color.
 std::string area_colour(size_t index);
 
 /// An axis from left to right or from bottom to top. If low > high, the axis is reversed.

@@ -30,8 +30,8 @@ Texts characters_of(const std::string& text) {
   return out;
 }
 
-/// Divides text into lines of at most `width` columns, if possible after one of `separators`.
-/// @param hard  whether to divide words that are longer than a line.
+/// Breaks text into lines of at most `width` columns, after one of `separators` if possible.
+/// @param hard  whether to break words that are longer than a line.
 Texts wrapped(const std::string& text, size_t width, const char* separators, bool hard) {
   Texts lines(1);
   for (const std::string& character : characters_of(text)) {
@@ -93,7 +93,7 @@ std::vector<Width> widths_of(const Grid& grid) {
   return out;
 }
 
-/// Returns the widths of these columns of the table. If possible, their sum is `width`.
+/// Returns the widths of these table columns. If possible, the sum of the widths is `width`.
 std::vector<size_t> fit_columns(const Grid& grid, const std::vector<Width>& widths,
                                 const std::vector<size_t>& shown, size_t width) {
   std::vector<size_t> out;
@@ -140,7 +140,7 @@ std::string columns_text(const Grid& grid, const std::vector<size_t>& shown,
   return out;
 }
 
-/// Returns the table that some lines form. If they have no common columns, the table is empty.
+/// Returns the table that the lines form. If they have no common columns, the table is empty.
 Grid grid_of(const Texts& lines) {
   std::vector<Texts> cells;  // by terminal column; the second column of a wide character is ""
   size_t width = 0;

@@ -6,7 +6,7 @@
 
 namespace muonrt::tool {
 
-/// Returns the number of columns to which text on stdout is fitted: COLUMNS if it is set, otherwise
+/// Returns the number of columns that text on stdout is fitted to: COLUMNS if it is set, otherwise
 /// the width of the terminal. 0 means unlimited.
 size_t output_width();
 

@@ -5,7 +5,7 @@
 
 namespace muonrt::tool {
 
-/// The stream to which status lines are written.
+/// The stream that status lines are written to.
 struct Screen {
   bool terminal = false;  // whether one line is rewritten, or whole lines are printed
   int width = 80;         // columns of the terminal

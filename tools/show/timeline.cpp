@@ -78,8 +78,8 @@ void add_lane(Chart& chart, const std::vector<const Span*>& spans, double top, c
   const double least = kLeastWidth * 1e3 * range.length() / kWidth;  // milliseconds
   double drawn_to[] = {-1, -1};  // end of the passes drawn so far, and of other work drawn so far
   for (const Span* const s : spans) {
-    // The boxes of local passes are less high than those of products, so that both can have the
-    // color of their chunk.
+    // Boxes of local passes are less tall than boxes of products, so that both can have the color
+    // of their chunk.
     const double height = s->work == Work::kLocal ? kLane / 2 : kLane;
     Chart::Box box{{colour_of(s->chunk)},
                    1e3 * (s->start - range.start),

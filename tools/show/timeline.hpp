@@ -25,7 +25,7 @@ struct Timeline {
   std::vector<Span> spans;
 
   /// Returns a text such as "step 12.3 ms: products 78%, local passes 7%, waiting 15%". The
-  /// duration is that from the first to the last span, and the shares are averaged over all ranks.
+  /// duration covers the first to the last span, and the shares are averaged over all ranks.
   std::string shares() const;
   /// Draws a picture with a lane for each stream of a rank, a color for each chunk, and the time in
   /// milliseconds. If there are more than 8 ranks, shows 8 evenly spread ranks. If there are no
@@ -34,7 +34,7 @@ struct Timeline {
 };
 
 /// Returns the spans of the last step in a Chrome trace in the format of
-/// muonrt_optimizer_get_trace(). The trace may contain several ranks and steps.
+/// muonrt_optimizer_get_trace(). The trace may contain multiple ranks and steps.
 std::vector<Timeline::Span> last_step(const std::string& chrome_trace);
 
 }  // namespace muonrt::tool

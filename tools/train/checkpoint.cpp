@@ -38,7 +38,7 @@ std::string text_of(const json& value, int indent = -1) {
   return value.dump(indent, ' ', false, json::error_handler_t::replace);
 }
 
-/// Returns the JSON value that stands for a file: a hash of its content, so that its name does not
+/// Returns the JSON value that represents a file: a hash of its content, so that its name does not
 /// matter.
 json content(const std::string& name, uint64_t hash) {
   char digits[17];
@@ -53,7 +53,7 @@ json optimizer_facts(const std::string& name) {
   return content(name, fingerprint({name, {text.begin(), text.end()}}));
 }
 
-/// Returns the settings on which results depend, by the names of their options.
+/// Returns the settings that affect the results, keyed by the names of their options.
 json facts_of(const SavedRun& run) {
   const Options& o = run.options;
   return {{"preset", o.preset},    {"optimizer", optimizer_facts(run.plan.optimizer)},
@@ -63,8 +63,8 @@ json facts_of(const SavedRun& run) {
           {"warmup", o.warmup},    {"final-lr", o.final_lr}};
 }
 
-/// Returns whether a run in which `option` has the value `here` can continue a run in which it had
-/// the value `there`. Values must be equal, except that the new run may have more steps.
+/// Returns whether a run whose `option` has the value `here` can continue a run in which it had the
+/// value `there`. The values must be equal, except that the new run can have more steps.
 bool same(const std::string& option, const json& here, const json& there) {
   if (option == "steps") return there.is_number_integer() && there <= here;
   if (!here.is_object()) return here == there;

@@ -16,7 +16,7 @@ using FolderLock = std::unique_ptr<std::FILE, int (*)(std::FILE*)>;
 
 /// A run that saves checkpoints to the folder of `--save`, or resumes from one. The folder contains
 /// a checkpoint of the optimizer with its parameters (muonrt/checkpoint.h), and train.json with the
-/// arguments on which results depend. Batches and random numbers are not saved, because they depend
+/// arguments that affect the results. Batches and random numbers are not saved, because they depend
 /// only on seed and step.
 struct SavedRun {
   const Options& options;
@@ -28,7 +28,7 @@ struct SavedRun {
   /// changes only the number of steps in train.json. Call this function on rank 0 before the first
   /// checkpoint. Throws std::runtime_error if the folder holds a checkpoint of another run and
   /// `options.overwrite` is not set, or if another run has locked the folder.
-  /// @return  the lock of the folder, which the run must keep, so that the weights and train.json
+  /// @return  the lock on the folder, which the run must hold so that the weights and train.json
   ///     belong to the same run; empty if the file system does not support locks.
   FolderLock begin_saving() const;
   /// Throws std::runtime_error on every rank unless `options.resume` holds a checkpoint of the same

@@ -6,8 +6,8 @@
 
 namespace muonrt::train {
 
-/// The sizes of the model. All are above zero, and `d_model` is a multiple of `heads`. Tokens are
-/// bytes, so `vocab` is at most 256.
+/// The sizes of the model. All sizes are positive, and `d_model` is a multiple of `heads`. Tokens
+/// are bytes, so `vocab` is at most 256.
 struct Config {
   int64_t layers = 0;
   int64_t d_model = 0;

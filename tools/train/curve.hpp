@@ -8,7 +8,7 @@
 
 namespace muonrt::train {
 
-/// Returns the time in seconds of a clock that is never set back.
+/// Returns the time in seconds on a monotonic clock.
 inline double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
@@ -34,7 +34,7 @@ struct Curve {
 std::string curves_csv(const std::vector<Curve>& curves);
 
 /// Draws the validation losses as strong lines and the training losses as faint lines, with one
-/// color for each optimizer. Losses in the first tenth of the steps may be cut off at the top.
+/// color for each optimizer. Losses in the first tenth of the steps can be cut off at the top.
 std::string curves_svg(const std::vector<Curve>& curves, const std::string& title,
                        const std::string& subtitle);
 

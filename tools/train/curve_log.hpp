@@ -18,11 +18,11 @@ class CurveLog {
   CurveLog(std::string folder, std::string title, std::string subtitle);
 
   /// Begins the curve of a run. If `first_step` > 0, continues the curve in loss.csv and removes
-  /// its later steps. In this case, throws std::runtime_error if loss.csv cannot be read or has the
-  /// curve of another optimizer.
+  /// its later steps. In this case, throws std::runtime_error if loss.csv cannot be read or
+  /// contains the curve of another optimizer.
   void begin(const std::string& optimizer, int64_t first_step);
-  /// Adds the values after a step. If the last point has the same step, only adds values that this
-  /// point lacks.
+  /// Adds the values after a step. If the last point has the same step, only adds values that are
+  /// missing from it.
   void add(CurvePoint point);
   /// Writes both files. Throws std::runtime_error if a file cannot be written, or if an earlier
   /// write failed.
@@ -44,8 +44,8 @@ class CurveLog {
   std::vector<Curve> curves_;
   std::unique_ptr<std::FILE, Close> table_;
   long line_ = 0;         // position of the last line of `table_`
-  double seconds_ = 0.0;  // time that earlier parts of the run took
-  double next_ = 0.0;     // time at which the next picture is due
+  double seconds_ = 0.0;  // duration of the earlier parts of the run
+  double next_ = 0.0;     // time when the next picture is due
   std::string problem_;   // error of a file that could not be written
 };
 

@@ -26,7 +26,7 @@ class TrainOptimizer {
   TrainOptimizer(const std::string& name, const Config& model, double qk_clip, int64_t steps);
 
   /// Returns the default peak learning rate of a run. This is the learning rate of the first Muon
-  /// parameter or, if there is none, of the first parameter. If the rule has a list of learning
+  /// parameter or, if there is none, of the first parameter. If its rule has a list of learning
   /// rates, returns the largest.
   double lr() const { return lr_; }
   /// Returns whether a rule has an lr_schedule. If so, --warmup and --final-lr do not apply.
@@ -34,7 +34,7 @@ class TrainOptimizer {
   /// Returns the layers with QK-clip in ascending order.
   const std::vector<int32_t>& clipped_layers() const { return clipped_layers_; }
 
-  /// Returns the options of the whole optimizer. To find which of them the file sets, see `config`.
+  /// Returns the options of the whole optimizer. `config` shows which of them the file sets.
   tool::OptimizerOptions options() const;
   const tool::StepConfig& config() const { return config_; }
   /// Returns the groups at `step`, counted from 0.

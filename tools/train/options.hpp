@@ -37,7 +37,7 @@ struct Options {
   std::vector<std::string> optimizers() const;
 };
 
-/// Throws std::runtime_error with the option, its value and the allowed values.
+/// Throws a std::runtime_error that states the option, its value and the allowed values.
 void check_options(const Options& options);
 
 }  // namespace muonrt::train

@@ -23,14 +23,14 @@ class DeviceMemory {
   virtual void get(std::vector<float>& to, const float* from) = 0;
 };
 
-/// The device on which the optimizer of a rank runs. By default the optimizer runs on the host, and
-/// uses the communicator and the shards of the model.
+/// The device that a rank's optimizer runs on. By default the optimizer runs on the host, and uses
+/// the communicator and the shards of the model.
 struct Place {
   Comm* comm = nullptr;  // for the optimizer; null: the model's communicator
   /// Creates the device memory of one run. If empty, the optimizer uses host memory.
   std::function<std::unique_ptr<DeviceMemory>()> make_memory;
   std::function<void(tool::OptimizerOptions&)> set_device;
-  /// A text that identifies all settings on which the rounding of the optimizer's products depends.
+  /// A text that identifies all settings that affect the rounding of the optimizer's products.
   std::string products = "host";
 };
 

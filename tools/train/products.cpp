@@ -15,7 +15,7 @@ struct Products::Host {
 Products::Products() : host_(std::make_unique<Host>()) {}
 Products::~Products() = default;
 
-/// Returns a contiguous transpose of A. Copies A in square blocks, which fit into the cache.
+/// Returns a contiguous transpose of A. Copies A in square blocks that fit into the cache.
 const float* Products::transposed(const Factor& a) {
   constexpr int64_t kSquare = 16;
   transposed_.resize(static_cast<size_t>(a.rows * a.cols));

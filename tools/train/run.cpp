@@ -24,11 +24,11 @@ namespace {
 
 std::atomic<int> stop{0};  // number of the signal that stops all runs
 
-/// The number of sequences in a block of the batch. For any number of ranks, the blocks are the
-/// same and their gradients are added exactly, so the results are bitwise identical.
+/// The number of sequences in a block of the batch. The blocks are the same for any number of
+/// ranks, and their gradients are added exactly, so the results are bitwise identical.
 constexpr int64_t kBlock = 2;
 
-/// The full tensors of a model in one allocation.
+/// The full tensors of a model, in one allocation.
 template <class T>
 struct Tensors {
   explicit Tensors(const std::vector<ParamSpec>& specs)
@@ -172,7 +172,7 @@ float Trainer::largest(float mine) {
 
 bool Trainer::anyone_stops() { return sum(stop != 0) > 0; }
 
-// Returns the factor by which the learning rates of all parameters are multiplied in a step.
+// Returns the factor that multiplies the learning rates of all parameters in a step.
 double Trainer::rate(int64_t step) const {
   const double peak = plan_.lr / settings_.lr();
   if (settings_.has_lr_schedule()) return peak;
@@ -238,11 +238,11 @@ muonrt_step_report_t Trainer::step_optimizer(int64_t step) {
   return report;
 }
 
-/// Loads the optimizer. A checkpoint has no other state, because batches depend only on seed and
-/// step.
+/// Loads the optimizer. A checkpoint contains no other state, because batches depend only on seed
+/// and step.
 void Trainer::load() {
-  // First set the groups as in the saved step, so that notes mention a setting only if the file has
-  // changed.
+  // First set the groups as in the saved step. Notes then mention a setting only if the file has
+  // changed it.
   set_groups(std::max<int64_t>(tool::saved_steps(options_.resume) - 1, 0));
   optimizer_->load(options_.resume);
   if (memory_) memory_->get(local_, far_);
@@ -298,8 +298,7 @@ std::unique_ptr<Progress> Trainer::progress(std::FILE* out) const {
                     options_.batch * config_.context});
 }
 
-/// Runs one step. Saves a checkpoint and validates the model if this is due. Adds the times to
-/// `times`.
+/// Runs one step. If due, saves a checkpoint and validates the model. Adds the times to `times`.
 CurvePoint Trainer::advance(int64_t step, RunResult& result, Times& times,
                             tool::HealthLog& health) {
   muonrt_step_report_t report;
@@ -324,7 +323,7 @@ CurvePoint Trainer::advance(int64_t step, RunResult& result, Times& times,
     trace_.add(comm_, *optimizer_);
   CurvePoint point{result.steps, result.train_loss, std::nan(""),
                    result.steps * options_.batch * config_.context, now() - times.start};
-  // Log the point before the checkpoint is saved, so that a run that continues from the checkpoint
+  // Log the point before saving the checkpoint, so that a run that continues from the checkpoint
   // has this step in its curve.
   if (log_) log_->add(point);
   if (!options_.save.empty() && (last || result.steps % options_.save_every == 0)) {

@@ -19,12 +19,12 @@ namespace muonrt::train {
 struct RunPlan {
   std::string optimizer;  // one of Options::optimizers
   uint64_t seed = 1;
-  // peak learning rate of TrainOptimizer::lr; those of other groups keep their ratio to it
+  // peak of TrainOptimizer::lr; the learning rates of other groups keep their ratio to it
   double lr = 0.0;
   int64_t later_steps = 0;  // steps of the following runs, for the remaining time
 };
 
-/// The result of a run. It is equal on every rank, except for the fields marked "rank 0".
+/// The result of a run. It is the same on every rank, except for the fields marked "rank 0".
 struct RunResult {
   Curve curve;
   double val_loss = 0.0;                                         // after the last step

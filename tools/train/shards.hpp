@@ -13,15 +13,15 @@ namespace muonrt::train {
 /// depends neither on the order of the terms nor on the number of ranks.
 struct Sum {
   static constexpr double kOne = 0x1p44;
-  /// Returns whether x may be a term of the sum: |x| < 1024, and not NaN. A sum can have 2^9 terms
-  /// of this size.
+  /// Returns whether x is a valid term: |x| < 1024, and not NaN. A sum can consist of 2^9 terms of
+  /// this size.
   static bool fits(double x) { return x < 0x1p10 && x > -0x1p10; }
   static int64_t of(double x) { return static_cast<int64_t>(x * kOne); }
   static double value(int64_t sum) { return static_cast<double>(sum) / kOne; }
 };
 
 /// The shards of a model's parameters. Between steps, each rank holds only its shards, one after
-/// the other in one buffer. Full tensors exist only during the computation of gradients.
+/// the other in one buffer. Full tensors exist only while gradients are being computed.
 class Shards {
  public:
   Shards(const TrainMesh& mesh, const std::vector<ParamSpec>& specs, int rank);

@@ -9,14 +9,14 @@
 
 namespace muonrt::train {
 
-/// The times of a rank's clock, in microseconds, before and after each of several barriers.
+/// The times on a rank's clock, in microseconds, before and after each barrier.
 struct ClockReadings {
   static constexpr size_t kBarriers = 8;
   std::array<double, kBarriers> before = {}, after = {};
 };
 
-/// The number of microseconds to add to a rank's times, in order to get times on rank 0's clock.
-/// The exact number differs from `offset` by at most `error`.
+/// The number of microseconds to add to a rank's times to convert them to rank 0's clock. The exact
+/// number differs from `offset` by at most `error`.
 struct ClockOffset {
   double offset = 0, error = 0;
 };

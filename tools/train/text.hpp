@@ -14,7 +14,7 @@ struct Text {
 
 /// Reads the file `path`. If `path` is empty, uses the King James text from Debian's `bible` reader
 /// or, if this reader is missing, a license text of Debian. Call this function once per program and
-/// not in each thread, because it may start the process `bible`, for which it waits. Throws
+/// not in each thread, because it may start the process `bible` and wait for it. Throws
 /// std::runtime_error if the file cannot be read, or if both texts are missing.
 Text load_text(const std::string& path);
 
@@ -24,7 +24,7 @@ std::string describe(const Text& text);
 /// Returns a 64-bit hash of the bytes (FNV-1a), which the ranks compare.
 uint64_t fingerprint(const Text& text);
 
-/// A text, of which the first nine tenths are used for training, and the rest for validation. A
+/// A text whose first nine tenths are used for training, and whose rest is used for validation. A
 /// sequence is a window of context + 1 bytes: its first `context` bytes are the input, and its last
 /// `context` bytes are the targets.
 class Corpus {

@@ -35,8 +35,8 @@ std::vector<RunPlan> plan_runs(const Options& o) {
   return plans;
 }
 
-// Checks that all ranks have the same text, because ranks with different files would otherwise
-// train without an error.
+// Checks that all ranks have the same text. Otherwise ranks with different files would train
+// without an error.
 void compare_texts(Comm& comm, const Text& text) {
   const uint64_t mine = fingerprint(text);
   std::vector<uint64_t> all(static_cast<size_t>(comm.size()));
@@ -141,7 +141,7 @@ int train(Comm& comm, const Options& options, const Corpus& corpus, std::FILE* s
       std::fputs("Stopped by the user; the result is that of the steps done.\n", stderr);
     std::fflush(stdout);
   }
-  // The signal may have reached another rank, but not this one.
+  // The signal may have reached only another rank.
   const int signal = stop_requested() ? stop_requested() : SIGINT;
   return interrupted ? 128 + signal : 0;
 }

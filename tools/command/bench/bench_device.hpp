@@ -23,8 +23,7 @@ struct Provider {
 /// Returns the providers in --providers, or all. If you add a kernel for products, add a line to
 /// this function. Throws CLI::ValidationError if a name is unknown, or if --tune is set without
 /// sm90.
-/// @param best  whether to also return providers that muonrt does not use and that serve only for
-/// comparison.
+/// @param best  whether to also return providers that muonrt itself does not use, for comparison.
 std::vector<Provider> providers(const DeviceArguments& arguments, bool best = false);
 
 /// The report of a benchmark of one device.
@@ -37,11 +36,11 @@ struct DeviceReport : BenchReport {
   /// status.
   int run(const std::function<void()>& work);
   /// Finishes the report and exits the process immediately. A normal exit would wait forever,
-  /// because it frees memory that a hanging device still uses.
+  /// because it frees memory that a hanging device is still using.
   [[noreturn]] void give_up(const std::string& why);
 };
 
-/// Returns the providers that work on this device, at least one. Adds the other providers to the
+/// Returns the providers that work on this device (at least one). Adds the other providers to the
 /// report.
 std::vector<Provider> present_providers(DeviceReport& report, bool best = false);
 
@@ -81,7 +80,7 @@ class Workbench {
   void put_values(void* to, DType dtype, int64_t count,
                   const std::function<float(int64_t index)>& value);
   /// Returns the number of elements of the matrices that are infinite or NaN. If the memory was
-  /// filled with NaN before, this includes tiles that were never stored.
+  /// previously filled with NaN, this includes tiles that were never stored.
   int64_t not_finite(const MatrixBatch& m);
   /// Returns the milliseconds of one run, measured with the device's clock.
   double time_once(const std::function<void()>& enqueue);

@@ -59,7 +59,7 @@ struct ElementwiseWorkload {
     const bool wide = data == Data::kMatrix || data == Data::kPlainMatrix;
     const bool tall = data == Data::kTall || data == Data::kPlainTall;
     cols = std::min(wide ? kWideCols : kCols, most);
-    if (tall)  // a power of two, for which rows are 2 to 8 times the columns
+    if (tall)  // a power of two that makes rows 2 to 8 times the columns
       for (cols = 1; 8 * cols * cols <= most;) cols *= 2;
     rows = most / cols;
     if (wide) rows = std::min(rows, kWideRows);
@@ -212,15 +212,15 @@ constexpr Pass kPasses[] = {
     {"pack tall", 4, Data::kTall, pack_tall},
     {"normalize", 6, Data::kMatrix, normalize}};
 
-/// The passes for a trainer with f32 weights, on a device that iterates in f32.
+/// The passes for a trainer with f32 weights on a device that iterates in f32.
 constexpr Pass kPlainPasses[] = {{"pack", 10, Data::kPlainMuon, pack},
                                  {"commit", 22, Data::kPlainMuon, commit_muon},
                                  {"adamw", 28, Data::kPlainAdamW, commit_adamw},
                                  {"pack tall", 6, Data::kPlainTall, pack_tall},
                                  {"normalize", 8, Data::kPlainMatrix, normalize}};
 
-/// Runs the pass once. Returns the number of bytes of its results that differ from those of the
-/// host's portable pass.
+/// Runs the pass once. Returns the number of result bytes that differ from those of the host's
+/// portable pass.
 int64_t wrong(DeviceReport& report, int64_t elements, const Provider& provider, const Pass& pass) {
   const Provider host = {"host", [] { return host::make_host_device({1, true}); }};
   std::vector<unsigned char> results[2];

@@ -123,7 +123,7 @@ std::vector<Sample> samples_of(const Product& p, const Inputs& inputs) {
     }
     at.value *= double{p.alpha};
     if (p.d.data) at.value += double{p.beta} * element(p.d, at.matrix, at.row, at.col);
-    // The tolerance covers f32 sums in any order, in which each term may lose half a unit of the
+    // The tolerance covers f32 sums in any order. Each term of a sum may lose half a unit of the
     // sum.
     at.allowed = 2 * unit_of(p.c.dtype) * std::abs(at.value) +
                  0x1p-24 * static_cast<double>(p.a.cols) * size;
@@ -136,9 +136,8 @@ std::vector<Sample> samples_of(const Product& p, const Inputs& inputs) {
 
 /// Returns the number of non-finite elements plus the number of samples whose error exceeds the
 /// tolerance.
-/// @param in_parts  whether a provider may have rounded sums over parts of the depth to the dtype
-/// of
-///     the result.
+/// @param in_parts  whether a provider may have rounded sums over parts of the inner dimension to
+///     the dtype of the result.
 int64_t wrong(Workbench& bench, const MatrixBatch& c, const std::vector<Sample>& samples,
               bool in_parts) {
   int64_t out = bench.not_finite(c), line = -1;
@@ -190,7 +189,7 @@ struct GemmWorkload {
     bench.ops().multiply(bench.stream(),
                          products[static_cast<size_t>(number % std::ssize(products))]);
   }
-  /// Overwrites the bytes of one element of the first result.
+  /// Overwrites one element of the first result.
   void plant(int64_t index, unsigned char byte) {
     if (index < 0) return;
     const int64_t one = size_of(out.first.dtype);

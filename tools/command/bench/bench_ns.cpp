@@ -24,7 +24,7 @@ struct Arguments : DeviceArguments {
   std::string plant;
 };
 
-/// The range of `count` matrices of a batch that begins with matrix `first`.
+/// A range of `count` matrices in a batch, beginning with matrix `first`.
 struct Part {
   size_t shape;
   int64_t first, count;
@@ -32,7 +32,7 @@ struct Part {
 using Round = std::vector<Part>;
 
 /// Divides the batches into rounds, as the pipeline divides the matrices of an owner into chunks. A
-/// round has at most `most` elements, or one matrix.
+/// round contains at most `most` elements, or a single matrix.
 std::vector<Round> rounds_of(const std::vector<BenchShape>& shapes, int64_t most) {
   std::vector<Round> out = {{}};
   int64_t elements = 0;
@@ -88,7 +88,7 @@ struct Inputs {
   std::vector<MatrixBatch> batches;
   std::vector<Buffer> memory;
 
-  /// @param dtype  the dtype of the messages from which the matrices are unpacked.
+  /// @param dtype  the dtype of the messages that contain the matrices.
   Inputs(Workbench& bench, const std::vector<BenchShape>& shapes, DType dtype) {
     for (const BenchShape& s : shapes) {
       const int64_t ld = bench.ops().leading_dimension(s.cols, dtype);
@@ -152,14 +152,14 @@ struct Scene {
     for (size_t round = 0; round < rounds.size(); ++round) enqueue(round);
   }
   /// Fills the workspace, which contains the results, with NaN, and runs a round again, so that
-  /// missing results are found.
+  /// missing results are detected.
   void run_from_nan(size_t round) {
     bench.ops().fill(bench.stream(), workspace, 0xff, workspace_bytes);
     enqueue(round);
     bench.finish();
   }
   /// Inserts a fault. @param compared  whether the results are compared with other results; if not,
-  /// the check can find only NaN.
+  /// the check can detect only NaN.
   void plant(const std::string& fault, bool compared) {
     for (const MatrixBatch& o : results) {
       const auto at = [&](int64_t matrix, int64_t row, int64_t col) {

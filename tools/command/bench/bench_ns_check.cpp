@@ -20,24 +20,24 @@ double direction(int64_t number, int64_t index) {
       bench_rounded(bench_value(static_cast<uint64_t>(100 + number), index), DType::kBF16)};
 }
 
-/// Returns the relative rounding error of an element of an image. For f32, the error includes that
-/// of sums of thousands of terms in a different order.
+/// Returns the relative rounding error of an element of an image. For f32, this includes the error
+/// of summing thousands of terms in a different order.
 double image_unit(DType dtype) { return dtype == DType::kF32 ? 0x1p-18 : unit_of(dtype); }
 
 /// Limits for the change of a group, in units of image_unit. In measurements (five steps, oneDNN
 /// and portable loops, 512 to 2048), sums in a different order changed groups by 3 to 6 units in
 /// bf16, 3 to 5 units in f16 and up to 2 units in f32, and no group by more than 1.4 times the
-/// median of its matrix. If rounding errors are as large as a small singular value, they rotate the
-/// direction of this value, which changes all groups of the matrix. The limits allow a rotation of
-/// two directions.
+/// median of its matrix. Rounding errors that are as large as a small singular value rotate its
+/// singular vectors, which changes all groups of the matrix. The limits allow for two such
+/// rotations.
 constexpr double kLeastUnits = 5, kMaxUnits = 50, kTimesMedian = 4;
 
 double square(double x) { return x * x; }
 
 std::vector<float> images_of(Workbench& bench, const MatrixBatch& o) {
-  // The dtype of these products may differ from that of the result. On a GPU it is always bf16,
-  // because for other dtypes each provider uses portable loops, which need no reservation. On the
-  // host, reservations depend on the dtype.
+  // The dtype of these products may differ from the dtype of the result. On a GPU it is always
+  // bf16, because for other dtypes each provider uses portable loops, which need no reservation. On
+  // the host, reservations depend on the dtype.
   const bool on_host = bench.device().host_reaches_memory();
   const DType dtype = on_host && o.dtype == DType::kF32 ? DType::kF32 : DType::kBF16;
   const Buffer from(bench.device(), kDirections * o.rows * size_of(dtype));

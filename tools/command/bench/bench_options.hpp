@@ -13,7 +13,7 @@ namespace muonrt::tool {
 
 /// Adds --warmup and --iters.
 /// @param of    a plural noun for what the options count, such as "steps".
-/// @param more  the end of the help text of --warmup.
+/// @param more  text at the end of the help of --warmup.
 void add_iterations(CLI::App& command, const std::string& of, const std::string& more, int& warmup,
                     int& iters);
 

@@ -7,7 +7,7 @@
 
 namespace muonrt::tool {
 
-// `bench calibrate` uses these measurements of other benchmarks, which create the operands and
+// `bench calibrate` uses these measurements from other benchmarks, which create the operands and
 // check the results.
 
 /// The milliseconds of the products of a Newton-Schulz step with the device's default provider.

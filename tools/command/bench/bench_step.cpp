@@ -61,7 +61,7 @@ std::vector<Group> groups_of(const std::vector<ModelTensor>& tensors) {
   return out;
 }
 
-/// The values of each tensor after the first step on a single rank.
+/// The values of each tensor after the first step on one rank.
 using Truth = std::map<std::string, WholeTensor>;
 
 constexpr int64_t kOneChunk = int64_t{1} << 50;  // bytes
@@ -202,8 +202,8 @@ Measured measure(Comm& comm, Comm& host, const Arguments& a, const LayoutWords& 
   return out;
 }
 
-/// Returns the placements that the dimension names of the mesh select for a matrix or a stack: tp
-/// shards the columns, ep the stack, and the other sharding dimensions the rows.
+/// Returns the placements that the names of the mesh dimensions select for a matrix or a stack: tp
+/// shards the columns, ep shards the stack, and other sharding dimensions shard the rows.
 std::vector<Placement> named_placements(const Mesh& mesh, bool stack) {
   const int rows = stack ? 1 : 0;
   std::vector<Placement> out(static_cast<size_t>(mesh.dims()));

@@ -10,7 +10,7 @@ namespace muonrt::tool {
 namespace {
 
 constexpr int64_t kLeastFiller = int64_t{1} << 20, kMaxFiller = int64_t{64} << 20;
-constexpr double kFillerMs = 0.2, kMaxFillerMs = 50;  // filler before the first time is known
+constexpr double kFillerMs = 0.2, kMaxFillerMs = 50;  // filler until the first time is known
 constexpr double kSlowCopyMs = 1;                     // exceeded only on emulated GPUs
 constexpr double kRegionMs = 0.33, kMaxRegionMs = 20, kWarmMs = 50;
 constexpr double kRepeatedMs = 1;
@@ -63,7 +63,7 @@ ClockSampler::~ClockSampler() {
 
 void ClockSampler::read_into(std::vector<GpuClock>* samples) {
   const std::lock_guard lock(mutex_);
-  // Work that took less than 20 ms has no sample yet, so read the clock at its end.
+  // Work that took less than 20 ms has no sample yet, so read the clock now.
   if (samples_ && samples_->empty() && thread_.joinable())
     if (const auto now = read_gpu_clock(0)) samples_->push_back(*now);
   samples_ = samples;

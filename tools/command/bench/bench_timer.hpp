@@ -21,7 +21,7 @@ constexpr int64_t kMaxRepeats = 100;
 constexpr double kMaxPortableFlops = 2e9;
 
 /// Runs copies of up to 64 MiB. While the host enqueues the work to be measured, these copies keep
-/// the GPU busy and evict all other data from L2. Several Device objects of one GPU may use the
+/// the GPU busy and evict all other data from L2. Multiple Device objects for one GPU can use the
 /// same filler, one at a time. Does nothing on the host.
 class Filler {
  public:
@@ -62,21 +62,21 @@ struct Times {
   std::vector<double> ms;
   std::vector<double> enqueue_ms;  // the host's time to enqueue a run
   int64_t repeats = 1;             // number of runs in each time
-  /// Whether, in each measurement, the host had enqueued all runs before the GPU began. Otherwise a
+  /// True if the host had enqueued all runs of each measurement before the GPU started. Otherwise a
   /// time may include waiting for the host. Not set if the device is the host.
   std::optional<bool> ahead;
   std::vector<GpuClock> clocks;  // samples during the measurements; at least one on a GPU with NVML
 };
 
-/// Work to be measured. On a GPU, a measurement has enough runs to last a third of a millisecond,
-/// and starts with a filler that lasts until the host has enqueued all of them. On the host, a
-/// measurement is a single run.
+/// Work to be measured. On a GPU, a measurement consists of enough runs to last a third of a
+/// millisecond, and starts with a filler that lasts until the host has enqueued all of them. On the
+/// host, a measurement is a single run.
 class TimedWork {
  public:
   /// @param enqueue   receives the number of the run, for work that alternates between operands.
   /// @param name      the provider's name, for errors.
-  /// @param portable  whether the work uses portable loops, which are slow; it is then measured at
-  /// most twice.
+  /// @param portable  whether the work uses portable loops. They are slow, so the work is then
+  ///     measured at most twice.
   TimedWork(Workbench& bench, const Filler& filler, std::function<void(int64_t run)> enqueue,
             const std::string& name, bool portable = false)
       : bench_(&bench),
@@ -85,10 +85,9 @@ class TimedWork {
         name_(name),
         portable_(portable) {}
 
-  /// Runs the work without a measurement; portable work only once.
+  /// Runs the work without measuring it; runs portable work only once.
   /// @param steady  whether to start each measurement of less than 20 ms with 20 ms of runs (at
-  /// most
-  ///     5000), so that the GPU has the power and the clocks of this work.
+  ///     most 5000), so that the GPU reaches the power and the clocks that this work causes.
   void warm_up(bool steady);
   void measure(ClockSampler& clocks);
   const Times& times() const { return times_; }
@@ -118,9 +117,9 @@ class TimedWork {
 double time_repeated(Workbench& bench, int iters, const std::function<void()>& enqueue,
                      int64_t most = 200);
 
-/// Measures several works in turn, each once per round, so that clocks and temperature are the same
-/// for all. The warm-up has at least --warmup rounds, and lasts at least as long as --steady, and
-/// on a GPU at least 50 ms.
+/// Measures all items of work in turn, each once per round, so that clocks and temperature are the
+/// same for all. The warm-up consists of at least --warmup rounds, and lasts at least as long as
+/// --steady, and on a GPU at least 50 ms.
 void time_in_turns(const DeviceArguments& arguments, const Filler& filler,
                    std::vector<TimedWork>& works);
 

@@ -23,12 +23,12 @@ std::vector<unsigned char> bench_values(uint64_t seed, DType dtype, int64_t coun
 
 float bench_load(const void* from, DType dtype, int64_t index);
 void bench_store(void* to, DType dtype, int64_t index, float value);
-/// Returns the value that bench_load would read after a bench_store.
+/// Returns the value that bench_load would read back after bench_store has stored it.
 float bench_rounded(float value, DType dtype);
 /// Returns the largest relative error of one rounding.
 double unit_of(DType dtype);
 
-/// Divides [0, count) into parts, and runs `work` for them on up to 16 threads.
+/// Divides [0, count) into parts, and runs `work` for each part on up to 16 threads.
 void in_parallel(int64_t count, const std::function<void(int64_t begin, int64_t end)>& work);
 
 }  // namespace muonrt::tool

@@ -24,7 +24,7 @@ namespace muonrt::tool {
 
 namespace {
 
-// If the measurement of a size takes longer than this, the table ends with this size.
+// If measuring a size takes longer than this, the table contains no larger sizes.
 constexpr double kLongProductMs = 12, kLongPassMs = 10;
 constexpr double kLongMeasurement = 2;  // host seconds, because an emulated GPU's clock differs
 constexpr int64_t kSmallest = 16, kLargest = 16384;
@@ -85,7 +85,7 @@ class Calibration {
   }
 
   /// Runs `work` on all ranks of the host at the same time, and returns the mean of their times. On
-  /// a GPU, runs `work` once.
+  /// a GPU, runs `work` only once.
   template <class Times, class Work>
   Times on_all_ranks(const Work& work) const {
     std::vector<Times> all(gpu_ ? 1 : static_cast<size_t>(out_.node_ranks));

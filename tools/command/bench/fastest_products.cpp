@@ -58,7 +58,7 @@ class FastestProducts final : public VendorProducts {
                ", the fastest for each batch");
   }
 
-  /// Does nothing, because the batch is not known yet.
+  /// Does nothing, because the batch is not yet known.
   void reserve(int64_t, int64_t, int64_t, DType) override {}
 
   void multiply(const Product& p, cudaStream_t stream) override {

@@ -10,8 +10,8 @@ namespace muonrt::tool {
 struct MachineFile : MachineProfile {
   std::string source;
 
-  /// Returns the JSON text in the format of tools/machines. It states a different source for
-  /// numbers that were not measured.
+  /// Returns the JSON text in the format of tools/machines. For numbers that were not measured, it
+  /// states a different source.
   std::string text() const;
 };
 

@@ -11,7 +11,7 @@ namespace muonrt::tool {
 /// The times of one step over all ranks in milliseconds: first those of its parts, then those of
 /// each kind of span.
 struct StepParts {
-  /// `step` is the time from the beginning of the first span to the end of the last span, over all
+  /// `step` is the time from the start of the first span to the end of the last span, over all
   /// ranks. The other times are means over the ranks: `products` and `local` (spans of the compute
   /// stream), `exchange` (spans of the exchange stream), `exposed` (the rest of a rank's time), and
   /// each kind of span.
@@ -30,8 +30,8 @@ StepParts modelled_parts(const muonrt_plan* plan, const std::string& machine, in
                          int threads);
 
 /// A table, as text and as a JSON list, that compares measured steps of one plan with a modelled
-/// step. It has the medians over the steps, the parts of the fastest step (which other work has
-/// disturbed least), and the ratios of the modelled parts to each of them.
+/// step. It contains the medians over the steps, the parts of the fastest step (the one that other
+/// work has disturbed least), and the ratios of the modelled parts to both.
 struct PartsTable {
   std::string text, json;
 };

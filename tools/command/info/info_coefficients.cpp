@@ -29,7 +29,7 @@ NamedList published(CoefficientFamily family) {
   return {name_of(family), make_coefficients(family, default_settings(family))};
 }
 
-/// Returns the default list of coefficients and its presets, and then every other family in its
+/// Returns the default list of coefficients and its presets, followed by every other family in its
 /// published form.
 std::vector<NamedList> all_lists() {
   std::vector<NamedList> out = {published(CoefficientFamily::kPolarExpress),

@@ -19,7 +19,7 @@ namespace muonrt::tool {
 
 namespace {
 
-/// Returns the shortest text from which the same number can be parsed. The text is also valid JSON.
+/// Returns the shortest text that parses to the same number. The text is also valid JSON.
 Cell number_cell(double value) { return {fmt::format("{}", value), fmt::format("{}", value)}; }
 
 /// Returns the coefficient settings of the group.
@@ -78,7 +78,7 @@ Table group_table() {
                {"muon", "Muon"},
                {"adamw", "AdamW"},
                {"values", "values", Table::Align::kLeft}});
-  // First the settings that both roles have, then those of Muon, and then those of AdamW.
+  // List settings of both roles first, then settings of Muon only, then settings of AdamW only.
   for (const unsigned whose : {0u, unsigned{kMuonOnly}, unsigned{kAdamWOnly}}) {
     visit_group_fields([&](const auto& row) {
       if constexpr (requires { row.member; }) {

@@ -18,8 +18,8 @@ constexpr double kWidth = 620, kHeight = 460, kLargestElement = 56, kLeast = 120
 constexpr size_t kMaxBlocks = 40000, kMaxTicks = 12, kMaxRanks = 8, kLegendRows = 22,
                  kSubtitle = 118;
 
-/// Returns a text such as "rank 3: 8 elements" or "ranks 0, 4, 8, ... (16): 1,024 elements". Ranks
-/// with partial gradients are joined by "+".
+/// Returns a text such as "rank 3: 8 elements" or "ranks 0, 4, 8, ... (16): 1,024 elements". If the
+/// ranks hold partial gradients, "+" joins them.
 std::string name_of(const Layout& layout, const std::vector<int>& ranks, int64_t elements) {
   const bool partial_grads = layout.partial_count() > 1;
   const size_t shown = std::min(ranks.size(), kMaxRanks);
@@ -82,7 +82,7 @@ std::string layout_picture(const Layout& given) {
   const auto height = static_cast<double>(rows), width = static_cast<double>(cols);
   chart.x = axis_of("column", 0, width, column_edges);
   chart.y = axis_of("row", height, 0, row_edges);
-  // Draw elements as squares, unless one side of the picture would be too short to read.
+  // Draw elements as squares, unless this makes one side of the picture too short to read.
   const double element = std::min({kWidth / width, kHeight / height, kLargestElement});
   chart.width = std::max(element * width, kLeast);
   chart.height = std::max(element * height, kLeast);

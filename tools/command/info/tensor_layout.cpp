@@ -27,7 +27,7 @@ std::vector<int64_t> uneven_bounds(int64_t size, int64_t parts, size_t seed) {
   return out;
 }
 
-/// Replaces placements of dimensions that the tensor lacks with R, and omits cuts of these
+/// Replaces placements of dimensions that the tensor does not have with R, and omits cuts of these
 /// dimensions.
 std::string fitting_placements(const std::string& text, size_t dims) {
   std::vector<Placement> list = parse_placements(text);
@@ -49,8 +49,8 @@ std::string fitting_cuts(const std::string& text, size_t dims) {
   return out;
 }
 
-/// Returns one range for each rank of the mesh. Every local tensor that the cuts leave is divided
-/// among the shards over the mesh dimensions `free`, in descending order if the seed is odd.
+/// Returns one range for each rank of the mesh. Every local tensor that the cuts produce is divided
+/// among the ranks along the mesh dimensions `free`, in descending order if the seed is odd.
 std::string flat_text(const Layout& before, const std::vector<int>& free, size_t seed) {
   const Mesh& mesh = before.mesh();
   const int64_t shards = mesh.count_over(free);

@@ -19,7 +19,7 @@ struct LayoutWords {
   std::string reading, flat_dims;
   std::string cuts;  // used instead of placements
   /// The kind of uneven shards over the mesh dimensions without a cut: "row-bounds", "owner" or
-  /// "flat". Their sizes differ between tensors. Empty if there are none.
+  /// "flat". The sizes of these shards differ between tensors. Empty if no shards are uneven.
   std::string last;
 };
 
@@ -34,10 +34,11 @@ struct Stretch {
   int64_t element, local, count;
 };
 
-/// Returns the number of ranks of a mesh, given as text. Throws if the text cannot be parsed.
+/// Returns the number of ranks of a mesh that is given as text. Throws if the text cannot be
+/// parsed.
 int64_t mesh_ranks(const std::string& mesh);
-/// Throws if a dimension of the mesh, given as text, has a name that muonrt/strategies.h does not
-/// define.
+/// Throws if a dimension of the mesh that is given as text has a name that muonrt/strategies.h does
+/// not define.
 void check_mesh_names(const std::string& mesh);
 
 /// The layout of one tensor: the struct of the C ABI, and the elements that each rank holds.

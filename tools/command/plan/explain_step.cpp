@@ -197,7 +197,7 @@ class Explanation {
       separator = ", ";
       sum += seconds;
     }
-    // The rest is local work in spans of products, or outside of spans.
+    // The rest is local work, either in spans of products or outside any span.
     const double rest = step_.critical.local - sum;
     if (rest > 1e-6) out += fmt::format("{}normalization and others {}", separator, ms(rest));
     int64_t muon = 0, adamw = 0;
@@ -240,7 +240,7 @@ class Explanation {
     return fmt::format("{} of chunk {}", s.name, s.chunk);
   }
 
-  /// Returns the reason why products of this rank did not hide an exchange.
+  /// Returns the reason why this rank's products did not hide an exchange.
   std::string reason(const Span& s) const {
     if (s.kind == SpanKind::kVote) return "all ranks must vote before they commit";
     const std::string name = s.name;

@@ -26,7 +26,7 @@ struct MachineAnswer {
   /// launches add up to the time of the step.
   std::string headline;
   std::string note;    // the rank with the most work, and the number of simulated ranks
-  std::string remedy;  // what to change; empty if the memory is sufficient
+  std::string remedy;  // what to change; empty if the step fits in memory
   std::string json;
   std::string trace;  // all simulated ranks, in the format of muonrt_optimizer_get_trace()
   double seconds = 0;
@@ -46,9 +46,9 @@ class Machine {
                        bool traces) const;
   /// Returns only the seconds of a step.
   double seconds(const muonrt_plan_t* plan) const;
-  /// Returns a row for each strategy with which other systems would run this step.
+  /// Returns a row for each strategy that other systems would use for this step.
   std::vector<ComparisonRow> compare(const muonrt_plan_t* plan, const MachineAnswer& answer) const;
-  /// Returns the answer as a row of a comparison of meshes.
+  /// Returns the results as a row in a comparison of meshes.
   ComparisonRow row(const std::string& name, const muonrt_plan_t* plan, const MachineAnswer& answer,
                     const muonrt_plan_rank_t& memory) const;
   /// Returns a paragraph for each term of the headline.

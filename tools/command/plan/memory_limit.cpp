@@ -41,7 +41,7 @@ class Search {
   Search(const PlanArguments& a, const ModelStages& model, const Machine* machine, int64_t limit)
       : a_(a), model_(model), machine_(machine), limit_(limit) {}
 
-  /// Improves the coordinates one after the other until no change of a single coordinate helps.
+  /// Improves the coordinates one after the other until no change to a single coordinate helps.
   Point descend(Point at) {
     for (bool better = true; better;) {
       better = false;

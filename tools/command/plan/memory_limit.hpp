@@ -19,11 +19,11 @@ struct MemoryChoice {
   std::string opt_json() const;  // as keys of opt.json
 };
 
-/// Chooses chunk_bytes, window and commit so that no rank needs more than `limit` bytes. Among
-/// these settings, chooses those with the fastest step on the machine. If `machine` is null,
-/// chooses those with the fewest bytes between ranks, then the most bytes that can overlap with
-/// products, and then the fewest chunks. Settings on the command line do not change. If no settings
-/// fit, throws std::runtime_error with the smallest limit that would be sufficient.
+/// Chooses chunk_bytes, window and commit so that no rank needs more than `limit` bytes. If
+/// multiple settings fit, chooses those with the fastest step on the machine. If `machine` is null,
+/// instead minimizes the bytes between ranks, then maximizes the bytes that can overlap with
+/// products, and then minimizes the number of chunks. Settings on the command line do not change.
+/// If no settings fit, throws std::runtime_error with the smallest limit that would be sufficient.
 MemoryChoice choose_under_limit(const PlanArguments& a, const ModelStages& model,
                                 const Machine* machine, int64_t limit);
 

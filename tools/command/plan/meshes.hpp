@@ -13,7 +13,7 @@ namespace muonrt::tool {
 /// row-major order.
 class TextMesh {
  public:
-  /// Throws std::runtime_error that names the option and the wrong part of the text.
+  /// Throws a std::runtime_error that names the option and the invalid part of the text.
   TextMesh(const std::string& text, const std::string& option);
 
   muonrt_mesh_t c() const;
@@ -37,7 +37,7 @@ class PlanMeshes {
  public:
   /// Throws std::runtime_error with both sizes if the experts' ranks do not divide those of `mesh`,
   /// or if only `mesh` has ranks with partial gradients.
-  /// @param experts  if empty, experts have the same mesh as all other tensors.
+  /// @param experts  the mesh of experts; if empty, they have the same mesh as all other tensors.
   PlanMeshes(const std::string& mesh, const std::string& experts);
 
   int32_t world() const { return static_cast<int32_t>(dense_.size()); }

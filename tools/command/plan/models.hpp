@@ -31,8 +31,8 @@ struct ModelTensor {
   int64_t elements() const;
 };
 
-/// Returns the sizes in a text such as "768x768x4". If the text has another form or a size below 1,
-/// returns no sizes.
+/// Returns the sizes in a text such as "768x768x4". If the text has a different form or a size is
+/// below 1, returns no sizes.
 std::vector<int64_t> sizes_of(const std::string& shape);
 
 /// Returns the names of published language models: gpt2-124m, llama3-8b, ...
@@ -41,9 +41,8 @@ std::vector<std::string> model_names();
 /// Returns the tensors of a model. `text` is the name of a published model, a file
 /// (models/model_file.hpp), or a list such as "768x768x4,3072x768,53". An item of the list is rows
 /// x columns x count (matrices for Muon), or one size (a vector for AdamW). Names determine the
-/// roles (muonrt_routing_resolve), except roles that a JSON file of shapes states. AdamW updates
-/// tensors with at most one dimension above 1. Throws std::runtime_error with the allowed forms of
-/// `text`.
+/// roles (muonrt_routing_resolve), unless a JSON file of shapes states them. AdamW updates tensors
+/// with at most one dimension above 1. Throws std::runtime_error with the allowed forms of `text`.
 /// @param notes  receives sentences about tensors that are left out; may be null.
 /// @param dtype  receives the dtype of the weights in a config.json, or ""; may be null.
 std::vector<ModelTensor> model_tensors(const std::string& text,

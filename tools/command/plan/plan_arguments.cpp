@@ -13,7 +13,7 @@ namespace {
 
 using Words = std::vector<std::pair<const char*, int32_t>>;
 
-/// Returns the C value for a word, which CLI11 has checked.
+/// Returns the C value for a word that CLI11 has already checked.
 int32_t value_of(const Words& words, const std::string& word) {
   for (const auto& [name, value] : words)
     if (word == name) return value;
@@ -138,7 +138,7 @@ void add_settings(CLI::App* command, PlanArguments& a) {
   choice("--transport-dtype", a.transport_dtype, kDTypes, "bf16 or f32 (default bf16)");
 }
 
-/// Adds the options for further output, most of it about the step that --machine models.
+/// Adds the options for additional output, most of which describes the step that --machine models.
 void add_questions(CLI::App* command, PlanArguments& a) {
   CLI::Option* const machine = command->get_option("--machine");
   command

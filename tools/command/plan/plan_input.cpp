@@ -10,7 +10,8 @@ namespace muonrt::tool {
 
 namespace {
 
-/// Parses placements. Replaces placements that shard a dimension that the tensor lacks with R.
+/// Parses placements. Replaces placements with R if they shard a dimension that the tensor does not
+/// have.
 std::vector<muonrt_placement_t> fitting(const std::string& text, size_t dims) {
   int32_t count = 0;
   check(muonrt_placements_parse(nullptr, 0, &count, text.c_str()));

@@ -31,8 +31,8 @@ struct TensorTypes {
 /// The groups and parameters of an optimizer for a list of tensors, without buffers.
 class PlanInput {
  public:
-  /// Throws std::runtime_error that names the tensor or the option.
-  /// @param config  an opt.json with roles and settings; null: use the defaults.
+  /// Throws a std::runtime_error that names the tensor or the option.
+  /// @param config  an opt.json with roles and settings; if null, the defaults apply.
   PlanInput(const std::vector<ModelTensor>& tensors, const PlanMeshes& meshes,
             const PlacementWords& words, const TensorTypes& types, const StepConfig* config);
 
@@ -44,7 +44,7 @@ class PlanInput {
   int64_t frozen() const { return frozen_; }  // tensors
 
  private:
-  /// The objects to which the C struct of a parameter points.
+  /// The objects that the C struct of a parameter points to.
   struct Storage {
     std::vector<muonrt_placement_t> params, grads;
     muonrt_layout_t layout, grad_layout;

@@ -27,7 +27,7 @@ struct ModelStages {
   std::vector<std::string> notes;
 };
 
-/// Reads the model. Throws std::runtime_error that names the option.
+/// Reads the model. Throws a std::runtime_error that names the option.
 ModelStages read_model(const PlanArguments& a);
 
 /// The plans of all stages on one mesh.

@@ -15,9 +15,9 @@ struct Stage {
 };
 
 /// Divides the layers of a model evenly over `count` stages. The first number in a tensor's name is
-/// its layer. If there is a remainder, the stages with one layer more are spread over the pipeline.
-/// Embeddings are in the first stage, and other tensors without a layer are in the last stage.
-/// Throws std::runtime_error if there are fewer layers than stages.
+/// its layer. If there is a remainder, the stages with an additional layer are spread over the
+/// pipeline. Embeddings are in the first stage, and other tensors without a layer are in the last
+/// stage. Throws std::runtime_error if there are fewer layers than stages.
 std::vector<Stage> pipeline_stages(std::vector<ModelTensor> tensors, int64_t count);
 
 }  // namespace muonrt::tool

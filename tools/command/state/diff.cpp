@@ -20,7 +20,7 @@ namespace {
 using Json = nlohmann::json;
 
 /// The differences between two tensors: the number of elements whose bits differ, and the largest
-/// difference, which is NaN if an element is NaN.
+/// difference (NaN if an element is NaN).
 struct Distance {
   int64_t elements = 0, differ = 0;
   double largest = 0;
@@ -137,7 +137,7 @@ class Comparison {
           std::pair{"updates", "updates"}, std::pair{"key of random rounding", "key"},
           std::pair{"NorMuon's neurons", "lines"}})
       differ(what + word, text_at(a, key), text_at(b, key));
-    // If only one checkpoint contains parameters, report this once and not for each parameter.
+    // If only one checkpoint contains parameters, report this once instead of for each parameter.
     const Json &state_a = a.at("state"), &state_b = b.at("state");
     const std::string param = kind_text(MUONRT_STATE_PARAM);
     const bool one_saved = state_a.contains(param) != state_b.contains(param);
@@ -149,7 +149,7 @@ class Comparison {
     compare_groups(a, b);
   }
 
-  /// Compares each pair of groups once, even if it has several parameters.
+  /// Compares each pair of groups once, even if multiple parameters belong to it.
   void compare_groups(const Json& a, const Json& b) {
     const size_t at_a = a.at("group"), at_b = b.at("group");
     if (!seen_.insert({at_a, at_b}).second) return;

@@ -51,7 +51,7 @@ LateTensor late(const std::string& name, const std::string& dtype, const Shape& 
   return {{name, dtype, shape, 0, bytes}, std::move(read)};
 }
 
-/// Combines a parameter and its remainder to f32 weights, as muonrt/param.h defines them.
+/// Combines a parameter and its remainder into f32 weights, as muonrt/param.h specifies.
 Bytes joined(Checkpoint& checkpoint, int64_t param, int64_t remainder) {
   const Bytes high = checkpoint.read(param), low = checkpoint.read(remainder);
   Bytes out(high.size() * 2);
@@ -76,8 +76,9 @@ Shape shape_of(const muonrt_checkpoint_tensor_t& tensor) {
   return {tensor.shape, tensor.shape + tensor.ndim};
 }
 
-/// Returns the values of the parameters: the saved master weights or, if there are none, the saved
-/// parameters with their remainders, if any. If neither was saved, throws std::runtime_error.
+/// Returns the values of the parameters: the saved master weights if there are any, otherwise the
+/// saved parameters combined with their remainders, if any. If neither was saved, throws
+/// std::runtime_error.
 std::vector<LateTensor> weights_of(const Saved& saved, Checkpoint& checkpoint) {
   std::vector<LateTensor> out;
   for (const Parameter& p : parameters_of(checkpoint)) {

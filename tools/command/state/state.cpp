@@ -24,7 +24,7 @@ void add_saved(CLI::App& command, Saved& saved) {
   command.add_option("--manifest", saved.manifest, kOfOneKept)->check(file_name());
 }
 
-/// Adds a subcommand. Calls `take` to add its options; `run` runs it.
+/// Adds a subcommand. `take` adds its options, and `run` runs it.
 template <class Arguments>
 void add(CLI::App& state, Work& work, const char* name, const char* what, const char* example,
          const std::function<void(CLI::App&, Arguments&)>& take,

@@ -12,7 +12,7 @@ namespace muonrt::tool {
 
 namespace {
 
-/// The result of the check of a checkpoint: the problems or, if there are none, all tensors.
+/// The result of checking a checkpoint: the problems or, if there are none, all tensors.
 struct Verified {
   int64_t step = 0, files = 0, bytes = 0, tensors = 0;
   std::vector<std::string> problems;
@@ -37,7 +37,7 @@ Verified verify(const Saved& saved) {
   out.problems = checkpoint->problems();
   for (int64_t i = 0; i < info.n_tensors; ++i) {
     auto tensor = detail::filled(muonrt_checkpoint_tensor_init_sized);
-    // If a tensor cannot be read, the problem is already in the list.
+    // If a tensor cannot be read, the list already contains the problem.
     if (muonrt_checkpoint_get_tensor(&tensor, checkpoint->get(), i) != MUONRT_OK) continue;
     out.bytes += tensor.bytes;
     out.tensors += tensor.bytes > 0;

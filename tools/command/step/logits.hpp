@@ -15,8 +15,8 @@ struct StepLogits {
 };
 
 /// Reads one file for each step. Throws std::runtime_error if a file, a layer or a head is missing,
-/// or if the name of a tensor is not that of a layer.
-/// @param layers  the layers with qk_clip in ascending order, with their numbers of query heads.
+/// or if a tensor is not named after a layer.
+/// @param layers  the layers with qk_clip in ascending order, each with its number of query heads.
 std::vector<StepLogits> read_logits(const std::vector<std::pair<int32_t, int32_t>>& layers,
                                     const std::vector<std::string>& paths, size_t steps);
 

@@ -59,7 +59,7 @@ std::string text_of(const std::map<std::string, int64_t>& counts) {
 }
 
 /// Returns whether a tensor has the name and the shape of a weight of GPT-2's Conv1D, which is
-/// stored as inputs x outputs, although its rule does not set `transposed`.
+/// stored as inputs x outputs, but its rule does not set `transposed`.
 bool looks_transposed(const StepTensor& t) {
   if (!t.steps() || t.adamw() || t.config->transposed) return false;
   const auto [rows, cols] = t.matrix_shape();

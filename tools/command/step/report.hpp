@@ -17,7 +17,7 @@ class StepReporter {
                const StepArguments& arguments, int world)
       : tensors_(tensors), config_(config), arguments_(arguments), world_(world) {}
 
-  /// Adds the step that this thread has run last. If the step was skipped, reads the reason from
+  /// Adds the last step that this thread has run. If the step was skipped, reads the reason from
   /// muonrt_get_last_error().
   /// @param inactive  names of the parameters that had no gradient.
   void add_step(const muonrt_step_report_t& report, const std::string& file,

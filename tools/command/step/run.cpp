@@ -41,8 +41,8 @@ void check_mesh(const std::string& mesh, int world) {
   }
 }
 
-/// Checks, before the work begins, that the command can write the folder --out and the file
-/// --health, and that no other option uses the file --health.
+/// Checks that the command can write the folder --out and the file --health, and that no other
+/// option uses the file --health. Called before the work begins.
 std::unique_ptr<OutputFolder> open_output(const StepArguments& a) {
   auto out = std::make_unique<OutputFolder>("--out", a.out, true);
   if (a.health.empty()) return out;
@@ -57,7 +57,7 @@ std::unique_ptr<OutputFolder> open_output(const StepArguments& a) {
 }
 
 /// Returns the writer of the parameters. --max-shard-bytes limits the size of the files. Without
-/// this option, each file has the same tensors as the corresponding file of --params.
+/// this option, each file contains the same tensors as the corresponding file in --params.
 std::unique_ptr<ShardWriter> make_writer(const StepArguments& a, const TensorModel& params) {
   constexpr const char* kModel = "model";
   const int64_t most = a.most > 0 ? a.most : std::numeric_limits<int64_t>::max();
@@ -93,8 +93,8 @@ void check_state(const StepArguments& a, const StepSession& session) {
                              ": all parameters are frozen, so there is no state; omit the option");
 }
 
-/// Loads a checkpoint, which must have the same parameters as the session. Collective.
-/// @return  notes on differences and on what was left out.
+/// Loads a checkpoint, which must contain the same parameters as the session. Collective.
+/// @return  notes about differences and about state that was left out.
 std::vector<std::string> load_state(StepSession& session, const StepArguments& a,
                                     const TensorModel& params, bool prints_notes) {
   session.load(a.state_in, params, a.partial_state);
@@ -159,7 +159,7 @@ int run_step(Comm& comm, const StepArguments& a) {
                  out->written(), health);
     if (!flush_output()) throw std::runtime_error("the output cannot be written");
     if (!a.health.empty()) write_text_file(a.health, health.json_lines());
-    // Rename the folder last, when all files and the output are complete.
+    // Rename the folder last, after all files and the output are complete.
     folder->commit();
   }
   return 0;

@@ -15,8 +15,8 @@ namespace muonrt::tool {
 
 namespace {
 
-/// Returns the name of the tensor with this partial gradient of a parameter. If there is only one
-/// partial gradient, the name may have no index.
+/// Returns the name of the tensor that contains this partial gradient of a parameter. If there is
+/// only one partial gradient, the name may have no index.
 std::string gradient_name(const TensorModel& file, const StepTensor& t, int64_t partial_grad) {
   const std::string& name = t.entry->name;
   const bool single = t.grads().partial_grads() == 1 && !file.table().find(name + "@0");
@@ -30,7 +30,8 @@ std::string_view without_index(std::string_view name) {
   return numbered ? name.substr(0, digits) : name;
 }
 
-/// Returns whether the file has the gradient, or at least one partial gradient, of a parameter.
+/// Returns whether the file contains the gradient, or at least one partial gradient, of a
+/// parameter.
 bool has_gradient(const TensorModel& file, const StepTensor& t) {
   for (int64_t a = 0; a < t.grads().partial_grads(); ++a)
     if (file.table().find(gradient_name(file, t, a))) return true;
@@ -88,7 +89,7 @@ void StepSession::check_gradients(const std::vector<std::unique_ptr<TensorModel>
       for (int64_t a = 0; a < t.grads().partial_grads(); ++a) {
         const std::string name = gradient_name(*file, t, a);
         check_gradient(*file, t, name);
-        // One buffer is used for the gradients in all files. It is bf16 if all of them are bf16,
+        // The gradients from all files share one buffer. It is bf16 if all gradients are bf16,
         // otherwise f32.
         const TensorEntry& entry = *file->table().find(name);
         if (entry.dtype != "BF16") local.grad_dtype = "F32";
@@ -105,7 +106,7 @@ void StepSession::check_gradients(const std::vector<std::unique_ptr<TensorModel>
     for (const StepTensor& t : tensors_)
       if (!t.steps()) frozen.insert(t.entry->name);
     for (const TensorEntry& entry : file->table().entries) {
-      // The file may have gradients of a frozen parameter, which are not read.
+      // The file may contain the gradient of a frozen parameter, which is not read.
       if (users.contains(entry.name) || frozen.contains(entry.name) ||
           frozen.contains(without_index(entry.name)))
         continue;
@@ -196,11 +197,11 @@ void StepSession::load(const std::string& folder, const TensorModel& params, boo
                                   [](const Local& local) { return local.tensor->f16(); });
   muonrt_load_options_t options;
   muonrt_load_options_init(&options);
-  // If the file has F16 values, round the loaded values to F16 before the comparison.
+  // If the file contains F16 values, round the loaded values to F16 before the comparison.
   options.without_params = rounds ? 0 : 1;
   options.partial = partial ? 1 : 0;
-  // First set the groups as in the saved step, so that notes mention a setting only if opt.json has
-  // changed.
+  // First set the groups as in the saved step. Notes then mention a setting only if opt.json has
+  // changed it.
   set_groups(std::max<int64_t>(saved_steps(folder) - 1, 0));
   optimizer_->load(folder, &options);
   for (const Local& local : locals_) {
@@ -237,7 +238,7 @@ void StepSession::load_gradient(const TensorModel& grads, Local& local) {
   }
 }
 
-/// Sets the groups for a step, which is counted from 0.
+/// Sets the groups for a step. Steps are counted from 0.
 void StepSession::set_groups(int64_t step) {
   for (size_t g = 0; g < rules_.size(); ++g)
     if (!rules_[g].constant())

@@ -17,8 +17,8 @@ class StepSession {
  public:
   /// Reads and checks all files. Throws if the files do not fit together. Collective.
   /// @param grads  the gradient files.
-  /// @param allow_missing  whether a file may lack the gradient of a parameter. The parameter is
-  ///     then inactive in this step.
+  /// @param allow_missing  whether the gradient of a parameter may be missing from a file. The
+  ///     parameter is then inactive in this step.
   StepSession(Comm& comm, const StepConfig& config, const TensorModel& params,
               std::vector<StepTensor>& tensors,
               const std::vector<std::unique_ptr<TensorModel>>& grads, bool allow_missing,
@@ -34,7 +34,7 @@ class StepSession {
   /// gradient.
   std::vector<std::string> inactive() const;
   /// Returns the local shard in the dtype of the file. The pointer is valid until the next call for
-  /// the same parameter. Throws if the file has F16 and a value exceeds its range.
+  /// the same parameter. Throws if the dtype is F16 and a value exceeds its range.
   const void* data(const StepTensor& tensor);
   /// Loads a checkpoint. Collective. Throws if its parameters differ from those of the file.
   void load(const std::string& folder, const TensorModel& params, bool partial);

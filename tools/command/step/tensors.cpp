@@ -45,7 +45,7 @@ std::unique_ptr<TensorLayout> layout_of(const StepTensor& t, const ExactWords& w
   }
 }
 
-/// Checks settings that the optimizer cannot check, because it reads neither opt.json nor the file.
+/// Checks settings that the optimizer cannot check because it reads neither opt.json nor the file.
 void check_kind(const StepTensor& t) {
   if (!is_float(t.entry->dtype))
     throw std::runtime_error(

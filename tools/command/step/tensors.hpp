@@ -32,28 +32,28 @@ struct StepTensor {
   bool adamw() const { return *config->role == "adamw"; }
   bool stack() const { return config->is_stack(); }
   bool flatten() const { return config->is_muon() && config->view == "flatten"; }
-  /// Return the number of dimensions that form the stack, and of those that form the rows; see
-  /// muonrt_param_t.
+  /// Return the number of dimensions that form the stack, and the number of dimensions that form
+  /// the rows; see muonrt_param_t.
   int batch_dims() const { return stack() ? static_cast<int>(config->batch_dims.value_or(1)) : 0; }
   int row_dims() const { return static_cast<int>(config->row_dims.value_or(1)); }
   bool transposed() const { return !adamw() && config->transposed.value_or(false); }
   /// Return the numbers of rows and columns (outputs and inputs) of the matrices.
   std::pair<int64_t, int64_t> matrix_shape() const;
   bool half() const { return entry->dtype == "BF16"; }
-  /// Returns whether the file has the parameter in F16. The optimizer then updates f32 master
+  /// Returns whether the parameter is F16 in the file. The optimizer then updates f32 master
   /// weights.
   bool f16() const { return entry->dtype == "F16"; }
 };
 
 /// Returns all tensors of `params` in the order of the file, with their settings.
 /// @param mesh  for example "fsdp=2,tp=2"; if empty, all ranks form one dimension `world`. Throws a
-/// std::runtime_error that names the tensor and the rule.
+///     std::runtime_error that names the tensor and the rule.
 std::vector<StepTensor> step_tensors(const TensorModel& params, const StepConfig& config,
                                      const std::string& mesh, int world);
 
 /// Returns whether element_as_float can read values of this safetensors dtype.
 bool is_float(std::string_view dtype);
-/// Returns one value of F32, BF16 or F16 as float.
+/// Returns one F32, BF16 or F16 value as a float.
 float element_as_float(std::string_view dtype, const unsigned char* at);
 
 int64_t elements_of(const std::vector<Stretch>& stretches);

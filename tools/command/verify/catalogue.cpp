@@ -66,7 +66,7 @@ constexpr Form kForms[] = {
 };
 
 /// Returns the two-dimensional mesh with both sizes above 1 that is closest to a square. If there
-/// is none, returns an empty list.
+/// is no such mesh, returns an empty list.
 Sizes square_mesh(int ranks) {
   for (int a = static_cast<int>(std::sqrt(ranks)); a >= 2; --a) {
     if (ranks % a == 0) return {a, ranks / a};

@@ -25,7 +25,7 @@ struct VerifyCase {
 /// Returns a case for each layout. The settings differ between the cases.
 std::vector<VerifyCase> verify_cases(int ranks);
 
-/// Returns the combinations of dtypes, which the cases use in turn.
+/// Returns the combinations of dtypes that the cases use in turn.
 const std::vector<Numerics>& all_numerics();
 
 /// Returns the tensors: matrices of unusual shapes, equal matrices, stacks of experts, fused

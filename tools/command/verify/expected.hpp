@@ -15,7 +15,7 @@ struct Expected {
   double tolerance = 0, momentum_tolerance = 0, variance_tolerance = 0;  // absolute
 };
 
-/// Which values the reference rounds to bf16.
+/// The values that the reference rounds to bf16.
 struct Rounding {
   bool half_data = false, half_grad = false, half_transport = false, half_iteration = false;
 };

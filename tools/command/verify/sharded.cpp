@@ -41,8 +41,8 @@ std::vector<unsigned char> red_zoned(int64_t elements, int32_t dtype, int64_t be
 }
 
 /// Returns partial gradient `index` of `count`. The sum of the partial gradients in this order is
-/// exactly `value`. If `value` is exact in bf16, each of them is exact in bf16, too. The partial
-/// gradients are a coarse part, pairs that cancel, and the rest.
+/// exactly `value`. If `value` is exact in bf16, so is each of them. The partial gradients are a
+/// coarse part, pairs that cancel, and the rest.
 float partial_grad_of(float value, int64_t index, int64_t count) {
   if (count <= 1) return value;
   const float coarse = std::nearbyint(value * 8.0f) / 8.0f;

@@ -12,7 +12,7 @@
 
 namespace muonrt::tool {
 
-/// The dtypes (MUONRT_DTYPE_...) to which values are rounded.
+/// The dtypes (MUONRT_DTYPE_...) that values are rounded to.
 struct Numerics {
   const char* name;
   int32_t data, grad, transport, iteration;

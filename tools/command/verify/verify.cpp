@@ -36,8 +36,7 @@ struct Found {
   double seconds = 0;
 };
 
-/// For one choice of dtypes: the results of the same steps on a single rank, and those of the
-/// reference.
+/// For one choice of dtypes, the results of the same steps on one rank and in the reference.
 struct Truth {
   std::vector<WholeTensor> alone;
   std::vector<Expected> expected;

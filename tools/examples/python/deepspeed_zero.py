@@ -15,8 +15,8 @@ import muonrt.torch
 
 
 class ZeroClient(torch.optim.Optimizer):
-    """Runs muonrt.torch.Muon on ZeRO's partitions. On each rank, one flat tensor has the gradients
-    of its partition."""
+    """Runs muonrt.torch.Muon on ZeRO's partitions. On each rank, one flat tensor holds the
+    gradients of the rank's partition."""
 
     def __init__(self, model, lr, **settings):
         self.settings = settings

@@ -36,7 +36,7 @@ def main(folder, steps=16):
     config = TransformerConfig(num_layers=1, hidden_size=32, num_attention_heads=1)
     module = TinyModel(config).to(torch.cuda.current_device())
     model = DistributedDataParallel(config, DistributedDataParallelConfig(use_distributed_optimizer=False), module)
-    # Every rank of the data-parallel group holds all parameters, but muonrt orthogonalizes each
+    # Every rank in the data-parallel group holds all parameters, but muonrt orthogonalizes each
     # matrix on only one rank.
     muon = muonrt.torch.Muon(module, lr=1e-2, process_group=parallel_state.get_data_parallel_group())
     clip = 1.0 if torch.cuda.is_available() else 0.0  # Megatron clips only CUDA tensors

@@ -1,4 +1,4 @@
-"""Fits a two-layer network in NumPy, whose matrices are sharded by rows over processes.
+"""Fits a two-layer network in NumPy. Its matrices are sharded by rows over processes.
 
   python numpy_ranks.py [RANKS]
 """

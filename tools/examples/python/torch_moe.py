@@ -35,7 +35,7 @@ class Mixture(torch.nn.Module):
         mine = torch.einsum("eth,ehw,te->tw", hidden, w2, share)
         whole = mine.detach().clone()
         dist.all_reduce(whole, group=self.ep.get_group())
-        return mine + (whole - mine.detach())  # the value of `whole`, but the gradient of `mine`
+        return mine + (whole - mine.detach())  # value of `whole`, gradient of `mine`
 
 
 def main():

@@ -19,7 +19,7 @@ def machine(name: str) -> tuple:
     """Returns a value that identifies a machine or container. Ranks with equal values can connect
     over 127.0.0.1.
 
-    The host name alone is not enough, because several machines may have the same name.
+    The host name alone is not enough, because multiple machines can have the same name.
     """
     boot = network = None
     with contextlib.suppress(OSError):
@@ -48,7 +48,7 @@ def own_addresses() -> dict[str, list[str]]:
 
 
 def select(own: dict[str, list[str]], names: str | None, likely: list[str]) -> list[str]:
-    """Returns the addresses at which to listen, in the order in which other ranks try them.
+    """Returns the addresses to listen on, in the order that other ranks try them.
 
     own: the addresses of each interface.
     names: interfaces or addresses, separated by commas. None allows every address. If this machine
@@ -78,7 +78,7 @@ def _is_loopback(address: str) -> bool:
 
 
 def listening_addresses(interface: str | None, store_host: str | None, has_store: bool) -> list[str]:
-    """Returns the addresses of this machine at which ranks on other machines may reach it.
+    """Returns the addresses that ranks on other machines may be able to reach this machine at.
 
     interface: the name or an address of an interface. None: the interfaces in GLOO_SOCKET_IFNAME,
         or all if it is not set.
@@ -109,7 +109,7 @@ def listening_addresses(interface: str | None, store_host: str | None, has_store
 
 
 def reachable(hosts: list[str], port: int, timeout: float) -> str:
-    """Returns the first of the addresses at which a rank of muonrt listens."""
+    """Returns the first of these addresses that a muonrt rank listens on."""
     end = time.monotonic() + timeout
     why = {}
     while time.monotonic() < end:

@@ -1,4 +1,4 @@
-"""Defines the keys in the state dicts of several optimizers, for muonrt.convert."""
+"""Defines the keys in the state dicts of other optimizers, for muonrt.convert."""
 
 # Maps the keys of a parameter's state to muonrt's kinds of state. Sources: torch/optim/_muon.py and
 # adamw.py of PyTorch 2.15; examples/toy_train.py of MoonshotAI/Moonlight c2ad5b2;
@@ -31,8 +31,8 @@ SETTINGS = {
              "adamw": {"lr": "lr", "weight_decay": "weight_decay", "betas": "betas",
                        "epsilon": "eps"}}}
 # RULES lists the settings that belong to the update rule and not to the state, with the values for
-# which muonrt's rule is the same. _DION has those of a Dion param_group, with the values of Dion's
-# reference implementation.
+# which muonrt's rule is the same. _DION lists those of a Dion param_group, with the values from
+# Dion's reference implementation.
 _DION = {"cautious_wd": False, "nesterov": False, "flatten": False, "adjust_lr": "spectral_norm",
          "mu": 0.95, "betas": (0.9, 0.95), "epsilon": 1e-8}
 RULES = {
@@ -44,7 +44,7 @@ RULES = {
     "moonlight": {"muon": {"ns_steps": 5, "adamw_betas": (0.9, 0.95), "adamw_eps": 1e-8},
                   "adamw": {"ns_steps": 5, "momentum": 0.95, "nesterov": True}},
     "dion": {"muon": _DION, "adamw": _DION}}
-# Values that select an update rule that muonrt does not have. The converter rejects such a
+# Values that select an update rule that muonrt does not implement. The converter rejects such a
 # checkpoint.
 REFUSED = {"amsgrad": True, "maximize": True, "decoupled_weight_decay": False}
 STRUCTURE = {"params", "param_names", "role", "algorithm", "step", "steps", "initial_lr"}

@@ -81,7 +81,7 @@ class TimeoutError(Error, TimeoutError):  # noqa: A001 (muonrt.TimeoutError is P
 
 
 class AbortedError(Error):
-    """A rank has called abort(), or Ctrl-C has ended its call."""
+    """A rank has called abort(), or Ctrl-C has interrupted its call."""
 
     status = 52
 
@@ -150,7 +150,7 @@ def _of_python(match: re.Match) -> str:
         return f"'{_WORDS.get(value.lower(), value.lower())}'"
     if count:
         return f"len({'lr' if count == 'group_lrs' else count}) is"
-    # Otherwise the match is the empty name of a group, which is removed.
+    # Otherwise the match is an empty group name, which is removed.
     return {"group_lrs": "lr", "grad_multiplier": "grad_scale_inv", "copy_state: from": "copy_state_from: old",
             "NULL": "None"}.get(match[0], "")
 

@@ -13,7 +13,7 @@ from muonrt._errors import of_status
 _DATA, _ERROR = 0, 1  # tags of messages on the duplicated communicator
 _FRAGMENT_BYTES = 1 << 30  # maximum size of one MPI message, because MPI's counts are ints
 _ERROR_BYTES = 4096
-# Requests and memory that MPI may still use after an operation has failed.
+# Requests and buffers that MPI may still use after an operation has failed.
 _left_to_mpi: list = []
 
 
@@ -91,7 +91,7 @@ class _Channel:
 
     def _wait(self, requests: list, timeout: float, what: str, peers: list, memory=()) -> None:
         """Waits until all requests are complete. Raises TimeoutError after the timeout. If a peer
-        sends an error, raises this error."""
+        sends an error, raises that error."""
         deadline, tries = time.monotonic() + timeout, 0
         statuses = [self._MPI.Status() for _ in requests]
         try:
@@ -156,8 +156,8 @@ class _Channel:
         raise of_status(status, text)
 
     def abort(self, text: str, status: int) -> None:
-        """Sends an error to every rank, including this one, in which another thread may wait in a
-        call."""
+        """Sends an error to every rank. This includes this rank, because one of its other threads
+        may be waiting in a call."""
         self._failed = True
         # JSON needs at most six bytes for each character, so the message fits.
         message = json.dumps([status, text[:_ERROR_BYTES // 8]], ensure_ascii=False).encode()

@@ -16,10 +16,10 @@ _of_thread = threading.local()
 def _core_of(x: Any, settings: dict) -> _core.Orthogonalizer:
     kind, index = x.__dlpack_device__()
     cuda = int(kind) in (2, 13)
-    # The key includes the type, because True == 1, but a setting that needs a number rejects True.
+    # The key includes the type, because True == 1, but numeric settings reject True.
     items = tuple(sorted((k, type(v).__name__, v if isinstance(v, (str, int, float)) else tuple(v))
                          for k, v in settings.items()))
-    key = (os.getpid(), cuda, int(index) if cuda else 0, items)  # a forked child needs its own
+    key = (os.getpid(), cuda, int(index) if cuda else 0, items)  # not shared with forked children
     cache = _of_thread.__dict__.setdefault("cores", collections.OrderedDict())
     if key not in cache:
         cache[key] = _core.Orthogonalizer(cuda, key[2], **settings)
@@ -103,11 +103,11 @@ def orthogonalize(x: Any, *, out: Any = None, stream: int | None = None, **setti
     ``muonrt/orthogonalize.h``. Autograd does not record the call, so the function rejects a tensor
     that requires grad unless gradients are disabled.
 
-    For recently used settings, each calling thread keeps its worker threads and workspace.
+    For recently used settings, each calling thread caches worker threads and a workspace.
 
     :param x: an array in float32, bfloat16 or float16 with two or more dimensions; the last two are
-        rows and columns. If it has a non-finite element on the host, NonFiniteError is raised and
-        nothing is written; on CUDA the result of this matrix is NaN.
+        rows and columns. If it contains a non-finite element on the host, the call raises
+        NonFiniteError and writes nothing; on CUDA the result for this matrix is NaN.
     :param out: an array with the shape of ``x`` and any of these dtypes, for example ``x`` itself.
         Default: a new array with the dtype of ``x``.
     :param stream: the cudaStream_t as an integer. Default: torch's current stream for a tensor,

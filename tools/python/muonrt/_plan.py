@@ -1,5 +1,5 @@
-"""Implements muonrt.plan(), which predicts communication, memory and time of Muon for a model on a
-mesh. It runs no ranks and needs no GPU and little memory."""
+"""Implements muonrt.plan(), which predicts the communication, memory use and step time of Muon for
+a model on a mesh. It runs no ranks and needs no GPU and little memory."""
 
 import json
 import math
@@ -22,7 +22,7 @@ def plan(model: "Mapping[str, Sequence[int]] | Any", mesh: "str | Mapping[str, i
     :param model: a torch.nn.Module, on any device (also "meta"), or a dict of names and shapes. The
         roles of a module's parameters are those of muonrt.torch.Muon, and the roles of a dict are
         those of muonrt.route().
-    :param mesh: the size of each named dimension, as text or dict. The documentation of
+    :param mesh: the size of each named dimension, as text or as a dict. The documentation of
         muonrt_placements_for_tensor() explains the names. With pipeline parallelism pass the model
         and the mesh of one stage.
     :param experts: the mesh of expert stacks, over the same ranks. If it has fewer ranks than

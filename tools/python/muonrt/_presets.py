@@ -19,7 +19,8 @@ def names() -> list[str]:
 
 
 def preset(name: str, clips: bool = False) -> dict[str, dict]:
-    """Returns the settings of each role. The role "muon" is missing if all parameters get AdamW.
+    """Returns the settings of each role. If AdamW updates all parameters, the role "muon" is
+    missing.
 
     :param clips: whether the caller has set QK-clip.
     """
@@ -61,7 +62,7 @@ def _settings(rule: dict) -> dict:
             out[key] = DTYPES.get(value, value) if key.endswith("_dtype") else value
     if is_muon and out.get("row_scaling") == "aol":
         out.setdefault("coefficients", "aol")
-    # For another list than the default, 0 selects the number of steps with which it was published.
+    # For a list other than the default, 0 selects the number of steps that it was published with.
     if is_muon and out.get("coefficients", "polar_express") != "polar_express":
         out.setdefault("steps", 0)
     return out

@@ -1,4 +1,5 @@
-"""Reads and writes files of `muonrt state export --state` with the safetensors package."""
+"""Reads and writes files in the format of `muonrt state export --state`, with the safetensors
+package."""
 
 import torch
 from safetensors import SafetensorError, safe_open

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 # Prefixes that torch.compile, FSDP1 and activation checkpointing add to names of parameters.
 WRAPPERS = ("_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
 
-# Maps arguments of other optimizers to the advice what to pass to muonrt.torch.Muon instead.
+# Maps arguments of other optimizers to advice on what to pass to muonrt.torch.Muon instead.
 OTHER_NAMES = {
     "ns_steps": "pass muon={'steps': ...}",
     "backend_steps": "pass muon={'steps': ...}",
@@ -95,13 +95,13 @@ class Options(TypedDict, total=False):
     prefetch_count: int
 
 
-# The upper limit of each numeric setting of a group, exclusive. "betas" has two numbers.
+# The upper limit of each numeric setting of a group, exclusive. "betas" consists of two numbers.
 LARGEST = {"lr": 1e30, "weight_decay": 1e30, "eps": 1e30, "momentum": 1.0, "betas": 1.0}
 
 
 def check_number(what: str, value: Any, below: float) -> None:
-    """Raises an error unless the value is a number from 0 and, also after rounding to float32,
-    smaller than `below`. Rejects booleans and strings, although float() accepts them."""
+    """Raises an error unless the value is a number that is at least 0 and less than `below`, also
+    after it is rounded to float32. Rejects booleans and strings, although float() accepts them."""
     is_bool = isinstance(value, bool) or str(getattr(value, "dtype", "")).endswith("bool")
     try:
         out = math.nan if is_bool or isinstance(value, (str, bytes)) else float(value)
@@ -137,9 +137,9 @@ def reject_unknown(what: str, given: Iterable[str], known: "Sequence[str]", *,
                    keeps_others: bool = False) -> None:
     """Rejects names that other optimizers use, and names that resemble a known one.
 
-    keeps_others: whether to accept all other names, because a trainer may add entries such as
-        "initial_lr" to a group. "fused" and "foreach" are then accepted, too: torchtitan sets them
-        in each group, and they do not affect results.
+    keeps_others: whether to accept all other names, because a trainer can add entries such as
+        "initial_lr" to a group. In this case "fused" and "foreach" are also accepted: torchtitan
+        sets them in each group, and they do not affect results.
     """
     for name in given:
         if name in known or keeps_others and name in ("foreach", "fused"):
@@ -154,7 +154,7 @@ def reject_unknown(what: str, given: Iterable[str], known: "Sequence[str]", *,
 
 
 def clean(name: str) -> str:
-    """Returns the name of a parameter in the module without wrappers."""
+    """Returns the name that a parameter has in the module without wrappers."""
     for part in WRAPPERS:
         name = name.replace(part, "")
     return name
@@ -239,7 +239,7 @@ def names_of(tensors: list, module: "torch.nn.Module | None" = None) -> tuple[di
 
 def require_process_group(process_group, comm) -> None:
     """Raises an error if this rank cannot use the process group, or if torch.distributed is not
-    initialized although the launcher has started several ranks."""
+    initialized although the launcher has started multiple ranks."""
     if comm is not None:
         if not isinstance(comm, muonrt.Comm):
             raise muonrt.InvalidArgumentError(f"comm is {type(comm).__name__}; pass a muonrt.Comm")
@@ -272,7 +272,7 @@ def require_process_group(process_group, comm) -> None:
 
 def require_alone() -> None:
     """Raises an error if the optimizer was created for one rank, but torch.distributed now has
-    several."""
+    more."""
     if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
         raise muonrt.InvalidStateError(
             f"the optimizer was created before init_process_group(), so it has one rank, but the world "

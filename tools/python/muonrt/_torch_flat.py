@@ -31,14 +31,15 @@ class FlatShard:
         return (info.intra_param_start_idx, info.intra_param_end_idx + 1) if info.in_shard else (0, 0)
 
     def has_gradient(self) -> bool:
-        """Returns whether the parameter has a gradient, even if this shard is empty, because FSDP1
-        does not set ``grad`` of an empty shard."""
+        """Returns whether the parameter has a gradient, even if this shard is empty. FSDP1 does not
+        set ``grad`` of an empty shard."""
         flat = self.handle.flat_param
         return self.handle.sharded_grad is not None and not flat._is_grad_none_mask[self.index]
 
 
 def shards_of(params: list, module: "torch.nn.Module | None") -> dict[int, FlatShard]:
-    """Returns the shards of the parameters that FSDP1 has sharded, by the ids of the parameters."""
+    """Returns the shards of the parameters that FSDP1 has sharded, as a dict with the ids of the
+    parameters as keys."""
     entries = [pair for e in params for pair in (e.get("params", ()) if isinstance(e, dict) else (e,))]
     for name, p in entries:
         if getattr(p, "_is_flat_param", False):
@@ -66,9 +67,9 @@ def shards_of(params: list, module: "torch.nn.Module | None") -> dict[int, FlatS
 
 @contextlib.contextmanager
 def whole(shards: dict[int, FlatShard], params: list) -> Iterator[tuple[list, dict]]:
-    """Replaces each shard, also in the modules, with a meta tensor of the parameter's whole shape,
-    because shapes determine roles. Yields the new list of parameters, and a dict from the id of
-    each replacement to the original parameter."""
+    """Replaces each shard, also in the modules, with a meta tensor that has the shape of the whole
+    parameter, because shapes determine roles. Yields the new list of parameters, and a dict from
+    the id of each replacement to the original parameter."""
     twins, originals, places = {}, {}, []
 
     def pair_of(name: str, p: torch.Tensor) -> tuple:

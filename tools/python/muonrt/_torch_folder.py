@@ -16,7 +16,7 @@ class Folders:
              overwrite: bool = False) -> None:
         """Saves a checkpoint that can be loaded on any mesh; see muonrt.Optimizer.save. Collective.
 
-        The checkpoint contains neither learning rates nor parameters that need no gradient.
+        The checkpoint contains neither learning rates nor parameters that do not require gradients.
         """
         self._of_folder(self._core.save, folder, without_params=without_params, keep=keep,
                         overwrite=overwrite)
@@ -27,8 +27,8 @@ class Folders:
 
         See muonrt.Optimizer.load. Parameters are identified by the names that were passed to the
         constructor. If the checkpoint contains parameters, `load` overwrites the parameters of the
-        model. Learning rates do not change; restore them with the scheduler. Returns notes: what
-        the call has loaded, and settings that differ.
+        model. Learning rates do not change; restore them with the scheduler. Returns notes about
+        what the call has loaded, and about settings that differ.
         """
         notes = self._of_folder(self._core.load, folder, manifest=manifest,
                                 without_params=without_params, partial=partial)
@@ -55,8 +55,8 @@ class Folders:
         self._saving = True
 
     def save_wait(self) -> None:
-        """Waits until every rank has written its file, and makes the checkpoint the newest in the
-        folder. Collective."""
+        """Waits until every rank has written its file, and makes this checkpoint the newest one in
+        the folder. Collective."""
         try:
             self._core.save_wait()
         finally:

@@ -1,5 +1,5 @@
-"""Lets the caller's gather and redistribute functions receive torch tensors, and creates meshes
-from process groups."""
+"""Passes torch tensors to the caller's gather and redistribute functions, and creates meshes from
+process groups."""
 
 import ctypes
 from collections.abc import Callable
@@ -13,7 +13,8 @@ DTYPES = {"float32": torch.float32, "uint16": torch.bfloat16}
 
 
 def tensor_of(array) -> torch.Tensor | None:
-    """Returns a tensor over the memory of an array that muonrt.Optimizer passes to a function."""
+    """Returns a tensor that shares the memory of an array that muonrt.Optimizer passes to a
+    function."""
     if array is None:
         return None
     if not hasattr(array, "ctypes"):

@@ -1,6 +1,6 @@
-"""Handles the groups of muonrt.torch.Muon. Sets their learning rates. Creates a new core optimizer
-for add_param_group, and when parameters have been sharded or moved to another device since the
-optimizer was created."""
+"""Handles the groups of muonrt.torch.Muon: sets their learning rates, and creates a new core
+optimizer in add_param_group, or if parameters have been sharded or moved to another device since
+the optimizer was created."""
 
 from collections.abc import Iterable
 
@@ -22,16 +22,16 @@ OF_CORE = ("_core", "_params", "_sent", "_memory", "_state_tensors", "_places", 
 
 
 def _matches_adamw(muon: dict) -> bool:
-    """Returns whether Muon's updates have the scale of AdamW's, so that both can use the same
+    """Returns whether Muon's updates have the same scale as AdamW's, so that both can use the same
     learning rate."""
     return muon.get("scale_rule", "match_rms") == "match_rms"
 
 
 def set_rates(given: dict, preset: dict, lr, adamw_lr, muon: dict) -> None:
-    """Sets the learning rates that apply to groups without a learning rate. If that of AdamW is
-    unknown, it stays None.
+    """Sets the learning rates that apply to groups without a learning rate. AdamW's stays None if
+    it is unknown.
 
-    :param lr, adamw_lr: arguments of the call, which may be None.
+    :param lr, adamw_lr: arguments of the call, or None.
     :param muon: settings of muonrt.Group for Muon.
     """
     matches = _matches_adamw(muon)

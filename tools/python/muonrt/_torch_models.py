@@ -52,8 +52,8 @@ def is_vector(p: torch.Tensor) -> bool:
 
 
 def of_name(name: str, p: torch.Tensor) -> tuple[str, dict, str]:
-    """Returns the role that name and shape determine, settings of muonrt.Param, and the reason for
-    the role."""
+    """Returns the role that follows from name and shape, settings of muonrt.Param, and the reason
+    for the role."""
     if p.ndim > 1 and is_vector(p):
         return "adamw", {}, f"at most one dimension of {tuple(p.shape)} is greater than 1"
     kind, view, reason = muonrt._core._route_and_reason(name, p.ndim)
@@ -99,7 +99,8 @@ class ModelRoles:
             self.head = None
 
     def of(self, name: str, p: torch.Tensor) -> tuple[str, dict, str]:
-        """Does the same as of_name(), but also considers the modules that contain the parameter."""
+        """Returns the same values as of_name(), but also considers the modules that contain the
+        parameter."""
         owners = self.owners.get(p)
         if owners is None or p.ndim < 2 or is_vector(p):
             return of_name(name, p)
@@ -131,8 +132,8 @@ class ModelRoles:
         return kind, settings, reason
 
     def _adapted(self, path: str) -> tuple[str, torch.Tensor] | None:
-        """If the path is in an adapter of the package peft, returns the name and the weight of the
-        module that it adapts."""
+        """If the path belongs to an adapter from the package peft, returns the name and the weight
+        of the module that it adapts."""
         parts = path.split(".")
         for n in range(len(parts) - 1, 0, -1):
             outer = ".".join(parts[:n])

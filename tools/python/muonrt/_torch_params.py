@@ -14,7 +14,7 @@ FLAT = ("if DeepSpeed's ZeRO has replaced them by its flat partitions, use stage
 
 
 def memory_of(tensor: torch.Tensor) -> tuple:
-    """Returns a value that identifies a tensor's memory and the interpretation of this memory."""
+    """Returns a value that identifies a tensor's memory, and how the tensor interprets it."""
     return tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride(), tensor.device
 
 
@@ -55,7 +55,7 @@ class Registered(torch.optim.Optimizer):
         self._places = [places.get(id(p)) for p in self._params]
 
     def _follow_module(self) -> None:
-        """Updates param_groups if a module has a new parameter in the place of a registered one,
+        """Updates param_groups if a module contains a new parameter instead of a registered one,
         for example after load_state_dict(assign=True)."""
         index = -1
         for group in self.param_groups:

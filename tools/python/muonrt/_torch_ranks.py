@@ -19,7 +19,7 @@ from muonrt._errors import of_status
 
 # If gloo loses a peer, a rank waits this number of seconds for the peer's error to arrive over TCP.
 REASON_S = 5.0
-# Timeout in seconds for finding the address at which rank 0 answers.
+# Timeout in seconds for finding an address where rank 0 can be reached.
 CONNECT_S = 60.0
 # A tag that no message uses. Gloo selects a connection by the tag, and this tag selects the same
 # connection as tag 0, which messages use.
@@ -27,8 +27,8 @@ NO_TAG = 840
 
 
 def is_dtensor(tensor) -> bool:
-    """Returns whether a tensor is a DTensor. Does not import the DTensor module, because this takes
-    half a second, and no DTensor can exist before the module is imported."""
+    """Returns whether a tensor is a DTensor. Does not import the DTensor module, because the import
+    takes half a second, and no DTensor can exist before it."""
     if type(tensor) in (torch.Tensor, torch.nn.Parameter):
         return False
     module = sys.modules.get("torch.distributed.tensor")
@@ -36,7 +36,7 @@ def is_dtensor(tensor) -> bool:
 
 
 def local_of(tensor: torch.Tensor) -> torch.Tensor:
-    """Returns this rank's shard as a detached tensor over the same memory."""
+    """Returns this rank's shard as a detached tensor that shares its memory."""
     if not is_dtensor(tensor):
         return tensor.detach()
     with torch.no_grad():
@@ -72,11 +72,12 @@ def comm_of(device: torch.device, process_group=None,
             interface: str | None = None) -> tuple[muonrt.Comm, list[int]]:
     """Creates a communicator for parameters on `device` over the ranks of a process group.
 
-    The communicator uses NCCL if each rank has its own GPU. Otherwise data pass through host memory: over TCP
-    on one machine, and over gloo on several. Rank 0 broadcasts its TCP addresses and a secret. On
-    several machines, each rank connects to the first address that answers. If `interface` (a name
-    or an address) is set, rank 0 listens only on this interface. The second result is the list of
-    global ranks in the order of the communicator. Collective over the group.
+    The communicator uses NCCL if each rank has its own GPU. Otherwise data pass through host
+    memory: over TCP on one machine, and over gloo on multiple machines. Rank 0 broadcasts its TCP
+    addresses and a secret. On multiple machines, each rank connects to the first address that it
+    can reach. If `interface` (a name or an address) is set, rank 0 listens only on this interface.
+    The second result is the list of global ranks in the order of the communicator. Collective over
+    the group.
     """
     group, ranks = None, [0]
     if dist.is_available() and dist.is_initialized():
@@ -146,8 +147,8 @@ def _place(host: str, port: int) -> str:
 def over_gloo(tcp: muonrt.Comm, ranks: list[int]) -> muonrt.Comm:
     """Creates a communicator that sends data over a new gloo group, and errors over `tcp`.
 
-    `ranks`: the global ranks, in the order of `tcp`. After this call the communicator needs no
-    process group of the caller. Collective.
+    `ranks`: the global ranks, in the order of `tcp`. After this call the communicator no longer
+    needs the caller's process group. Collective.
     """
     group = dist.new_group(ranks, backend="gloo", use_local_synchronization=True)
     gloo = group._get_backend(torch.device("cpu"))
@@ -159,7 +160,8 @@ def over_gloo(tcp: muonrt.Comm, ranks: list[int]) -> muonrt.Comm:
         end = time.monotonic() + timeout
         own_sizes = [(peer, bytearray(len(view).to_bytes(8, "little"))) for peer, view in sends]
         peer_sizes = [(peer, bytearray(8)) for peer, _ in receives]
-        # The ranks first compare sizes, because gloo ends a process that receives too many bytes.
+        # The ranks first compare sizes, because gloo terminates a process that receives too many
+        # bytes.
         move(own_sizes, peer_sizes, end)
         for (peer, length), (_, view) in zip(peer_sizes, receives):
             if (sent := int.from_bytes(length, "little")) != len(view):
@@ -204,8 +206,8 @@ def over_gloo(tcp: muonrt.Comm, ranks: list[int]) -> muonrt.Comm:
             raise muonrt.CommError(f"rank {peer}: {error}") from error
 
     def disconnect():
-        """Closes gloo's connections, so that no operation of the group waits, on this rank or on
-        its peers."""
+        """Closes gloo's connections, so that no operation in the group keeps waiting on this rank
+        or its peers."""
         nothing = torch.empty(1, dtype=torch.uint8)
         with contextlib.suppress(RuntimeError):  # after a timeout gloo closes its connections
             gloo.recv([nothing], number[rank - 1], NO_TAG).wait(timedelta(milliseconds=1))
@@ -228,7 +230,7 @@ def over_gloo(tcp: muonrt.Comm, ranks: list[int]) -> muonrt.Comm:
 
 
 def gather_objects(comm: muonrt.Comm, mine) -> list:
-    """Gathers a JSON value of every rank, in rank order. Collective."""
+    """Gathers a JSON value from every rank, in rank order. Collective."""
     text = json.dumps(mine).encode()
     sizes = [int.from_bytes(b, "little") for b in comm.allgather(len(text).to_bytes(8, "little"))]
     padded = comm.allgather(text.ljust(max(sizes)))
@@ -266,7 +268,7 @@ def placement_of(name: str, tensor: torch.Tensor, number: dict[int, int]) -> Ten
     """Returns the placement of a DTensor, or None for a plain tensor, which every rank holds as a
     whole.
 
-    `number`: maps a global rank to the rank in the communicator.
+    `number` maps a global rank to its rank in the communicator.
     """
     if not is_dtensor(tensor):
         return None
@@ -310,7 +312,7 @@ def lift(name: str, everywhere: list[TensorPlacement | None],
 
 def layout_of(name: str, tensor: torch.Tensor, everywhere: list[TensorPlacement | None], rank: int):
     """Returns the muonrt.Layout of a parameter. Raises an error if torch reports a different offset
-    of this rank's shard."""
+    for this rank's shard."""
     if any(shard is not None and shard.placements.startswith("flat") for shard in everywhere):
         return _torch_flat.layout_of(name, everywhere)
     literal = lift(name, everywhere, "literal")
@@ -334,7 +336,7 @@ def layout_of(name: str, tensor: torch.Tensor, everywhere: list[TensorPlacement 
 
 def _compare_offsets(name, tensor, literal, rank, world) -> None:
     """Compares the layout with the offset that torch reports. `literal`: the layout in the literal
-    reading of placements, on which torch bases the offset even for FSDP2 over TP."""
+    reading of placements, which torch uses for the offset even with FSDP2 over TP."""
     from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
     shape = tuple(tensor.shape)

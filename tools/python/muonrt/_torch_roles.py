@@ -12,8 +12,8 @@ from muonrt import _torch_ranks as ranks
 from muonrt._torch_arguments import reject_unknown
 from muonrt._torch_models import ModelRoles, of_name, unwrapped
 
-# DIMS: the settings of muonrt.Param that a group may have. PARAM_SETTINGS: those that a role may
-# have.
+# DIMS: the settings of muonrt.Param that a group can contain. PARAM_SETTINGS: those that a role can
+# contain.
 DIMS = ("transposed", "batch_dims", "row_dims")
 PARAM_SETTINGS = ("view", *DIMS, "parts", "qk_clip", "lr_factor", "normuon_axis", "layout", "shape",
                   "owner", "priority")
@@ -39,8 +39,8 @@ class Settings(dict):
 
 
 class RoleOfModel:
-    """A role function that calls the caller's function. `model` has the roles that follow from the
-    model's modules."""
+    """A role function that calls the caller's function. `model` contains the roles that follow from
+    the model's modules."""
 
     def __init__(self, model: torch.nn.Module, role: Role | None):
         self.model, self.role = ModelRoles(model), role

@@ -14,7 +14,7 @@ from muonrt import _torch_ranks as ranks
 KINDS = {"muon": {"momentum_buffer": "momentum"},
          "adamw": {"exp_avg": "momentum", "exp_avg_sq": "variance"}}
 
-# Settings of torch's optimizers. load() ignores those that the group does not have.
+# Settings of torch's optimizers. load() ignores settings that the group does not have.
 SETTINGS_OF_TORCH = ("amsgrad", "maximize", "foreach", "capturable", "differentiable", "fused",
                      "decoupled_weight_decay", "ns_coefficients", "ns_steps", "adjust_lr_fn",
                      "lr", "weight_decay", "momentum", "nesterov", "betas", "eps")
@@ -32,14 +32,14 @@ def momentum_factor(of: str, to: str, momentum: float) -> float:
 
 
 def tensor_over(array) -> torch.Tensor:
-    """Returns a tensor over an array of muonrt's memory."""
+    """Returns a tensor that shares the memory of an array of muonrt."""
     return torch.from_numpy(array) if isinstance(array, np.ndarray) else torch.from_dlpack(array)
 
 
 class NeuronMoments:
-    """NorMuon's second moments, which only the owners of the matrices hold. `tensors` has, for the
-    index of each parameter, a tensor with all moments of this parameter. `gather` fills these
-    tensors on every rank."""
+    """NorMuon's second moments, which only the owners of the matrices hold. `tensors` maps the
+    index of each parameter to a tensor with all of its moments. `gather` fills these tensors on
+    every rank."""
 
     def __init__(self, core, comm, shards: list):
         self._comm = comm
@@ -84,7 +84,7 @@ class State:
         # all steps.
         self._steps = torch.zeros(len(optimizer._params), dtype=torch.float32, device="cpu")
         # _views: for each parameter, the tensors that muonrt has put into `state`. _memory: local
-        # tensors over the same memory.
+        # tensors that share this memory.
         self._views: list[dict[str, torch.Tensor]] = []
         index = 0
         for group in optimizer.param_groups:
@@ -117,9 +117,9 @@ class State:
                 for key, view in self._views[i].items()]
 
     def absorb(self) -> None:
-        """Copies the trainer's changes of `state` to muonrt's memory: changed step numbers, and
+        """Copies the trainer's changes to `state` to muonrt's memory: changed step numbers, and
         entries that the trainer has replaced, for example to offload them. If the trainer has
-        removed an entry, resets this state."""
+        removed an entry, resets that state."""
         optimizer, state = self._optimizer, self._optimizer.state
         copies, resets, steps = [], [], self._steps.clone()
         for i, (p, watched) in enumerate(zip(optimizer._params, self._watched)):
@@ -191,7 +191,7 @@ class State:
         self._moments.gather()
 
     def _view(self, index: int, kind: str, p: torch.Tensor) -> torch.Tensor:
-        """Returns a tensor over one kind of state of a parameter."""
+        """Returns a tensor that shares the memory of one kind of state of a parameter."""
         name, shape = self._optimizer._names[index], ranks.local_of(p).shape
         array = self._local.get((name, kind))
         if array is None:  # this rank's shard is empty
@@ -207,7 +207,8 @@ class State:
 
     @staticmethod
     def _as_param(local: torch.Tensor, p: torch.Tensor) -> torch.Tensor:
-        """Returns a tensor over the memory of `local` that is a DTensor if the parameter is one."""
+        """Returns a tensor that shares the memory of `local`, and is a DTensor if the parameter is
+        one."""
         if not ranks.is_dtensor(p):
             return local.view_as(local)
         from torch.distributed.tensor import DTensor
@@ -220,8 +221,8 @@ class State:
         self._optimizer._core.reset_masters()
 
     def take_over(self, states: dict, core) -> None:
-        """Copies the state and the counts from the previous core, which has only the first of these
-        parameters. `states`: the entries of the previous `optimizer.state`."""
+        """Copies the state and the counts from the previous core, which contains only the first of
+        these parameters. `states`: the entries of the previous `optimizer.state`."""
         for p, old in states.items():
             new = self._optimizer.state[p]
             for key, tensor in old.items():

@@ -21,14 +21,14 @@ class Steps(Registered):
     def _step_supports_amp_scaling(self) -> bool:
         """Returns True to torch's GradScaler, which then sets grad_scale and found_inf before a
         step, so that all ranks skip the step together. Returns False to other callers, because
-        Lightning clips gradients only if this is False."""
+        Lightning clips gradients only if this attribute is False."""
         return sys._getframe(1).f_globals.get("__name__", "").startswith("torch.")
 
     def step(self, closure: Callable[[], Any] | None = None, *,
              qk_logits: torch.Tensor | dict[int, torch.Tensor] | None = None):
         """Runs one step, which updates every parameter or none. Collective.
 
-        With ``sync=False`` the step may still run when the call returns; see `wait`.
+        With ``sync=False`` the step may still be running when the call returns; see `wait`.
 
         `last_report` is the report of the last completed step. A parameter that has no gradient on
         any rank does not take part in the step. If only some ranks have a gradient for a parameter,
@@ -37,8 +37,8 @@ class Steps(Registered):
         :param closure: a function that computes the gradients and returns the loss.
         :param qk_logits: the largest attention logit of each query head on this rank, in float32,
             if parameters have "qk_clip". Pass one tensor, as for muonrt.Optimizer.step, or a dict
-            with one tensor for each layer. If the dict has a layer without "qk_clip", muonrt prints
-            a warning.
+            with one tensor for each layer. If the dict contains a layer without "qk_clip", muonrt
+            prints a warning.
         :return: the loss of the closure, or None.
         """
         self.wait()
@@ -59,8 +59,8 @@ class Steps(Registered):
         gradient differ from those of its parameter, redistributes the gradient. `compute` then
         begins the step, and `wait` completes it.
 
-        Until you call `compute`, do not write to gradients or parameters. Apart from `compute`, you
-        may call only `zero_grad`, which discards the prepared step, and `close`. If `prepare`
+        Until you call `compute`, do not write to gradients or parameters. Other than `compute`, you
+        can call only `zero_grad`, which discards the prepared step, and `close`. If `prepare`
         raises an error on one rank, call `wait` on all ranks; it raises the error on the other
         ranks. Hooks registered for `step` do not run.
 
@@ -70,7 +70,7 @@ class Steps(Registered):
         self._prepared = self._arguments(qk_logits, False)
 
     def compute(self) -> None:
-        """Begins the prepared step, and returns before the step has ended, as `step` with
+        """Begins the prepared step, and returns before the step is complete, as `step` with
         ``sync=False`` does. The ranks exchange gradients, orthogonalize matrices, vote, and update
         every parameter or none. `wait` completes the step. Collective.
         """
@@ -191,8 +191,8 @@ class Steps(Registered):
         return (grad.detach() if grad.requires_grad else grad).contiguous()
 
     def _set_grads(self, grads: list) -> None:
-        """Passes the addresses of the gradients to the core, because an export through DLPack would
-    take longer than the update of a small parameter."""
+        """Passes the addresses of the gradients to the core, because exporting them through DLPack
+        would take longer than updating a small parameter."""
         addresses = []
         for grad, (_, dtype, shape, _, device) in zip(grads, self._memory):
             if grad is None:
@@ -248,8 +248,8 @@ class Steps(Registered):
             "model were replaced")
 
     def _vote_to_reject(self, sync: bool) -> None:
-        """Takes part in the step of the other ranks without gradients, so that these ranks raise an
-        error instead of waiting."""
+        """Takes part in the other ranks' step, but passes no gradients, so that these ranks raise
+        an error instead of waiting."""
         if self._core is not None and self._comm.size > 1:
             self._core.set_grads([None] * len(self._params))
             rates, stream = [1.0] * len(self.param_groups), ranks.stream_of(self._device)

@@ -44,7 +44,7 @@ class Checkpoint:
         self.groups: list[Group] = []
         self.state: dict[str, dict] = {}
         self.step = 0
-        self.update_counts: dict[str, int] = {}  # of parameters with a separate count
+        self.update_counts: dict[str, int] = {}  # only for parameters with a separate count
 
     def set_step(self, number, name: str | None = None) -> None:
         """Sets the number of steps of a parameter, or of all parameters."""
@@ -84,7 +84,7 @@ class Checkpoint:
 
 
 def find_all(value, predicate) -> list[dict]:
-    """Searches nested dicts and lists, and returns the dicts that satisfy `predicate`."""
+    """Searches nested dicts and lists, and returns all dicts that satisfy `predicate`."""
     if isinstance(value, dict) and predicate(value):
         return [value]
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
@@ -92,7 +92,7 @@ def find_all(value, predicate) -> list[dict]:
 
 
 def load(path: Path):
-    """Reads a file of torch.save or a folder of DCP."""
+    """Reads a file that torch.save wrote, or a folder that DCP wrote."""
     with tempfile.TemporaryDirectory() as folder:
         if path.is_dir():
             from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
@@ -186,7 +186,7 @@ def read_settings(form: str, role: str, group: dict) -> dict:
 
 
 def read_file(out: Checkpoint, path: Path) -> None:
-    """Adds the content of a file of `muonrt state export --state` to `out`."""
+    """Adds the content of a file that `muonrt state export --state` wrote to `out`."""
     tensors, metadata = _safetensors.read(path)
     if metadata.get("format") not in (FORMAT, WITH_CHECKSUMS):
         raise ValueError(f"{path}: the format is {metadata.get('format')!r}, but must be '{FORMAT}'")
@@ -315,7 +315,7 @@ def take_model(ck: Checkpoint, path: Path, masters: bool) -> None:
 
 def convert(inputs: list[Path], output: Path, to: str | None = None, names: Path | None = None,
             model: Path | None = None, changes: dict | None = None) -> Checkpoint:
-    """Does the work of the command. If it cannot convert a checkpoint, raises ValueError and writes
+    """Implements the command. If it cannot convert a checkpoint, raises ValueError and writes
     nothing."""
     if output.exists():
         raise ValueError(f"{output} already exists; use another name")

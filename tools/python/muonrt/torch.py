@@ -43,16 +43,17 @@ class Muon(Folders, Steps):
 
     :param params: the model, ``model.named_parameters()``, or groups: dicts with "params" (pairs of
         name and parameter, or parameters with "param_names") and any of the settings below;
-        "adamw_lr" and "adamw_weight_decay" apply to the parameters of the group that get AdamW.
+        "adamw_lr" and "adamw_weight_decay" apply to the parameters in the group that AdamW updates.
         muonrt ignores other keys. If you pass no names, muonrt searches for the module that
-        contains all of these parameters. A group may also set "role" ("muon" or "adamw" for all of
+        contains all of these parameters. A group can also set "role" ("muon" or "adamw" for all of
         its parameters), and describe how its tensors form matrices: "transposed" (True: stored as
         inputs x outputs), "batch_dims" and "row_dims" (see muonrt.Param). Parameters must be
         float32 or bfloat16, and all must be in host memory or on the same CUDA device. DTensors
-        (FSDP2, HSDP, TP) keep their placements. muonrt ignores parameters that need no gradient.
+        (FSDP2, HSDP, TP) keep their placements. muonrt ignores parameters that do not require
+        gradients.
     :param lr: learning rate of Muon. With the default "scale_rule", "match_rms", Muon's updates
-        have the same scale as AdamW's. You can therefore use a learning rate that is tuned for
-        AdamW, and it applies to both. Default: 3e-4, or 0.02 with a different "scale_rule".
+        have the same scale as AdamW's. A learning rate that is tuned for AdamW therefore works for
+        both. Default: 3e-4, or 0.02 with a different "scale_rule".
     :param adamw_lr: learning rate of AdamW. Default: lr. With a "scale_rule" other than "match_rms"
         there is no default.
     :param weight_decay: weight decay of Muon. Default: 0.1.
@@ -67,10 +68,10 @@ class Muon(Folders, Steps):
         needed, how the tensor forms matrices: "muon"; "adamw"; ("muon", "stack") for experts x rows
         x columns; ("muon", "flatten") for convolution kernels; or ("muon", {...}) with settings of
         muonrt.Param, such as "transposed", "parts" or "qk_clip", which override those of the group.
-        If a plain tensor is a shard, this dict must have its "layout" and the "shape" of the whole
-        tensor. If the function is missing or returns None, embeddings, output heads, norms and
-        vectors get AdamW, and other matrices get Muon. muonrt recognizes them by their modules if
-        you pass the model, and by their names otherwise; see describe().
+        If a plain tensor is a shard, this dict must contain its "layout" and the "shape" of the
+        whole tensor. If the function is missing or returns None, AdamW updates embeddings, output
+        heads, norms and vectors, and Muon updates the other matrices. muonrt recognizes them by
+        their modules if you pass the model, and by their names otherwise; see describe().
     :param qk_clip: a muonrt.QkClip without kind and layer. It clips all query and key projections whose
         names muonrt recognizes, such as "layers.3.self_attn.q_proj.weight"; see muonrt_qk_layer_parse().
         The function `role` can return a different "qk_clip" for a parameter, or "qk_clip": None to
@@ -81,13 +82,14 @@ class Muon(Folders, Steps):
     :param process_group: the process group of the ranks that hold the parameters. None: all ranks.
         With pipeline parallelism, create one optimizer per stage.
     :param interface: the name or address of the network interface on which the group's first rank
-        listens if the ranks run on several machines. Default: GLOO_SOCKET_IFNAME. If this is not
-        set, each rank uses the first address that answers.
+        listens if the ranks run on multiple machines. Default: GLOO_SOCKET_IFNAME. If this is not
+        set, each rank uses the first address at which it can connect.
     :param comm: an existing muonrt.Comm over these ranks. Default: the optimizer creates one. For
         CUDA tensors, create it with Comm.nccl or Comm.staged.
-    :param sync: if False, `step` returns before the step has ended, and `wait` or the next `step`
-        raises the errors of the step. In this mode, a gradient that only some ranks have causes a
-        MismatchError instead of counting as zero. Default: True.
+    :param sync: if False, `step` returns before the step is complete, and `wait` or the next `step`
+        raises the errors of the step. In this mode, a MismatchError is raised if only some ranks
+        have a gradient for a parameter. With True, a missing gradient counts as zero. Default:
+        True.
     :param options: settings of muonrt.Optimizer, such as clip_norm. The default of `threads` is
         torch.get_num_threads(). The functions assign(info), gather(name, owner, local, full) and
         redistribute(name, owner, full, local) receive tensors in the transport dtype, and `owner`
@@ -98,14 +100,15 @@ class Muon(Folders, Steps):
     ``param_groups`` and in the model, and copies the entries of ``state`` that a trainer has
     changed. An optimizer cannot be copied or pickled.
 
-    On CUDA a step waits for the work on the current stream, and `step` returns after the step has
-    ended. With ``sync=False``, the step may still run when `step` returns. The current stream then
-    waits for it, so work that you enqueue on this stream afterwards reads the new parameters.
+    On CUDA a step waits for the work on the current stream, and `step` returns after the step is
+    complete. With ``sync=False``, the step may still be running when `step` returns. The current
+    stream then waits for it, so work that you enqueue on this stream afterwards reads the new
+    parameters.
 
     By default the standard form of the Newton-Schulz iteration uses bfloat16 on CUDA and on
     processors with instructions for products in bfloat16 (AVX512_BF16 or AMX), and float32 on other
     processors. The Gram form uses float16 on CUDA and float32 on the host. Ranks exchange data in
-    bfloat16. To get the results of torch.optim.Muon, set iteration_dtype="bfloat16",
+    bfloat16. To reproduce the results of torch.optim.Muon, set iteration_dtype="bfloat16",
     transport_dtype="float32" and muon={"coefficients": "keller_jordan", "normalize": "max_eps",
     "scale_rule": "original"}.
     """
@@ -259,7 +262,8 @@ class Muon(Folders, Steps):
         self._find_places()
 
     def _shape_of(self, p: torch.Tensor) -> tuple[int, ...]:
-        """Returns the shape of the whole tensor, of which FSDP1 shows only a range of elements."""
+        """Returns the shape of the whole tensor, even if FSDP1 exposes only a range of its
+        elements."""
         return self._flat[id(p)].shape if id(p) in self._flat else tuple(p.shape)
 
     def _placement(self, name: str, p: torch.Tensor, number: dict[int, int]):
@@ -283,14 +287,14 @@ class Muon(Folders, Steps):
         The group is a dict, as in the constructor's `params`. muonrt computes a new plan. State,
         update counts and learning rates of the other parameters do not change, and the new
         parameters start with initial state. During the call, memory must hold both the old and the
-        new state. Complete a save with `save_wait` before you call this method.
+        new state. If a save is in progress, call `save_wait` first.
         """
         add = super().add_param_group
 
         def enter(group: dict) -> None:
             add(group)
             for key in set(cycled_keys) - set(CHANGING[group["role"]]):
-                group.pop(key, None)  # a default from torch that this role does not have
+                group.pop(key, None)  # torch adds this default, but the role has no such key
 
         cycled_keys = ("momentum", "betas")
         if self._core is None:
@@ -303,8 +307,7 @@ class Muon(Folders, Steps):
                         "communicator; create a new one and load state_dict() into it")
 
     def plan(self) -> muonrt.Plan:
-        """Returns the plan: owners, chunks, bytes, memory and balance. str() of it is readable
-        text."""
+        """Returns the plan: owners, chunks, bytes, memory and balance. str() formats it as text."""
         return self._core.plan()
 
     def health(self) -> dict[str, float]:

@@ -108,8 +108,8 @@ void close_all() {
   const std::set<T*>& all = alive<T>();
   for (T* object : std::vector<T*>(all.begin(), all.end())) {
     if (all.count(object) == 0) continue;
-    // The reference keeps the object alive. If Python does not own an object, another thread uses
-    // it.
+    // The reference keeps the object alive. If Python does not own an object, another thread is
+    // using it.
     const nb::object kept = nb::find(*object);
     if (kept.is_valid() && !object->in_use()) object->close();
   }
@@ -120,7 +120,7 @@ struct Comm {
   std::shared_ptr<muonrt_comm_t> handle;
   std::atomic<bool> busy{false};
 
-  /// @param over  the communicator over which `raw` was created. It is kept alive as long as `raw`.
+  /// @param over  the communicator that `raw` was created over. It is kept alive as long as `raw`.
   explicit Comm(muonrt_comm_t* raw, std::shared_ptr<muonrt_comm_t> over = nullptr);
   ~Comm() { alive<Comm>().erase(this); }
   Comm(const Comm&) = delete;
@@ -160,7 +160,7 @@ std::unique_ptr<Comm> from_functions(int32_t rank, int32_t size, nb::object exch
 
 /// Runs `call` without the GIL and throws the error that it returns. If the caller is Python's main
 /// thread, `call` runs in another thread while the main thread handles signals. If a signal handler
-/// raises an exception (Ctrl-C), aborts `comm`, which ends `call`, and throws this exception.
+/// raises an exception (Ctrl-C), aborts `comm`, so that `call` returns, and throws this exception.
 muonrt_status_t collective(muonrt_comm_t* comm, const std::function<muonrt_status_t()>& call);
 
 struct Mesh {
@@ -269,7 +269,7 @@ struct QkClip {
   muonrt_qk_clip_t settings;
 };
 
-/// A parameter from which an optimizer can be created.
+/// A parameter that an optimizer can be created from.
 struct Param {
   std::string name;
   std::vector<Part> parts;
@@ -328,13 +328,13 @@ struct Options : muonrt_optimizer_options_t, muonrt_tuning_options_t, muonrt_deb
   }
 
   nb::object assign = nb::none(), gather = nb::none(), redistribute = nb::none();
-  std::string machine_text;  // to which `machine` points
+  std::string machine_text;  // what `machine` points to
   muonrt_distributed_config_t caller;
   bool has_distributed = false;  // whether a keyword has set one of its fields
 };
 
-/// Determines the device: that in `settings`, or, if `settings` name none, that of the arrays. Sets
-/// it in the options and returns it. Rejects arrays that are on another device.
+/// Determines the device: the one in `settings` or, if `settings` does not name one, that of the
+/// arrays. Sets it in the options and returns it. Rejects arrays that are on another device.
 Place place_of(const std::vector<Param*>& params, Options& options, const nb::kwargs& settings);
 
 /// The report of a step: muonrt_step_report_t.
@@ -353,7 +353,7 @@ void set_options(Options& options, const nb::kwargs& kwargs);
 /// If the text is the path of a profile (*.json), returns the content of this file, otherwise the
 /// text.
 std::string machine_text(const std::string& name_or_path);
-/// Return the end of a Python signature: the keyword arguments of groups, and those of options.
+/// Return the last part of a Python signature: the keyword arguments of groups, or of options.
 std::string group_signature();
 std::string option_signature();
 /// Return the C value for a word such as "muon", "stack" or "float32".
@@ -390,8 +390,9 @@ void bind_distributed(nb::module_& module);
 /// status.
 void set_python_error(const muonrt::Error& error);
 /// Closes all optimizers and communicators, so that their peers receive this rank's last messages
-/// before the process exits. First aborts objects that other threads still use, for example daemon
-/// threads. If the calls of these threads do not end within 5 seconds, leaves the objects open.
+/// before the process exits. First aborts objects that other threads, such as daemon threads, are
+/// still using. If the calls in these threads do not return within 5 seconds, leaves the objects
+/// open.
 void close_everything();
 
 }  // namespace binding

@@ -132,7 +132,8 @@ std::unique_ptr<Comm> connected(Options& options, nb::object listening,
   return std::make_unique<Comm>(handle);
 }
 
-/// Returns the text as a C string. Rejects a text with a NUL, at which C would truncate the text.
+/// Returns the text as a C string. Rejects a text that contains a NUL, because C would truncate it
+/// there.
 const char* c_text(const std::string& text, const char* name) {
   if (text.find('\0') != text.npos)
     throw nb::value_error((std::string(name) + " contains a NUL character; remove it").c_str());

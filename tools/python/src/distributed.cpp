@@ -87,7 +87,7 @@ int call_assign(void* state, int64_t param, const muonrt_assign_info_t* c, int32
 }
 
 /// Returns the shape of `full` for an owner. It may be smaller than the tensor, because an owner
-/// may have only some of the matrices of a stack.
+/// may own only some of the matrices in a stack.
 std::vector<size_t> full_shape(const CallerFunctions::Tensor& tensor, int32_t owner) {
   const auto mine =
       static_cast<size_t>(std::count(tensor.owners.begin(), tensor.owners.end(), owner));

@@ -10,10 +10,10 @@
 
 namespace binding {
 
-/// Calls a function that waits for the GIL or runs Python code. During the finalization of the
-/// interpreter, Python ends a thread in such a function by unwinding its stack. If the stack has a
-/// noexcept function, such as a destructor, this would terminate the process. The thread therefore
-/// sleeps here until the process has exited.
+/// Calls a function that waits for the GIL or runs Python code. When the interpreter is being
+/// finalized, Python ends a thread in such a function by unwinding its stack. If the stack contains
+/// a noexcept function, such as a destructor, unwinding would terminate the process. The thread
+/// therefore sleeps here until the process has exited.
 template <class Call>
 auto or_sleep(const Call& call) {
   // A handler cannot stop this unwinding, but a destructor, which it calls, can.

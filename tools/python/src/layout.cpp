@@ -98,7 +98,7 @@ std::vector<std::pair<int64_t, int64_t>> runs(const Layout& layout,
 }
 
 /// Returns the text to pass to muonrt_placements_parse(). If `placements` is a text, returns it
-/// unchanged; otherwise returns the text with which Python prints the placements.
+/// unchanged; otherwise joins its items, as texts or by their repr(), with commas.
 std::string placements_text(nb::handle placements) {
   if (nb::isinstance<nb::str>(placements)) return nb::cast<std::string>(placements);
   std::string out;

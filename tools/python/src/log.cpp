@@ -8,8 +8,8 @@ namespace binding {
 namespace {
 
 /// A queue of messages for the thread of muonrt._log. The library's threads add messages without
-/// the GIL, so that neither a thread that holds the GIL nor the end of the interpreter can block
-/// them.
+/// the GIL, so that neither a thread that holds the GIL nor the shutdown of the interpreter can
+/// block them.
 class LogQueue {
  public:
   void put(int32_t level, const char* message) {

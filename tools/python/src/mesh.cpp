@@ -24,7 +24,7 @@ struct Groups {
 Groups groups_of(const std::string& name, const std::vector<std::vector<int32_t>>& given) {
   Groups out{name, {}, {}};
   for (const std::vector<int32_t>& ranks : given) {
-    // Callers may pass the group of each rank, so the list may contain a group several times.
+    // Callers may pass the group of each rank, so the list may contain a group multiple times.
     if (std::find(out.groups.begin(), out.groups.end(), ranks) != out.groups.end()) continue;
     if (!out.groups.empty() && ranks.size() != out.groups[0].size())
       refuse(kInvalidArg, cat(name, ": the group ", ranks_text(ranks), " has ", ranks.size(),

@@ -10,7 +10,7 @@
 
 namespace binding {
 
-/// Returns whether the object is True, False or a bool of NumPy, which nanobind would accept as
+/// Returns whether the object is True, False or a NumPy bool, which nanobind would accept as
 /// numbers.
 inline bool is_bool(nanobind::handle object) {
   if (PyBool_Check(object.ptr()) != 0) return true;

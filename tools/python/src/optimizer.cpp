@@ -6,7 +6,7 @@
 
 namespace binding {
 
-/// The arguments of muonrt_optimizer_create(), and the memory to which they point.
+/// The arguments of muonrt_optimizer_create(), and the memory that they point to.
 struct Optimizer::Creation {
   Options options;
   std::vector<ParamView> views;
@@ -27,7 +27,7 @@ bool has_partial_gradients(const Param& param) {
 }
 
 /// Takes part in the peers' muonrt_optimizer_create() with invalid arguments. The peers then return
-/// an error immediately instead of waiting for this rank until their timeout.
+/// an error immediately instead of waiting for this rank until they time out.
 void reject_creation(muonrt_comm_t* comm) {
   collective(comm, [&] {
     muonrt_optimizer_t* rejected = nullptr;

@@ -19,8 +19,8 @@ struct AssignInfo {
 
 struct Held;
 
-/// The caller's functions of muonrt/distributed.h, and the data from which the module makes the
-/// arrays that it passes to these functions.
+/// The caller's functions for muonrt/distributed.h, and the data that the module uses to create the
+/// arrays that it passes to them.
 struct CallerFunctions {
   struct Tensor {
     std::string name;
@@ -63,8 +63,8 @@ void with_cause(CallerFunctions* functions, const Call& call, bool begins = true
   }
 }
 
-/// All objects that must live as long as the C optimizer. Arrays over its state share ownership of
-/// this object.
+/// All objects that must live as long as the C optimizer. Arrays over the optimizer's state share
+/// ownership of this object.
 struct Held {
   std::shared_ptr<muonrt_comm_t> comm;  // aborted on Ctrl-C
   std::vector<Array> data, masters;     // borrowed by the C optimizer

@@ -120,7 +120,7 @@ Exported export_array(const std::string& what, nb::handle object, const std::str
   nb::object source = nb::borrow(object);
   Exported out;
   out.dtype = dtype;
-  // torch exports a tensor only if it is detached
+  // torch exports only detached tensors
   if (nb::hasattr(source, "detach")) source = source.attr("detach")();
   // Arrays with the bfloat16 of ml_dtypes support neither the buffer protocol nor DLPack.
   if (nb::hasattr(source, "dtype") && nb::hasattr(source, "view") &&

@@ -4,7 +4,7 @@ namespace binding {
 namespace {
 
 using Pair = std::pair<int64_t, int64_t>;
-/// One range, several ranges, or None.
+/// One range, a list of ranges, or None.
 using Ranges = std::optional<std::variant<Pair, std::vector<Pair>>>;
 constexpr const char* kUse = "pass (begin, end), an ascending list of such pairs, or None for all";
 

@@ -1,4 +1,4 @@
-"""Runs the ranks of a test as threads of this process."""
+"""Runs the ranks of a test as threads in this process."""
 
 import threading
 

@@ -1,4 +1,4 @@
-"""Tests how ranks on several machines find an address at which they can connect: with a table of
+"""Tests how ranks on multiple machines find an address that they can connect to: with a table of
 cases, and with connections between network namespaces that act as machines."""
 
 import contextlib

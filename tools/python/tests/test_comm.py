@@ -102,7 +102,7 @@ def test_one_thread_at_a_time():
     waits = threading.Thread(target=comm.barrier)
     waits.start()
     deadline = time.monotonic() + 30
-    while time.monotonic() < deadline:  # the GIL is released while the barrier waits
+    while time.monotonic() < deadline:  # the barrier releases the GIL while it waits
         try:
             comm.allgather(b"x")
         except muonrt.InvalidStateError as error:

@@ -30,7 +30,7 @@ class Managed(ctypes.Structure):
 capsule = ctypes.pythonapi.PyCapsule_New
 capsule.restype = ctypes.py_object
 capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
-kept = []  # keeps the memory to which capsules point
+kept = []  # keeps the memory that capsules point to
 
 
 class On:
@@ -133,7 +133,7 @@ def test_a_step_receives_the_current_stream(monkeypatch):
                         lambda d: entered.append(d) or contextlib.nullcontext())
     one.step()
     assert [args["stream"] for args in recorder.steps_args] == [None, 77]
-    # The device becomes current once to bind the arguments, and once to run the step.
+    # The device is made current once to bind the arguments, and once to run the step.
     assert entered == [torch.device("cuda", 1)] * 2
 
 

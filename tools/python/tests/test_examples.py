@@ -1,4 +1,4 @@
-"""Runs the examples on one rank and on several, and checks that the updates in the benchmark
+"""Runs the examples on one rank and on multiple ranks, and checks that the updates in the benchmark
 agree."""
 
 import contextlib
@@ -71,7 +71,7 @@ def cuda_on_the_host(replaced):
 
 
 def over_ranks(name, ranks, *arguments):
-    """Runs an example on several ranks and returns the output of rank 0. Does not use torchrun,
+    """Runs an example on multiple ranks and returns the output of rank 0. Does not use torchrun,
     because each rank would then spend seconds to import torch."""
     pytest.importorskip("torch")
     from torch_ranks import on_gloo

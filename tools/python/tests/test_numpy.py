@@ -1,5 +1,5 @@
-"""Tests muonrt.Optimizer on NumPy arrays: whether settings, layouts and arrays have an effect in
-the library, and whether the state is where state_shards() states."""
+"""Tests muonrt.Optimizer on NumPy arrays: whether settings, layouts and arrays reach the library,
+and whether the state is located where state_shards() says."""
 
 import numpy as np
 import pytest

@@ -88,7 +88,7 @@ def moonlights(matrices, rest):
 
 
 def dions(matrices, rest):
-    """Returns a state of Dion. It has a group for each algorithm, with the settings of both
+    """Returns a state of Dion. It contains a group for each algorithm, with the settings of both
     algorithms."""
     state = [{"momentum": p} for p in matrices]
     state += [{"momentum": p, "variance": p * p, "step_dev": torch.tensor(3.0)} for p in rest]

@@ -1,5 +1,5 @@
-"""Tests how muonrt.torch.Muon forms matrices from tensors: inputs x outputs, stacks, rows of several
-dimensions, and parts."""
+"""Tests how muonrt.torch.Muon forms matrices from tensors: inputs x outputs, stacks, rows that span
+multiple dimensions, and parts."""
 
 import warnings
 

@@ -1,4 +1,4 @@
-"""Tests faults between ranks, over TCP and over gloo: no rank hangs, and the message names the rank
+"""Tests faults between ranks over TCP and over gloo: no rank hangs, and the message names the rank
 that failed."""
 
 import itertools
@@ -198,7 +198,7 @@ def overflow_on_one_rank(rank, size):
 
 
 def interrupted_early(rank, size):
-    """Sends Ctrl-C while Python still reads gradients."""
+    """Sends Ctrl-C while Python is still reading gradients."""
     def ctrl_c(name, p):
         raise KeyboardInterrupt
 

@@ -11,8 +11,8 @@ from torch_ranks import on_gloo  # noqa: E402
 
 
 def meshes(rank, size):
-    """Runs four ranks on a mesh dp x tp. Over tp, plain tensors are shards, and each tp group has a
-    separate optimizer."""
+    """Runs four ranks on a mesh dp x tp. Along tp, plain tensors are shards, and each tp group has
+    a separate optimizer."""
     groups = {name: [dist.new_group(g) for g in lists]
               for name, lists in (("dp", [[0, 2], [1, 3]]), ("tp", [[0, 1], [2, 3]]))}
     dp, tp = groups["dp"][rank % 2], groups["tp"][rank // 2]

@@ -83,7 +83,7 @@ def test_over_fsdp2():
 
 
 def lone(m):
-    """Returns an optimizer of two of the parameters after one step, and all parameters."""
+    """Returns an optimizer for two of the parameters after one step, and all parameters."""
     pairs = list(m.named_parameters())
     one = muonrt.torch.Muon(pairs[:2], **SETTINGS)
     train(m, [0], one)
@@ -148,8 +148,8 @@ def test_a_group_is_rejected_during_a_save(tmp_path, monkeypatch):
 
 
 def rates(*groups, **settings):
-    """Checks the learning rates of Muon and of AdamW in each group. `groups` has the names of the
-    parameters."""
+    """Checks the learning rates of Muon and of AdamW in each group. `groups` contains the names of
+    the parameters."""
     named = dict(Model().named_parameters())
     entries = [g | {"params": [(n, named[n]) for n in g["params"]]} for g in groups]
     one = muonrt.torch.Muon(entries or named.items(), **settings)

@@ -111,8 +111,7 @@ WAYS = {
 
 
 def each_way(rank, size, whole, whole_experts):
-    """Checks this rank's shards after STEPS steps against the whole tensors of a run on one
-    rank."""
+    """Compares this rank's shards after STEPS steps with the whole tensors of a run on one rank."""
     import torch.distributed.fsdp as fsdp2
 
     for way, rows in WAYS[size]:
@@ -147,7 +146,7 @@ STAGES = (("embed", "up"), ("down", "norm", "head"))
 
 
 def stages(rank, size, want):
-    """Runs a pipeline of two stages, each of which has an optimizer over its ranks."""
+    """Runs a pipeline of two stages. Each stage has an optimizer over its ranks."""
     from torch.distributed.fsdp import fully_shard
 
     mesh = init_device_mesh("cpu", (2, size // 2), mesh_dim_names=("pp", "dp"))
@@ -176,8 +175,8 @@ SIDED = dict(muon={"scale_rule": "original", "normuon_axis": "rows"}, transport_
 
 
 def two_steps(rows, experts, layouts=None):
-    """Runs two steps with a matrix whose row bounds (BOUNDS) no DTensor can express, and with
-    experts."""
+    """Runs two steps with experts, and with a matrix whose row bounds (BOUNDS) no DTensor can
+    express."""
     part = {"rows": drawn(5, *ROWS)[rows].clone(), "experts": drawn(6, *STACK)[experts].clone()}
     named = {name: torch.nn.Parameter(p) for name, p in part.items()}
     layouts = layouts or {"rows": {}, "experts": {"view": "stack"}}

@@ -36,14 +36,14 @@ class Experts(torch.nn.Module):
 
 
 def two_layers(dtype=torch.float32):
-    """A model in which every matrix gets Muon and every vector AdamW."""
+    """A model whose matrices are updated by Muon and whose vectors are updated by AdamW."""
     torch.manual_seed(0)
     return torch.nn.Sequential(torch.nn.Linear(12, 20), torch.nn.Tanh(),
                                torch.nn.Linear(20, 6)).to(dtype)
 
 
 def role(name, p):
-    # The head also gets Muon. If its 3 rows are sharded over more ranks, some shards are empty.
+    # Muon also updates the head. If its 3 rows are sharded over more ranks, some shards are empty.
     return "muon" if name.removeprefix("module.") == "head.weight" else ("muon", "stack") if p.ndim == 3 else None
 
 

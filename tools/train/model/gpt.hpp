@@ -23,7 +23,7 @@ class Gpt {
   /// Returns the sum (not the mean) of -log p(next token) over all tokens, in nats, and writes its
   /// gradient times grad_scale to `grads`. If grad_scale is 1 / (number of tokens in the global
   /// batch), the gradients of the parts of a batch add up to the gradient of the batch's mean loss.
-  /// @param params  full tensors, row-major, which are only read.
+  /// @param params  full tensors, row-major; read only.
   /// @param tokens  sequences x (context + 1) bytes below vocab, contiguous; position t predicts
   ///     position t + 1.
   /// @param grads   tensors with the shapes of `params`, which are overwritten. Errors:
@@ -31,7 +31,7 @@ class Gpt {
   double forward_backward(const float* const* params, const uint8_t* tokens, int64_t sequences,
                           float grad_scale, float* const* grads, Workspace& ws) const;
 
-  /// Returns the same sum, but does not compute gradients.
+  /// Returns the same sum without computing gradients.
   double evaluate(const float* const* params, const uint8_t* tokens, int64_t sequences,
                   Workspace& ws) const;
 

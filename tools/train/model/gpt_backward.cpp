@@ -5,8 +5,8 @@
 
 namespace muonrt::train {
 
-// ws.logits holds the gradients of the logits. ws.dx holds the gradient of the residual stream
-// while it moves from the last layer to the embeddings.
+// ws.logits holds the gradients of the logits. ws.dx holds the gradient of the residual stream,
+// from the last layer back to the embeddings.
 void Gpt::backward(const Pass& pass, float* const* grads, Workspace& ws) const {
   const int64_t rows = pass.rows();
   const int64_t d = config_.d_model;
@@ -72,7 +72,7 @@ void Gpt::backward_attention(const Pass& pass, int64_t layer, float* const* grad
   products.weight_gradient(rows, d, d, ws.dq, a.normed1, out[ParamIndex::kWq]);
   products.weight_gradient(rows, d, d, ws.dk, a.normed1, out[ParamIndex::kWk]);
   products.weight_gradient(rows, d, d, ws.dv, a.normed1, out[ParamIndex::kWv]);
-  // Sums three terms in two buffers, which are used alternately.
+  // Sums three terms, using two buffers alternately.
   products.input_gradient(rows, d, d, ws.dq, params[ParamIndex::kWq], ws.dnormed);
   products.input_gradient(rows, d, d, ws.dk, params[ParamIndex::kWk], ws.dmixed, ws.dnormed);
   products.input_gradient(rows, d, d, ws.dv, params[ParamIndex::kWv], ws.dnormed, ws.dmixed);

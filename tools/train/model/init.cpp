@@ -8,8 +8,8 @@ namespace muonrt::train {
 namespace {
 
 // Returns the sum of four uniform values, with mean 0 and variance 1. Its distribution is close to
-// a normal distribution that is cut off at 3.46. The sum needs no transcendental function, whose
-// last bit could differ between machines.
+// a normal distribution that is cut off at 3.46. Computing it needs no transcendental function,
+// whose last bit could differ between machines.
 double unit_normal(uint64_t seed, uint32_t index, uint64_t element) {
   const auto [words] = draw(seed, Stream::kInit, index, element);
   const int64_t sum = int64_t{words[0]} + words[1] + words[2] + words[3];

@@ -13,7 +13,7 @@ constexpr float kRmsEps = 1e-6f;
 constexpr float kGeluScale = 1.5957691216057308f;                   // 2 sqrt(2 / pi)
 constexpr float kGeluCube = 0.044715f, kGeluCubeSlope = 0.134145f;  // three times kGeluCube
 
-/// Number of partial sums in every sum over a row. It is fixed, so that the order of the additions
+/// Number of partial sums in each sum over a row. It is fixed, so that the order of the additions
 /// does not depend on the instruction set.
 constexpr int64_t kLanes = 16;
 
@@ -21,7 +21,7 @@ constexpr int64_t kLanes = 16;
 /// and the standard library's function is not vectorized. This version has no branch and no table.
 /// Its relative error is below 3e-7 on [-87, 88], and inputs outside of this range are clamped.
 MUONRT_ALWAYS_INLINE float exponential(float x) {
-  constexpr float kLn2High = 0.693359375f;  // has few bits, so that n * kLn2High is exact
+  constexpr float kLn2High = 0.693359375f;  // few significant bits, so n * kLn2High is exact
   constexpr float kLn2Low = -2.12194440e-4f;
   constexpr float kShift = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
   x = x < -87.0f ? -87.0f : x;
@@ -34,7 +34,7 @@ MUONRT_ALWAYS_INLINE float exponential(float x) {
        {1.0f / 720.0f, 1.0f / 120.0f, 1.0f / 24.0f, 1.0f / 6.0f, 0.5f, 1.0f, 1.0f}) {
     p = p * r + term;
   }
-  // The low bits of `shifted` are n, which must be added to the exponent.
+  // The low bits of `shifted` are n, which is added to the exponent.
   return std::bit_cast<float>(std::bit_cast<uint32_t>(p) +
                               (std::bit_cast<uint32_t>(shifted) << 23));
 }
@@ -175,7 +175,7 @@ struct CrossEntropy {
   }
 };
 
-/// Runs a loop with the widest instruction set of this machine, on which the results do not depend.
+/// Runs a loop with the widest instruction set of this machine. The results do not depend on it.
 template <class Pass, class... Args>
 auto best(Args... args) {
   static const host::Isa isa = host::best_isa();

@@ -4,7 +4,7 @@
 
 namespace muonrt::train {
 
-/// Sequences of `length` tokens. A sequence begins every `stride` bytes.
+/// Sequences of `length` tokens. A new sequence begins every `stride` bytes.
 struct Tokens {
   const uint8_t* data;
   int64_t stride, sequences, length;

@@ -38,8 +38,8 @@ class Workspace {
 
   Products products;
   std::vector<Layer> layers;
-  /// layers x heads: for each head, the largest scaled input of the softmax, over all queries and
-  /// keys in the passes since `forget_attention_max`. Before the first pass, it is -infinity.
+  /// layers x heads: for each head, the largest scaled softmax input over all queries and keys in
+  /// the passes since `forget_attention_max`. Before the first pass, it is -infinity.
   std::vector<float> attention_max;
   float* x = nullptr;       // rows x d_model: output of the last layer
   float* inv = nullptr;     // rows
