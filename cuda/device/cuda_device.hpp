@@ -35,8 +35,8 @@ class CudaStream final : public Stream {
   /// object wraps the default stream.
   explicit CudaStream(int device) : device_(device) {}
   void follow(cudaStream_t callers) { handle_ = callers; }
-  /// Blocks until the stream's work has run, because its owner may then free memory that the work
-  /// uses.
+  /// Blocks until the stream's work is complete, because the stream's owner may afterwards free
+  /// memory that the work uses.
   ~CudaStream() override;
   cudaStream_t handle() const { return handle_; }
 

@@ -12,8 +12,8 @@
 #include "cuda/kernels/ptx_vec16.cuh"
 
 // Access to neighboring elements of an array whose dtype is known only at run time. The functions
-// load the raw bits, widen them to f32, round and store. Code that depends on the dtype tests the
-// dtype once for all elements.
+// load the raw bits, widen them to f32, round and store. Code whose behavior depends on the dtype
+// checks it only once, not for each element.
 
 namespace muonrt::cuda {
 

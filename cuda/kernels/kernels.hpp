@@ -112,7 +112,7 @@ void write_inline(void* to, const void* from, int64_t bytes, cudaStream_t stream
 void write_clock(int64_t* where, cudaStream_t stream);
 
 // naive_gemm.cu
-/// Computes all matrices of `product` in naive loops, for any dtypes.
+/// Computes all matrices of `product` with naive loops, for any combination of dtypes.
 void naive_gemm(const Product& product, cudaStream_t stream);
 
 // epilogue.cu

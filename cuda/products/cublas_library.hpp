@@ -21,8 +21,8 @@ class CublasLibrary {
   CublasLibrary(const CublasLibrary&) = delete;
   CublasLibrary& operator=(const CublasLibrary&) = delete;
 
-  /// Returns algorithms for the number of matrices that the layouts specify, in the library's order
-  /// of preference. Returns an empty list if the library does not support the shape.
+  /// Returns algorithms in the library's order of preference, for batches of as many matrices as
+  /// the layouts specify. Returns an empty list if the library does not support the shape.
   std::vector<cublasLtMatmulAlgo_t> proposed(const MatmulDescriptors& descriptors, Depth depth,
                                              int limit) const;
   /// Returns whether the algorithm computes all matrices of the layouts in one launch. The

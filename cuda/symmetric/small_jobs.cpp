@@ -10,12 +10,12 @@ namespace muonrt::cuda {
 
 namespace {
 
-// A model of the time in clock cycles. A stage has a depth of 64 with 16-bit elements, and an SM
-// computes 4,096 FLOP per clock. The constants are fitted to measurements on one H200 with tiles of
-// each kind at 16 shapes (cuda/MEASUREMENTS.md). A block needs a minimum time for every stage, an
-// SM reads at most 62 bytes per clock, and L2 delivers 38 bytes per clock to each SM. Two blocks of
-// small tiles share an SM. The blocks of a cluster read 14 bytes per clock from each other (arXiv
-// 2402.13499: 3.3 TB/s for all SMs).
+// A model of a launch's time, in clock cycles. A stage has a depth of 64 with 16-bit elements, and
+// an SM computes 4,096 FLOP per clock. The constants are fitted to measurements on one H200 with
+// tiles of each kind at 16 shapes (cuda/MEASUREMENTS.md). A block needs a minimum time for every
+// stage, an SM reads at most 62 bytes per clock, and L2 delivers 38 bytes per clock to each SM. Two
+// blocks of small tiles share an SM. The blocks of a cluster read 14 bytes per clock from each
+// other (arXiv 2402.13499: 3.3 TB/s for all SMs).
 constexpr double kStageClocksOfCell = 512, kPort = 62, kL2 = 38, kBetweenBlocks = 14;
 constexpr double kLeastOfSmall = 600, kLeastOfLarge = 690;  // minimum clocks of a stage
 constexpr double kClusterClocks = 1000;                     // barriers and sums in a cluster

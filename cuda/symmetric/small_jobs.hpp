@@ -15,7 +15,7 @@ namespace muonrt::cuda {
 constexpr int kSmallCell = 64;
 
 /// Returns one job for each small tile on and above the diagonal, deepest shapes first. `row` and
-/// `col` count cells of kSmallCell. A kWide job computes two cells, `col` and `col + 1`.
+/// `col` are in units of kSmallCell elements. A kWide job computes two cells, `col` and `col + 1`.
 /// @param tiles  kSmall or kSmallWide.
 /// @param raster  from Sm90Tuning.
 std::vector<TileJob> small_jobs(std::span<const SymmetricShape> shapes, Tiles tiles,

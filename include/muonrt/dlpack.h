@@ -214,7 +214,8 @@ static inline muonrt_status_t muonrt_param_set_data_dlpack(muonrt_param_t* param
  * @param[in]     device_index  CUDA device index of the optimizer.
  *
  * @return MUONRT_OK, or MUONRT_ERROR_INVALID_ARGUMENT if muonrt_dlpack_read() rejects the tensor,
- * or if its shape must be `local_shape` but is not. `*param` is unchanged after an error.
+ * or if the shape of the tensor must be `local_shape` and differs. `*param` is unchanged after an
+ * error.
  */
 static inline muonrt_status_t muonrt_param_set_grad_dlpack(muonrt_param_t* param,
                                                            const void* tensor,

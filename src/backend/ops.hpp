@@ -199,9 +199,9 @@ class Ops : public MatrixRules {
   virtual void sum_squares(Stream& stream, std::span<const int32_t> list, const ParamView* params,
                            int64_t* sums) = 0;
   /// Computes the gradient factor from `factors` and `clip`, and writes it to grad_scale in all
-  /// tables. Writes the gradient norm to `norm` (0 without clipping). Records in `findings` if the
-  /// factor is non-finite or found_inf is set. Sets findings->factor to the bits of the factor XOR
-  /// the bits of factors.host.
+  /// tables. Writes the gradient norm to `norm` (0 without clipping). Records in `findings` whether
+  /// the factor is non-finite or found_inf is set. Sets findings->factor to the bits of the factor
+  /// XOR the bits of factors.host.
   virtual void scale_gradients(Stream& stream, const GradientFactors& factors, const NormClip& clip,
                                const GradientTables& tables, Findings* findings, double* norm) = 0;
 

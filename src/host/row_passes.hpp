@@ -63,8 +63,8 @@ struct DirectionPass {
   }
 };
 
-/// Updates momentum and weights with decay and update, all in f32. The new weight is multiplied by
-/// `factor`.
+/// Updates the momentum, and applies the decay and `update` to the weights, all in f32. The new
+/// weight is multiplied by `factor`.
 struct MuonPass {
   static MUONRT_ALWAYS_INLINE void run(float* __restrict weight, float* __restrict momentum,
                                        const float* __restrict grad, const float* __restrict update,

@@ -33,7 +33,7 @@ class ConsistencyCheck {
   void schedule_all();
   /// Makes the checks of a parameter's weights due. Must be called on all ranks.
   void schedule_weights(int64_t param);
-  /// Makes due the checks of a parameter that do not involve other ranks.
+  /// Schedules those checks of a parameter that do not involve other ranks.
   void schedule_local(int64_t param);
 
   /// Runs the checks that are due. Adds this rank's hashes of replicas to `inputs`, so that the

@@ -271,7 +271,7 @@ bool is_patch_embedding(const Path& path, int32_t ndim) {
   return ndim >= 3 || parent.has({"image", "input", "patch", "patches", "pixel", "x"});
 }
 
-/// Returns the reason why AdamW updates the parameter, or an empty string for a matrix.
+/// Returns the reason why AdamW updates the parameter, or an empty string if Muon updates it.
 std::string_view what_for_adamw(const Path& path, int32_t ndim) {
   const Component& c = path.subject;
   const bool vector = path.leaf && c.has_last(kVector) && !is_matrix(c);

@@ -20,17 +20,17 @@ struct Chunking {
   std::vector<int32_t> chunk_of;  // for each item, its chunk in [0, chunks)
 };
 
-/// Divides the matrices of all owners into chunks, which are numbered for all owners together. Each
-/// owner exchanges its largest matrices first, and matrices of the same batch are adjacent. In each
-/// chunk an owner has at most `budget` bytes, or one larger matrix. All owners that have remaining
-/// matrices have about the same cost in a chunk. The number of chunks is the smallest number for
-/// which every owner stays within the budget. If `wanted` is larger and there are enough matrices,
-/// it is `wanted`. No chunk is empty.
+/// Divides the matrices of all owners into chunks. All owners share one numbering of the chunks.
+/// Each owner exchanges its largest matrices first, and matrices of the same batch are adjacent. In
+/// each chunk an owner has at most `budget` bytes, or one larger matrix. All owners that have
+/// remaining matrices have about the same cost in a chunk. The number of chunks is the smallest
+/// number for which every owner stays within the budget. If `wanted` is larger and there are enough
+/// matrices, it is `wanted`. No chunk is empty.
 Chunking cut_chunks(const std::vector<ChunkItem>& items, int64_t budget, int32_t wanted = 1);
 
-/// Returns how many bytes of one owner justify another chunk. A chunk costs launches, and one
-/// message for each of the `ranks` that hold a matrix. If there are at most 64 such ranks, the
-/// result is `least`.
+/// Returns the number of bytes per owner from which an additional chunk is worthwhile. A chunk
+/// costs launches, and one message for each of the `ranks` that hold a matrix. If there are at most
+/// 64 such ranks, the result is `least`.
 inline int64_t least_part(int64_t least, int64_t ranks) {
   return std::max(least, least / 64 * ranks);
 }

@@ -14,8 +14,8 @@ namespace simulation {
 using muonrt::OperationKind;
 using muonrt::Status;
 
-/// An operation that all ranks run. A lane is a thread of each rank, and runs its operations in
-/// order.
+/// An operation that all ranks run. Each rank has one thread for each lane, which runs the
+/// operations of the lane in order.
 struct Step {
   OperationKind kind;
   int comm;       // number of the communicator in the order of creation; the first is 0

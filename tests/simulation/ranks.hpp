@@ -33,7 +33,7 @@ class RankRun {
     std::unique_ptr<muonrt::Transport> transport;
     std::optional<muonrt::Error> first;
   };
-  /// The memory of an operation. It is filled with a pattern when the operation has returned.
+  /// The memory of an operation. It is filled with a pattern after the operation returns.
   struct Buffer {
     std::vector<unsigned char> memory;
     std::string what;

@@ -92,7 +92,8 @@ class Scheduler {
 
   int spawn(int process, void* (*body)(void*), void* argument);
   void join(int fiber);
-  /// `yield` always lets other fibers run. `preempt` does so with the probability of this world.
+  /// `yield` always lets other fibers run. `preempt` does so with this world's preemption
+  /// probability.
   void yield();
   void preempt();
   /// Waits until `wake` is called with this key, or until the time `until`. Returns false if the

@@ -17,7 +17,7 @@ inline void run_steps(world::Rank& rank, int64_t first, int64_t end) {
   for (int64_t step = first; step < end; ++step) rank.step(step, report);
 }
 
-/// Runs steps 0 to steps - 1 of `c` and saves a checkpoint. Returns the parameters after these
+/// Runs the first `steps` steps of `c` and saves a checkpoint. Returns the parameters after these
 /// steps.
 inline world::Tensors save(const world::Case& c, int64_t steps, const std::string& folder,
                            const SaveSettings& how = {.with_params = true}) {

@@ -61,8 +61,8 @@ inline Tensors<double> widened(const Config& config, const Tensors<float>& from)
   return to;
 }
 
-/// Returns `sequences` windows, each of `context + 1` bytes. They contain only a few different
-/// bytes, so that some bytes repeat.
+/// Returns `sequences` windows, each of `context + 1` bytes. They contain only a few distinct
+/// values, so some values repeat.
 inline std::vector<uint8_t> some_tokens(const Config& config, int64_t sequences, unsigned seed) {
   std::mt19937 random(seed);
   const auto kinds = static_cast<unsigned>(std::min<int64_t>(config.vocab, 40));

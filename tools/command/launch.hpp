@@ -18,7 +18,8 @@ struct LaunchError : std::runtime_error {
 
 /// Runs `work` on every rank and returns the largest exit code. Under a launcher this process is
 /// one rank. Otherwise the ranks are `ranks` threads of this process; 0 means one thread. If a rank
-/// throws an exception, prints its number and the message, and the other ranks exit with an error.
+/// throws an exception, the function prints the rank's number and the exception's message, and the
+/// other ranks exit with an error.
 ///
 /// The ranks of mpirun use MPI. Without MPI, the environment of each process must have RANK and
 /// WORLD_SIZE (torchrun), or SLURM_PROCID and one of SLURM_NTASKS and SLURM_STEP_NUM_TASKS (srun).

@@ -15,8 +15,8 @@ struct Screen {
 /// `out` does not count as a terminal.
 Screen detect_screen(std::FILE* out);
 
-/// Shows the status of long work. On a terminal, overwrites a single line; in a log file, prints a
-/// line for each call. Threads: one.
+/// Shows the progress of a long-running operation. On a terminal, overwrites a single line; in a
+/// log file, prints a line for each call. Threads: one.
 class StatusLine {
  public:
   StatusLine(std::FILE* out, Screen screen) : out_(out), screen_(screen) {}

@@ -71,8 +71,8 @@ struct Link {
   /// Copies the rest of a part that is partly written. Drops a part that was not written at all.
   void release_part() noexcept;
 
-  /// Reads from the socket. Stores the rest of the payload at its destination, and the bytes that
-  /// follow the payload in `stage`.
+  /// Reads from the socket. Stores the rest of the payload at its destination. Stores the bytes
+  /// after the payload in `stage`.
   /// @param all  set to true if the bytes from the socket fill all available space.
   Progress fill(Stage& stage, bool& all);
   /// Takes bytes of the payload from `stage`. Returns true if the payload is complete.

@@ -8,8 +8,8 @@
 
 namespace muonrt {
 
-// The settings of a group and of an optimizer that are numbers, enums or bools, with one row for
-// each setting. Other code derives from these rows: the defaults, the conversion of the C structs
+// The settings of groups and optimizers whose values are numbers, enums or bools. Each setting has
+// one row. Other code derives from these rows: the defaults, the conversion of the C structs
 // (src/api), range checks, the comparison between ranks, changes between steps, `muonrt info
 // defaults`, the keys of opt.json with their manual, and Python's keyword arguments. tools/opt_json
 // and tools/python compile this header without linking the library's internals, so everything in it

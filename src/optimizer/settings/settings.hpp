@@ -266,7 +266,7 @@ inline const GroupSettings& group_of(const OptimizerSettings& settings, int64_t 
   return settings.groups[static_cast<size_t>(settings.params[static_cast<size_t>(param)].group)];
 }
 
-/// Returns the number of outputs and the number of inputs of a Muon parameter's matrices, also if
+/// Returns the number of outputs and the number of inputs of a Muon parameter's matrices, even if
 /// they are stored transposed. In parts and all settings, outputs are rows and inputs are columns.
 inline std::pair<int64_t, int64_t> outputs_and_inputs(const ParamSettings& p) {
   const auto& shape = p.layout.shape();

@@ -15,9 +15,9 @@ namespace muonrt {
 
 namespace {
 
-/// The messages that a rank exchanges with owners in a chunk. The entry of a rank in
-/// Measurement::peers_ is the difference from the entry of the previous rank, so two additions
-/// suffice to change a range of ranks.
+/// The messages that a rank exchanges with owners in a chunk. Measurement::peers_ stores each
+/// rank's value as the difference from the value of the previous rank, so two additions change the
+/// values of a range of ranks.
 struct PeerSums {
   int64_t gather_send = 0, return_receive = 0, sent = 0, received = 0, messages = 0;
   void add(const PeerSums& other, int64_t sign = 1) {

@@ -9,8 +9,8 @@
 
 namespace {
 
-/// Returns the numbers that a small program that includes nccl.h prints, or "" if nccl.h does not
-/// exist.
+/// Compiles and runs a small program that includes nccl.h. Returns the numbers that it prints, or
+/// "" if nccl.h does not exist.
 std::string from_the_header() {
   const std::string program = R"(#include <nccl.h>
 #include <stddef.h>

@@ -98,8 +98,8 @@ inline SymmetricCase case_of(int64_t n, int64_t k, int64_t count, int64_t turn) 
 }
 
 /// Returns sizes close to the edges of all tiles (64, 128, 192 and 256 columns), for results of one
-/// tile and of several tiles. Each size has three depths, which are close to the edges of the
-/// stages (64 terms) and of the ring (four stages). Each epilogue occurs with each class of depths
+/// tile and of several tiles. Each size occurs with three depths, which are close to multiples of a
+/// stage (64 terms) and of the ring (four stages). Each epilogue occurs with each class of depths
 /// in small, medium and large results.
 inline std::vector<SymmetricCase> edge_cases() {
   constexpr std::array<std::array<int64_t, 4>, 3> kDepths = {

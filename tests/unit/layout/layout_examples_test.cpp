@@ -4,8 +4,8 @@
 #include "layout/parse.hpp"
 #include "unit/layout/layout_naive.hpp"
 
-// Compares hand-written lists of indices with the layouts from cuts and from placements, and with
-// the property tests' naive model.
+// Compares hand-written lists of indices with layouts that are made from cuts, with layouts that
+// are made from placements, and with the property tests' naive model.
 
 using namespace muonrt;
 using naive::List;

@@ -267,9 +267,9 @@ TEST_CASE("skip: an overflow of the transport dtype is distinguished from NaN",
         bool overflow;
       };
       const bool half = transport == DType::kBF16;
-      // A direction exceeds the range of bf16 on rank 1 or, for the sum of partial gradients, on
-      // its owner. In some cases the same parameter, or one before or after it, also has a value
-      // that is not finite.
+      // A direction exceeds the range of bf16 on rank 1. If it is computed from the sum of partial
+      // gradients, it does so on the rank that owns the matrix. In some cases the same parameter,
+      // or one before or after it, also has a value that is not finite.
       const std::vector<Planted> all = {{kAbove, 1, 1, half ? 0 : -1, 1, half},
                                         {kAbove, kNan, 1, half ? 0 : 1, 1, half},
                                         {kNan, kAbove, 1, 0, 1, false},

@@ -184,8 +184,8 @@ TEST_CASE("first update: nothing is reported without a cause", "[unit][optimizer
   world::Case inactive = on(1);
   inactive.inactive_params = {{1, 2}};
   for (const LargeUpdate& report : reports_of(inactive)) CHECK(report.param == -1);
-  // The gradient of parameter 2 is zero, as for A in LoRA in the first step, so the step does not
-  // change the parameter.
+  // The gradient of parameter 2 is zero, like the gradient of LoRA's A in the first step, so this
+  // step does not change the parameter.
   world::on_ranks(2, [&](Comm& comm) {
     const world::Case c = on(1);
     world::Rank rank(c, comm);

@@ -49,7 +49,7 @@ TEST_CASE("local stream: work has ended when the call returns, even if enqueuing
   CHECK(done == 2);
 }
 
-// The timeout limits only waits for other ranks, and there is only one rank.
+// The timeout applies only to waiting for other ranks, and there is only one rank.
 TEST_CASE("local stream: state is initialized even if the timeout of a step is short",
           "[unit][optimizer]") {
   world::Case c = world::on_mesh({1});

@@ -274,7 +274,7 @@ TEST_CASE("partial: a matrix with zero gradients stops changing if owners store 
     c.settings.groups[0].momentum_dtype = momentum;
     c.settings.groups[0].weight_decay = 0;
     world::add(c, "expert", {6, 10}, {kP}).partial_grads = 2;
-    // The momentum decays from below 2 to below 2^-126. Each step multiplies it by 0.1, and
+    // The momentum starts below 2 and decays to below 2^-126. Each step multiplies it by 0.1, and
     // rounding increases the result by at most a factor of 1 + 2^-7.
     const auto most = static_cast<int64_t>(std::ceil(127 * std::log(2.0) / -std::log(0.101))) + 2;
     INFO(name_of(momentum));

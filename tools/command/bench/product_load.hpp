@@ -15,7 +15,7 @@ class ProductLoad {
 
   /// From now on, every run lasts about `ms`, if no exchange runs, and at least one product.
   void set_duration(double ms);
-  /// Returns the milliseconds of a run of this duration without an exchange.
+  /// Returns how long the products take without an exchange, in milliseconds.
   double alone_ms() const { return static_cast<double>(repeats_) * product_ms_; }
   /// Enqueues the products. Returns when the GPU has begun to run them, or after 10 ms.
   void start();

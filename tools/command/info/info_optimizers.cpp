@@ -17,7 +17,7 @@ struct Arguments {
   bool json = false;
 };
 
-/// Returns one value of `about`, or an empty text if it is missing.
+/// Returns the value of `key` in `about`, or an empty string if it is missing.
 std::string about(const nlohmann::ordered_json& file, const char* key) {
   const auto found = file.at("about").find(key);
   return found == file.at("about").end() ? "" : found->get<std::string>();

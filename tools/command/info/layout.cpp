@@ -165,8 +165,8 @@ std::string note_on_readings(const LayoutText& text, const Layout& layout) {
   }
 }
 
-/// Returns the placements that the names of the mesh dimensions determine, for options without
-/// placements, cuts and shards.
+/// Returns the placements that follow from the names of the mesh dimensions. Used if the options
+/// give no placements, cuts or shards.
 std::string placements_by_names(const LayoutText& text) {
   const auto dims = std::ssize(parse_list(text.shape, "shape"));
   const Mesh mesh = parse_mesh(text.mesh, text.rank_array);

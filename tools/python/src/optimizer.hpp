@@ -222,7 +222,7 @@ class Optimizer {
 void bind_state(nb::class_<Optimizer>& optimizer);
 /// Adds the class Plan, and plan() to the class.
 void bind_plan(nb::module_& module, nb::class_<Optimizer>& optimizer);
-/// Adds the functions that save and load checkpoints to the class.
+/// Adds to the class the functions that save and load checkpoints.
 void bind_checkpoint(nb::class_<Optimizer>& optimizer);
 
 }  // namespace binding

@@ -41,7 +41,7 @@ def example(rank, size, name, port, arguments):
     # Otherwise DeepSpeed compiles its communication extension, which takes more than a minute.
     if name == "deepspeed_zero.py":
         os.environ["DS_ACCELERATOR"] = "cpu"
-        # The attribute deepspeed.comm.torch is PyTorch itself.
+        # Imports the submodule by name, because the attribute `torch` of deepspeed.comm is PyTorch.
         importlib.import_module("deepspeed.comm.torch").build_shm_op = lambda: None
     sys.argv = [name, *arguments]
     sys.path.insert(0, str(EXAMPLES))  # as if Python ran this file as a program
