@@ -74,7 +74,7 @@
 /** Patch version of these headers. */
 #define MUONRT_VERSION_PATCH 0
 
-/** ABI version, which is part of the soname. It changes only if the ABI becomes incompatible. */
+/** ABI version, which is part of the soname. From version 1.0 on, it changes if the ABI breaks. */
 #define MUONRT_ABI 0
 
 /**
