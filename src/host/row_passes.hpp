@@ -218,11 +218,7 @@ struct CastPass {
     LargestBits largest;
     for (int64_t i = 0; i < n; ++i) {
       const float x = to_f32(in[i]);
-      if constexpr (std::is_same_v<From, To>) {
-        out[i] = in[i];
-      } else {
-        out[i] = from_f32<To>(x);
-      }
+      out[i] = from_f32<To>(x);
       largest.add(x);  // must be last, or GCC 14 does not vectorize the loop
     }
     return largest.not_finite_as<To>();
