@@ -14,8 +14,8 @@ namespace muonrt::tool {
 
 namespace {
 
-constexpr int kTimes = 5;              // of a product, of which the median counts
-constexpr int64_t kMaxProducts = 200;  // fewer than a GPU's queue holds
+constexpr int kTimes = 5;  // of a product, of which the median counts
+constexpr int64_t kMaxProducts = 50;
 constexpr std::chrono::milliseconds kMaxStart(10);
 
 }  // namespace
