@@ -24,7 +24,7 @@
 #endif
 
 namespace muonrt {
-// This namespace keeps the symbols apart from those of a static libmuonrt in the same program.
+// The inline namespace prevents symbol collisions with a statically linked libmuonrt.
 inline namespace v0 {
 
 namespace detail {
@@ -38,7 +38,7 @@ struct Delete {
 /// A communicator; see muonrt/comm.h. Movable; the destructor calls muonrt_comm_destroy().
 class Comm {
  public:
-  /// Takes ownership of a handle, for example from muonrt_comm_create_mpi().
+  /// Wraps a handle, for example from muonrt_comm_create_mpi(). The destructor destroys it.
   explicit Comm(muonrt_comm_t* handle) : handle_(handle) {}
   /// Creates a communicator of one rank; see muonrt_comm_create_self().
   static Comm self() { return Comm(detail::value<muonrt_comm_t*>(muonrt_comm_create_self)); }
@@ -96,7 +96,7 @@ class Comm {
     check(muonrt_comm_exchange(get(), sends.data(), static_cast<int64_t>(sends.size()),
                                receives.data(), static_cast<int64_t>(receives.size())));
   }
-  /// @return The handle; it still belongs to this object.
+  /// @return The handle. It still belongs to this object, so do not destroy it.
   muonrt_comm_t* get() const noexcept { return handle_.get(); }
 
  private:
@@ -110,8 +110,8 @@ class ThreadGroup {
   explicit ThreadGroup(int32_t size) {
     handle_.reset(detail::value<muonrt_thread_group_t*>(muonrt_thread_group_create, size));
   }
-  /// @return The communicator of rank `rank`. Call it once per rank. The communicator may outlive
-  /// the group.
+  /// @return The communicator of rank `rank`, which may outlive the group. Call this function once
+  /// per rank.
   Comm comm(int32_t rank) { return Comm::thread(handle_.get(), rank); }
 
  private:
@@ -140,7 +140,7 @@ inline muonrt_part_t part() { return detail::filled(muonrt_part_init_sized); }
 inline muonrt_layout_t layout() { return detail::filled(muonrt_layout_init_sized); }
 /// @return Settings of QK-clip with their defaults.
 inline muonrt_qk_clip_t qk_clip() { return detail::filled(muonrt_qk_clip_init_sized); }
-/// @return An allocator without functions.
+/// @return An allocator in which no function is set.
 inline muonrt_allocator_t allocator() { return detail::filled(muonrt_allocator_init_sized); }
 /// @return Options of Optimizer with their defaults.
 inline muonrt_optimizer_options_t options() {
@@ -154,11 +154,11 @@ inline muonrt_tuning_options_t tuning_options() {
 inline muonrt_debug_options_t debug_options() {
   return detail::filled(muonrt_debug_options_init_sized);
 }
-/// @return A configuration without functions, with its defaults.
+/// @return A configuration with its defaults, in which no function is set.
 inline muonrt_distributed_config_t distributed_config() {
   return detail::filled(muonrt_distributed_config_init_sized);
 }
-/// @return Arguments of Optimizer::step() with their defaults; set `lr`.
+/// @return Arguments of Optimizer::step() with their defaults. You must set `lr`.
 inline muonrt_step_args_t step_args() { return detail::filled(muonrt_step_args_init_sized); }
 
 /// The statistics of the last step that collected statistics; see muonrt/health.h.
@@ -198,8 +198,7 @@ class Optimizer {
   void set_data(int64_t index, void* data) { check(muonrt_optimizer_set_data(get(), index, data)); }
   /// Sets all master weights to the values of the parameters; see muonrt_optimizer_reset_masters().
   void reset_masters() { check(muonrt_optimizer_reset_masters(get(), nullptr, 0)); }
-  /// Resets the master weights of the parameters with the indices `params`. An empty list has no
-  /// effect.
+  /// Resets the master weights of the parameters whose indices are in `params`, if any.
   void reset_masters(const std::vector<int64_t>& params) {
     if (params.empty()) return;
     check(
@@ -210,8 +209,8 @@ class Optimizer {
     check(muonrt_optimizer_set_group(get(), index, &group));
   }
 
-  /// Runs one step with these arguments, and defaults for all others; see muonrt_optimizer_step().
-  /// Collective.
+  /// Runs one step with these arguments and the defaults of all others; see
+  /// muonrt_optimizer_step(). Collective.
   /// @param lr               The learning rate.
   /// @param inactive_params  Indices of the parameters that do not take part in this step.
   /// @return The report; `skipped` is 1 if the step was skipped.
@@ -300,8 +299,8 @@ class Optimizer {
   std::vector<std::pair<int32_t, int32_t>> clipped_heads() const {
     return pairs(muonrt_optimizer_get_clipped_heads);
   }
-  /// @return The layers whose logits a step reads, in this order, as pairs of layer and number of
-  /// query heads; see muonrt_optimizer_get_qk_layers().
+  /// @return The layers whose logits a step reads, as pairs of layer and number of query heads, in
+  /// the order of `qk_logits`; see muonrt_optimizer_get_qk_layers().
   std::vector<std::pair<int32_t, int32_t>> qk_layers() const {
     return pairs(muonrt_optimizer_get_qk_layers);
   }
@@ -351,7 +350,7 @@ class Optimizer {
     check(muonrt_optimizer_get_memory(&out, get()));
     return out;
   }
-  /// @return The handle; it still belongs to this object.
+  /// @return The handle. It still belongs to this object, so do not destroy it.
   muonrt_optimizer_t* get() const noexcept { return handle_.get(); }
 
  private:

@@ -29,8 +29,8 @@ typedef struct muonrt_nccl_options {
 
   /**
    * Maximum number of thread blocks per NCCL operation: a power of two from 1 to 64, equal on all
-   * ranks. muonrt's persistent kernels (MUONRT_SYMMETRIC_SM90) leave the same number of SMs free
-   * for NCCL. Default: 8.
+   * ranks. muonrt's persistent kernels (MUONRT_SYMMETRIC_SM90) leave this number of SMs free for
+   * NCCL. Default: 8.
    */
   int32_t max_ctas;
 
@@ -132,8 +132,8 @@ MUONRT_API muonrt_status_t muonrt_nccl_get_version(int32_t* version);
  *   - Leave NCCL_COMM_BLOCKING unset, because the value 1 makes every NCCL communicator blocking,
  *     including those that muonrt creates.
  *   - Do not pass a communicator that shares resources with its splits (splitShare = 1, or
- *     NCCL_COMM_SPLIT_SHARE_RESOURCES=1), because NCCL then aborts it together with the splits.
- *     Pass NULL instead.
+ *     NCCL_COMM_SPLIT_SHARE_RESOURCES=1), because NCCL then aborts the communicator together with
+ *     its splits. Pass NULL instead.
  *   - If this function fails, abort `nccl_comm`, because the split may still be in progress.
  *
  * @par Borrowing an ncclComm_t
@@ -151,21 +151,21 @@ MUONRT_API muonrt_status_t muonrt_nccl_get_version(int32_t* version);
  *
  * @par Errors and timeouts
  * After an error or a timeout, a helper thread calls ncclCommAbort() once. ncclCommAbort() waits
- * for all work that NCCL has enqueued, so it blocks as long as a stream that the step waits for
- * makes no progress.
+ * for all work that NCCL has enqueued. If a stream for which the step waits makes no progress, the
+ * abort therefore blocks.
  *   - Every muonrt call, including muonrt_comm_abort() and the destroy functions, waits at most
  *     three seconds for ncclCommAbort(). muonrt_optimizer_destroy() also waits for the optimizer's
  *     own streams, without a limit.
- *   - After these three seconds the helper thread continues in the background until the stream
+ *   - If the abort takes longer, the helper thread continues in the background until the stream
  *     makes progress. Until then, the ncclComm_t and the memory that the enqueued work uses remain
  *     allocated. Do not unload muonrt or NCCL before the helper thread has finished.
- *   - After an error a borrowed `nccl_comm` belongs to the helper thread. Do not use, abort or
- *     destroy it.
+ *   - Do not use, abort or destroy a borrowed `nccl_comm` after an error, because the helper thread
+ *     aborts it.
  *
  * @par Flow control
- * Two NCCL operations of a rank can always be in flight. A step enqueues a further operation only
- * if all operations in flight, including the new one, contain at most 256 messages in total.
- * Otherwise it waits until earlier operations are complete.
+ * Two NCCL operations of a rank can always be in flight. A step enqueues another operation only if
+ * all operations in flight, including the new one, contain at most 256 messages in total. Otherwise
+ * the step waits until earlier operations are complete.
  *
  * @param[out] comm     The new communicator; NULL on error. Destroy it with muonrt_comm_destroy().
  * @param[in]  host     A communicator for host memory; muonrt uses duplicates of it.
@@ -178,12 +178,13 @@ MUONRT_API muonrt_status_t muonrt_nccl_get_version(int32_t* version);
  *     values of max_ctas or borrow, or only some of them pass an `nccl_comm`.
  *   - MUONRT_ERROR_INVALID_ARGUMENT: an option is out of range, a pointer is NULL, or the ranks or
  *     the GPU of `nccl_comm` differ from those of `host` and `device_index`.
- *   - MUONRT_ERROR_DEVICE: a rank has no GPU device_index, or CUDA has reported an error.
+ *   - MUONRT_ERROR_DEVICE: a rank has no GPU with the index `device_index`, or CUDA has reported an
+ *     error.
  *   - MUONRT_ERROR_OUT_OF_MEMORY, _COMM: a rank has failed.
  *   - MUONRT_ERROR_TIMEOUT: a rank did not take part before the timeout.
  *
  * If one rank fails, the others return without waiting for the timeout, with two exceptions: inside
- * a blocking split, and when `host` is a muonrt_transport_t without `get_published_error`. A NULL
+ * a blocking split, and when `host` uses a muonrt_transport_t without `get_published_error`. A NULL
  * `host` is reported only on the rank that passes it. After a failure inside NCCL, `host` remains
  * usable.
  */
@@ -195,8 +196,8 @@ MUONRT_API muonrt_status_t muonrt_comm_create_nccl(muonrt_comm_t** comm, muonrt_
  *
  * Messages are sent over `host`. Use this communicator for optimizers on MUONRT_DEVICE_CUDA when
  * NCCL is not an option: with an MPI that has no GPU support, or when multiple ranks share one GPU.
- * It is slower than NCCL, and with more than one rank the thread that calls muonrt_optimizer_step()
- * waits in each exchange.
+ * It is slower than NCCL. With more than one rank, the thread that calls muonrt_optimizer_step()
+ * also waits in each exchange.
  *
  * If `host` was created by muonrt_comm_create_thread() or muonrt_comm_create_self(), muonrt copies
  * messages directly from GPU memory to GPU memory. If sender and receiver use different GPUs, the
@@ -215,7 +216,8 @@ MUONRT_API muonrt_status_t muonrt_comm_create_nccl(muonrt_comm_t** comm, muonrt_
  * that names the rank that failed.
  *   - MUONRT_ERROR_NOT_SUPPORTED: a rank has no CUDA device.
  *   - MUONRT_ERROR_INVALID_ARGUMENT: `comm` is NULL.
- *   - MUONRT_ERROR_DEVICE: a rank has no GPU `device_index`, or CUDA has reported an error.
+ *   - MUONRT_ERROR_DEVICE: a rank has no GPU with the index `device_index`, or CUDA has reported an
+ *     error.
  *   - MUONRT_ERROR_OUT_OF_MEMORY: a rank has run out of memory. If an allocation fails while that
  *     rank sets up the new communicator, the other ranks may return MUONRT_ERROR_COMM instead.
  *   - MUONRT_ERROR_COMM, _TIMEOUT: `host` has failed.

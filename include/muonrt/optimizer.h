@@ -69,18 +69,18 @@ typedef struct muonrt_optimizer_options {
   uint32_t struct_size;
 
   /**
-   * Where the optimizer computes. On CUDA, all ranks need the same GPU model. On the host, they
-   * need processors for which muonrt selects the same instruction set. Default: MUONRT_DEVICE_HOST.
+   * Where the optimizer computes. On CUDA, all ranks need the same GPU model. On the host, muonrt
+   * must select the same instruction set on all ranks. Default: MUONRT_DEVICE_HOST.
    */
   muonrt_device_t device;
 
-  /** CUDA device index of this rank's GPU. On the host 0 is required. Default: 0. */
+  /** CUDA device index of this rank's GPU. Must be 0 on the host. Default: 0. */
   int32_t device_index;
 
   /**
    * Number of compute threads of this rank on the host, 1 to 256. Results do not depend on it.
-   * Default: 0, which divides the processors in this rank's affinity mask among the ranks that have
-   * the same mask, within the cgroup's CPU quota. muonrt_counters_t reports the number in use.
+   * Default: 0, which makes muonrt divide the available processors (affinity mask and cgroup CPU
+   * quota) among the ranks that share them. muonrt_counters_t reports the number in use.
    */
   int32_t threads;
 
@@ -91,9 +91,9 @@ typedef struct muonrt_optimizer_options {
   int64_t timeout_ms;
 
   /**
-   * Maximum global norm of the gradients, 1e-30 to 1e30. muonrt computes the norm exactly, after it
-   * has multiplied the gradients by the inverse loss scale. Cannot be combined with partial
-   * gradients. Default: 0, which means no clipping.
+   * Maximum global norm of the gradients, 1e-30 to 1e30. muonrt multiplies the gradients by the
+   * inverse loss scale before it computes the norm, and sums the squares without rounding errors.
+   * Cannot be combined with partial gradients. Default: 0, which means no clipping.
    */
   double clip_norm;
 
@@ -129,21 +129,21 @@ MUONRT_API void muonrt_optimizer_options_init_sized(muonrt_optimizer_options_t* 
  * Creates an optimizer.
  *
  * Plans the exchanges, compares the settings of all ranks, and allocates all memory. State starts
- * at zero, and master weights that muonrt owns are copied from the parameters. On CUDA the call
- * then runs a warm-up, which takes about as long as a step. The warm-up sends no messages, reads no
- * gradients and writes no parameters.
+ * at zero, and master weights that muonrt allocates are copied from the parameters. On CUDA the
+ * call then runs a warm-up, which takes about as long as a step. The warm-up sends no messages,
+ * reads no gradients and writes no parameters.
  *
  * Threads: one at a time per communicator. Collective: over the ranks of `comm`. Blocking.
  *
  * @par Memory
- * Until it is destroyed, the optimizer uses the buffers that `params` name: `data`, `master`, and
- * `grad` (until another gradient is bound). It also uses the functions and state of `distributed`
- * and `allocator`. Everything else, including `comm` and the arrays and layouts that the structs
- * point to, may be freed after the call.
+ * Until it is destroyed, the optimizer uses the buffers of the parameters: `data`, `master`, and
+ * `grad` (until another gradient is bound). It also uses the functions and state of the options
+ * `distributed` and `allocator`. Everything else, including `comm` and the arrays and layouts that
+ * the structs point to, may be freed after the call.
  *
  * @par Streams
- * On CUDA, all writes to the parameters must be complete, or enqueued on the default stream or on a
- * blocking stream. If a non-blocking stream writes parameters, synchronize it before the call.
+ * On CUDA, if a non-blocking stream writes parameters, synchronize it before the call. The call
+ * itself waits for writes on the default stream and on blocking streams.
  *
  * @param[out] optimizer  The new optimizer; NULL on error. Destroy it with
  *                        muonrt_optimizer_destroy().
@@ -159,15 +159,15 @@ MUONRT_API void muonrt_optimizer_options_init_sized(muonrt_optimizer_options_t* 
  * @return MUONRT_OK, or the same error on every rank; the message names rank, field and values.
  *   - MUONRT_ERROR_INVALID_ARGUMENT: a field or argument is out of range, or buffers overlap.
  *   - MUONRT_ERROR_NOT_SUPPORTED: settings cannot be combined; the communicator does not support
- *     the device; there is no CUDA device; or master weights would be copied while a stream that
- *     the default stream waits for is being captured into a graph.
+ *     the device; there is no CUDA device; or master weights cannot be copied, because a stream
+ *     that the default stream waits for is being captured into a graph.
  *   - MUONRT_ERROR_MISMATCH: settings, groups, parameters, devices or versions of muonrt differ
  *     between ranks.
  *   - MUONRT_ERROR_CALLBACK: `assign` of muonrt_distributed_config_t has returned an error.
  *   - MUONRT_ERROR_OUT_OF_MEMORY, _DEVICE, _COMM, _TIMEOUT, _ABORTED.
  *
  * A NULL `comm` is reported only on the rank that passes it. After MUONRT_ERROR_COMM, _TIMEOUT and
- * _ABORTED, `comm` itself may have failed, so create a new one. After other errors you can retry.
+ * _ABORTED, `comm` may have failed: create a new communicator. After other errors you can retry.
  */
 MUONRT_API muonrt_status_t muonrt_optimizer_create(muonrt_optimizer_t** optimizer,
                                                    muonrt_comm_t* comm,
@@ -243,15 +243,15 @@ MUONRT_API muonrt_status_t muonrt_optimizer_set_data(muonrt_optimizer_t* optimiz
 /**
  * Resets master weights to the values of the parameters.
  *
- * Call it after you have written parameters, for example from a checkpoint. Master weights that
- * muonrt owns become copies of the parameters, and remainders become 0. Moments and update counts
- * do not change. If master weights belong to the caller (MUONRT_MASTER_CALLER), write them
- * yourself, because this call does not change them. `params` may include parameters without them.
+ * Call it after you have written parameters, for example from a checkpoint. Master weights in
+ * muonrt's memory become copies of the parameters, and remainders become 0. Moments, update counts
+ * and master weights in the caller's memory (MUONRT_MASTER_CALLER) do not change; write such master
+ * weights yourself. `params` may include parameters without master weights.
  *
  * Threads: one at a time per optimizer, between steps. Collective: no, but every rank must list the
  * same parameters before the same step. If the lists differ, the next step returns
- * MUONRT_ERROR_MISMATCH, unless `replica_check` is MUONRT_REPLICA_CHECK_OFF. Blocking. The rules on
- * streams are those of muonrt_optimizer_create().
+ * MUONRT_ERROR_MISMATCH, unless `replica_check` is MUONRT_REPLICA_CHECK_OFF. Blocking. The rules
+ * for streams are the same as for muonrt_optimizer_create().
  *
  * @param[in] optimizer  The optimizer.
  * @param[in] params     Indices of `n` parameters; NULL for all parameters.
@@ -269,7 +269,7 @@ MUONRT_API muonrt_status_t muonrt_optimizer_reset_masters(muonrt_optimizer_t* op
 /**
  * Changes the settings of a group for all following steps.
  *
- * The call ignores `custom`, `gram_restarts` and `n_gram_restarts`, because these lists are fixed.
+ * The call ignores `custom`, `gram_restarts` and `n_gram_restarts`, which cannot be changed.
  *
  * Threads: one at a time per optimizer, between steps. Collective: no, but every rank must make the
  * same change before the same step. If the settings differ, the next step returns
@@ -301,8 +301,8 @@ MUONRT_API muonrt_status_t muonrt_optimizer_set_group(muonrt_optimizer_t* optimi
  * factor or logit is not finite, an update overflows, or `found_inf` is set. A skipped step changes
  * nothing and is not counted; muonrt_get_last_error() returns the reason.
  *
- * After one of the following errors, which every rank returns, nothing has changed and the
- * optimizer remains usable:
+ * Every rank returns the following errors, after which nothing has changed and the optimizer
+ * remains usable:
  *   - MUONRT_ERROR_INVALID_ARGUMENT: an argument is out of range; an active parameter has no
  *     gradient; a parameter, its master weights or its state is not finite; or the caller has
  *     written an active parameter but not its master weights, so the step would overwrite the
@@ -317,8 +317,8 @@ MUONRT_API muonrt_status_t muonrt_optimizer_set_group(muonrt_optimizer_t* optimi
  *     committed the step, but other ranks may have.
  *   - MUONRT_ERROR_TORN: parameters may be partly updated; load a checkpoint. With
  *     MUONRT_COMMIT_EAGER, a non-finite update also causes this error.
- *   - MUONRT_ERROR_NOT_SUPPORTED: `stream` of `args`, or a stream that it waits for, is being
- *     captured into a graph.
+ *   - MUONRT_ERROR_NOT_SUPPORTED: `stream` of `args`, or a stream for which `stream` waits, is
+ *     being captured into a graph.
  *   - MUONRT_ERROR_INVALID_STATE: an earlier error has made the optimizer unusable. Only this rank
  *     returns the error, without waiting for the other ranks.
  *
@@ -326,8 +326,8 @@ MUONRT_API muonrt_status_t muonrt_optimizer_set_group(muonrt_optimizer_t* optimi
  * is repeated after muonrt_optimizer_set_step(), muonrt_optimizer_set_update_count() and
  * muonrt_optimizer_load(). After muonrt_optimizer_set_data() and muonrt_optimizer_reset_masters()
  * it is repeated for the parameters concerned. Every step also checks that active parameters are
- * bitwise equal to their rounded f32 master weights. Until a step has written a bf16 parameter, it
- * may also be the master weight rounded in the other direction.
+ * bitwise equal to their rounded f32 master weights. Until a step has written a bf16 parameter, its
+ * elements may be the master weights rounded either up or down.
  *
  * After a fault, ranks may return different statuses for the same step. If the fault occurs before
  * the vote, one rank may return MUONRT_ERROR_COMM, and another _TIMEOUT or _UNDECIDED. If it occurs
@@ -339,8 +339,8 @@ MUONRT_API muonrt_status_t muonrt_optimizer_set_group(muonrt_optimizer_t* optimi
  * work may still run, so keep all buffers until muonrt_optimizer_destroy() has returned.
  *
  * Finite gradients can still make weights overflow if the learning rate or the decay is too large.
- * That step is committed, but later steps return MUONRT_ERROR_INVALID_ARGUMENT, with a message that
- * names the parameter, until all weights and state are finite again.
+ * That step is committed. Later steps then return MUONRT_ERROR_INVALID_ARGUMENT until all weights
+ * and state are finite again; the message names the parameter.
  */
 MUONRT_API muonrt_status_t muonrt_optimizer_step(muonrt_step_report_t* report,
                                                  muonrt_optimizer_t* optimizer,
@@ -379,7 +379,7 @@ MUONRT_API muonrt_status_t muonrt_optimizer_get_step(int64_t* step,
  * Sets the number of committed steps, to resume training.
  *
  * The call also sets the update count of every parameter to `step` divided by its group's
- * `update_every`. For parameters that were inactive in some steps, call
+ * `update_every`, rounded down. For parameters that were inactive in some steps, call
  * muonrt_optimizer_set_update_count() afterwards.
  *
  * Threads: one at a time per optimizer, between steps. Collective: no, but every rank must set the

@@ -37,7 +37,7 @@ class Orthogonalizer {
                          void* stream = nullptr) {
     check(muonrt_symmetric_product(&c, get(), alpha, &a, beta, d, stream));
   }
-  /// @return The handle; it still belongs to this object.
+  /// @return The handle. It still belongs to this object, so do not destroy it.
   muonrt_orthogonalizer_t* get() const noexcept { return handle_.get(); }
 
  private:

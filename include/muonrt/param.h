@@ -29,16 +29,17 @@ enum muonrt_master_kind {
 
   /**
    * For bf16 parameters only: a 16-bit remainder per weight (MUONRT_STATE_REMAINDER). The parameter
-   * is the f32 weight rounded to bf16. The bits of the f32 weight are ((uint32_t)param << 16) +
-   * (uint32_t)(int16_t)remainder, computed in uint32_t arithmetic, which wraps around.
+   * is the f32 weight rounded to bf16. If p and r are the bits of the parameter and of the
+   * remainder, the bits of the f32 weight are ((uint32_t)p << 16) + (uint32_t)(int16_t)r, modulo
+   * 2^32.
    */
   MUONRT_MASTER_REMAINDER = 4,
 
   /**
-   * For bf16 parameters only: no additional bits are stored, but updates are rounded
-   * stochastically, so that rounding has no bias; see `seed` of muonrt_optimizer_options_t. AdamW
-   * does not support this kind if the gradient is partial (muonrt/layout.h) or has its own layout
-   * (`grad_layout`).
+   * For bf16 parameters only: no additional bits are stored, but the step rounds the updated
+   * weights stochastically, so the rounding has no bias; see `seed` of muonrt_optimizer_options_t.
+   * AdamW does not support this kind if the gradient is partial (muonrt/layout.h) or has its own
+   * layout (`grad_layout`).
    */
   MUONRT_MASTER_STOCHASTIC = 5
 };
@@ -46,7 +47,9 @@ enum muonrt_master_kind {
 /** How the dimensions of a tensor form matrices. muonrt never infers this from the shape. */
 typedef int32_t muonrt_view_t;
 enum muonrt_view {
-  /** The dimensions are used unchanged. Muon requires two of them, rows and columns. */
+  /**
+   * The dimensions are used unchanged. A Muon parameter must have two dimensions: rows, columns.
+   */
   MUONRT_VIEW_NONE = 0,
 
   /** Three dimensions, experts x rows x columns: one matrix per expert. */
@@ -135,13 +138,13 @@ typedef struct muonrt_part {
  *   - MUONRT_QK_QKV_BLOCKS: like MUONRT_QK_QKV, but with the rows of all query heads first, then of
  *     all key heads, then of all value heads.
  *
- * With MUONRT_QK_FROM_NAME, muonrt reads the kind and the layer from the name of the parameter, as
- * muonrt_qk_layer_parse() does, so you can use one struct for all parameters of a model. Parameters
- * with other names, and parameters with one dimension, such as biases, are not clipped. If `nope`
- * or `rope` is above 0, the model uses multi-head latent attention (MLA). The names "wq" and
- * "q_proj" then mean MUONRT_QK_MLA_QUERY, and "wk" and "k_proj" are rejected. Each kind uses only
- * the sizes that apply to it, and `head_dim` must be 0 or nope + rope. A layer with two query
- * weights, or with two key weights, is rejected.
+ * With MUONRT_QK_FROM_NAME, muonrt derives the kind and the layer from the name of the parameter,
+ * with the rules of muonrt_qk_layer_parse(). You can then use one struct for all parameters of a
+ * model. Parameters with other names, and parameters with one dimension, such as biases, are not
+ * clipped. If `nope` or `rope` is above 0, muonrt assumes multi-head latent attention (MLA). The
+ * names "wq" and "q_proj" then mean MUONRT_QK_MLA_QUERY, and "wk" and "k_proj" are rejected. For
+ * MLA, `head_dim` must be 0 or nope + rope, and muonrt ignores sizes that do not apply to the kind.
+ * A layer with two query weights, or with two key weights, is rejected.
  *
  * In MLA, a query head uses the gamma of its key head. If it used its own gamma, the two terms of a
  * logit, q_nope k_nope and q_rope k_rope, could shrink by different factors. The gammas of a query
@@ -159,9 +162,9 @@ typedef struct muonrt_qk_clip {
   muonrt_qk_kind_t kind;
 
   /**
-   * Number of the layer, 0 to 2^20, the same for all weights of a layer. -1 selects the last number
-   * among the parts of the parameter's name, such as 3 in "layers.3.wq". With MUONRT_QK_FROM_NAME
-   * this field is not read. Default: 0.
+   * Number of the layer, 0 to 2^20, the same for all weights of a layer. -1 selects the last part
+   * of the parameter's name that is a number, such as 3 in "layers.3.wq". MUONRT_QK_FROM_NAME
+   * ignores this field. Default: 0.
    */
   int32_t layer;
 
@@ -187,7 +190,7 @@ typedef struct muonrt_qk_clip {
   int32_t n_select;
 
   /**
-   * Indices of the query heads that may be clipped, all different. Default: NULL, meaning all
+   * Indices of the query heads that may be clipped, all different. Default: NULL, which means all
    * heads.
    */
   const int32_t* select;
@@ -207,10 +210,10 @@ typedef struct muonrt_qk_clip {
  * Call muonrt_param_init() before you set fields. All fields must be equal on all ranks, except the
  * buffers, `local_shape`, `strides` and `grad_strides`.
  *
- * Buffers are row-major, contiguous, aligned to the size of an element, and in memory that the
- * optimizer's device can access. They must not overlap when the optimizer is created. The buffers
- * belong to the caller and must stay valid until the optimizer is destroyed or another buffer is
- * bound.
+ * Buffers must be row-major, contiguous and aligned to the size of an element, and the optimizer's
+ * device must be able to access them. They must not overlap when the optimizer is created. The
+ * buffers belong to the caller and must stay valid until the optimizer is destroyed or another
+ * buffer is bound.
  */
 typedef struct muonrt_param {
   /** Size of the struct in bytes; set by muonrt_param_init(). */
@@ -245,9 +248,9 @@ typedef struct muonrt_param {
 
   /**
    * This rank's shard of the gradient, distributed according to `grad_layout`, or according to
-   * `layout` if `grad_layout` is NULL. The caller must have reduced it over all replicas, except
-   * over mesh dimensions that are partial (MUONRT_PLACEMENT_PARTIAL). Default: NULL, which means
-   * that you bind a gradient later; see muonrt_optimizer_set_grad().
+   * `layout` if `grad_layout` is NULL. The caller must have reduced the gradient over all replicas,
+   * except over mesh dimensions that are partial (MUONRT_PLACEMENT_PARTIAL). Default: NULL, which
+   * means that you bind a gradient later; see muonrt_optimizer_set_grad().
    */
   const void* grad;
 
@@ -311,15 +314,16 @@ typedef struct muonrt_param {
 
   /**
    * Layout of the gradient, for gradients whose placements differ from those of `layout` and for
-   * gradients with partial dimensions. If this field is set, the owners hold the state of the
-   * parameter, and `layout` must not have partial dimensions. Default: NULL, which means `layout`.
+   * gradients with partial dimensions. If this field is set, `layout` must not have partial
+   * dimensions, and the momentum and variance are not stored with the shards; see
+   * muonrt_state_shard_t. Default: NULL, which means `layout`.
    */
   const muonrt_layout_t* grad_layout;
 
   /**
-   * How the dimensions form matrices, as an alternative to `view`, which must then be
-   * MUONRT_VIEW_NONE. The first `batch_dims` dimensions index the matrices of a stack, the next
-   * `row_dims` (0 means 1) are merged into the stored rows, and the others, at least one, into the
+   * An alternative to `view`, which must then be MUONRT_VIEW_NONE. The first `batch_dims`
+   * dimensions number the matrices of a stack. The next `row_dims` dimensions (0 means 1) are
+   * merged into the rows, as stored in memory, and all remaining dimensions, at least one, into the
    * columns. Both fields must be 0 to 7. Default: 0 and 0, which means that `view` applies.
    */
   int32_t batch_dims, row_dims;

@@ -60,7 +60,7 @@ class Plan {
       return muonrt_plan_describe(buffer, capacity, needed, get(), format, max_rows);
     });
   }
-  /// @return The handle; it still belongs to this object.
+  /// @return The handle. It still belongs to this object, so do not destroy it.
   muonrt_plan_t* get() const noexcept { return handle_.get(); }
 
  private:

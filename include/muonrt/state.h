@@ -30,25 +30,27 @@ extern "C" {
 /**
  * A block of state on this rank, with its position in the whole tensor.
  *
- * Normally every rank holds the state of its shard of the parameter. In two cases an owner holds
- * the state instead. For Muon, the owner is the rank that orthogonalizes the matrix. For AdamW, it
- * is the rank to which a slice of the tensor is assigned. The two cases are:
+ * Normally every rank holds the state of its shard of the parameter. In two cases the state is not
+ * stored with the shards. For Muon, the owner of a matrix then holds the state of the whole matrix.
+ * For AdamW, muonrt divides the tensor into slices and assigns each slice to a rank, which holds
+ * the state of the slice. The two cases are:
  *   - momentum and variance of a parameter whose gradient is partial or has its own layout
  *     (`grad_layout` of muonrt_param_t);
  *   - the second moments of NorMuon.
  *
  * A state shard can therefore be the state of a shard, a flat range, a slice, a matrix or a part of
  * a matrix. Two steps define which elements of the tensor it holds:
- *   1. Each dimension of `shape` has a list of index ranges. The elements whose index in every
- *      dimension is in one of the ranges of that dimension form a sequence, in row-major order.
+ *   1. `runs` lists index ranges for each dimension of `shape`. An element of the tensor is
+ *      selected if its index in each dimension is in one of the ranges of this dimension. The
+ *      selected elements, in row-major order, form a sequence.
  *   2. The state shard holds the elements [begin, end) of this sequence.
  *
  * Example: the shard that holds rows 2 and 3 of a 4 x 3 matrix has shape {4, 3}, runs {[2, 4), [0,
  * 3)}, n_runs {1, 1}, begin 0 and end 6.
  *
- * For MUONRT_STATE_NORMUON the tensor has one dimension: all neurons of all matrices of the
- * parameter, expert by expert and, within an expert, part by part. A matrix or part with only one
- * neuron has no second moment.
+ * For MUONRT_STATE_NORMUON the tensor has one dimension, which counts the neurons of all matrices
+ * of the parameter, ordered by expert and, within an expert, by part. A matrix or part with only
+ * one neuron has no second moment.
  */
 typedef struct muonrt_state_shard {
   /** Size of the struct in bytes; set by muonrt_state_shard_init(). */
@@ -140,10 +142,11 @@ MUONRT_API void muonrt_state_shard_init_sized(muonrt_state_shard_t* shard, uint3
  *
  * @par Coverage
  *   - The list contains no empty state shards.
- *   - State that owners hold is listed by exactly one rank, with two exceptions. If every replica
- *     orthogonalizes its own matrices (MUONRT_REPLICA_MODE_EACH, or MUONRT_REPLICA_MODE_AUTO if it
- *     selects this mode), the state of matrices and neurons is listed once per replica. With
- *     MUONRT_REPLICA_MODE_EVERY_RANK it is listed by every rank that holds the matrix.
+ *   - State that is not stored with the shards is listed by exactly one rank, with two exceptions.
+ *     If every replica orthogonalizes its own matrices (MUONRT_REPLICA_MODE_EACH, or
+ *     MUONRT_REPLICA_MODE_AUTO if it selects this mode), the state of matrices and neurons is
+ *     listed once per replica. With MUONRT_REPLICA_MODE_EVERY_RANK it is listed by every rank that
+ *     holds elements of the matrix.
  *   - All other state is listed on every rank that holds a part of the parameter, including
  *     replicas.
  *   - The ranges [write_begin, write_end) of all ranks together cover each element exactly once.
@@ -188,8 +191,8 @@ MUONRT_API muonrt_status_t muonrt_optimizer_get_update_count(int64_t* count,
  * Sets the update count of a parameter.
  *
  * Use it in two cases:
- *   - When you restore state yourself: call muonrt_optimizer_set_step() first, which sets every
- *     count as if no parameter had ever been inactive. Then restore the saved count of each
+ *   - When you restore state yourself: first call muonrt_optimizer_set_step(), because it sets
+ *     every count as if no parameter had ever been inactive. Then restore the saved count of each
  *     parameter.
  *   - When you reset a parameter, such as an adapter or a new expert: set its moments to zero and
  *     its update count to 0.

@@ -17,9 +17,9 @@ extern "C" {
  * Arguments of one step.
  *
  * Call muonrt_step_args_init() before you set fields. `lr` (or `group_lrs`), `grad_scale_inv` and
- * `inactive_params` must be equal on all ranks, and so must the product of `grad_scale_inv`,
- * `device_grad_scale_inv`, the clipping factor and `grad_multiplier`. If they differ, the step
- * returns MUONRT_ERROR_MISMATCH.
+ * `inactive_params` must be equal on all ranks, and so must the product of all factors of the
+ * gradients: `grad_scale_inv`, `device_grad_scale_inv`, the clipping factor and `grad_multiplier`.
+ * If they differ, the step returns MUONRT_ERROR_MISMATCH.
  *
  * The fields of type `const float*` point to f32 values, aligned to 4 bytes, in memory that the
  * optimizer's device can access. The step reads these values while it is running, so do not change
@@ -34,8 +34,8 @@ typedef struct muonrt_step_args {
   int32_t reserved;
 
   /**
-   * Learning rate of all groups: finite, >= 0. Its products with `lr_factor` of groups and
-   * parameters must be representable in f32. A Muon group whose `scale_rule` is not
+   * Learning rate of all groups: finite, >= 0. The product of `lr` and the `lr_factor` of each
+   * group and parameter must be representable in f32. A Muon group whose `scale_rule` is not
    * MUONRT_SCALE_MATCH_RMS needs a different learning rate than AdamW. `lr` is therefore rejected
    * if such a group and an AdamW group have the same `lr_factor` and both contain parameters; set
    * `group_lrs` instead. Default: NaN, which is rejected.
@@ -78,10 +78,10 @@ typedef struct muonrt_step_args {
   const float* found_inf;
 
   /**
-   * Largest attention logit of each query head on this rank, for QK-clip: first all heads of the
-   * lowest layer, then all heads of the next layer, and so on; -inf for a head that this rank does
-   * not compute. The step uses the maximum over all ranks. If a value is +inf or NaN, the step is
-   * skipped. Default: NULL, which means -inf for every head.
+   * For QK-clip, the largest attention logit of each query head on this rank, ordered by layer and,
+   * within a layer, by head. Pass -inf for a head that this rank does not compute. The step uses
+   * the maximum over all ranks. If a value is +inf or NaN, the step is skipped. Default: NULL,
+   * which means -inf for every head.
    */
   const float* qk_logits;
 
@@ -92,9 +92,9 @@ typedef struct muonrt_step_args {
   int64_t n_qk_logits;
 
   /**
-   * On CUDA, the cudaStream_t that writes the gradients. The step starts after all work that was
-   * enqueued on this stream before the call. On the host NULL is required. Default: NULL, which
-   * means the default stream.
+   * On CUDA, the cudaStream_t on which the gradients are written. The step starts after all work
+   * that was enqueued on this stream before the call. Must be NULL on the host. Default: NULL,
+   * which means the default stream.
    */
   void* stream;
 
@@ -114,7 +114,7 @@ typedef struct muonrt_step_args {
 /**
  * What a step did.
  *
- * Times are in seconds. The times and `bytes_sent` belong to this rank.
+ * Times are in seconds. The times and `bytes_sent` are those of this rank only.
  */
 typedef struct muonrt_step_report {
   /** Size of the struct in bytes; set by muonrt_step_report_init(). */
@@ -144,13 +144,14 @@ typedef struct muonrt_step_report {
   /**
    * If the step was skipped, the lowest rank with a non-finite gradient. If no gradient is
    * non-finite, the lowest rank that found another cause: `found_inf`, a factor, a logit or an
-   * update that overflowed. Otherwise -1.
+   * update that overflowed. -1 if the step was not skipped.
    */
   int32_t nonfinite_rank;
 
   /**
-   * 1: this step collected statistics; see muonrt_optimizer_get_health(). If collecting them fails
-   * after the step has ended, the step keeps its status and the next step returns the error.
+   * 1: this step collected statistics; see muonrt_optimizer_get_health(). If collecting them fails,
+   * the step keeps its status, but the optimizer becomes unusable: the next step returns
+   * MUONRT_ERROR_INVALID_STATE with a message that contains the error.
    */
   int32_t has_health;
 
@@ -204,10 +205,11 @@ typedef struct muonrt_step_report {
   int32_t reserved;
 
   /**
-   * Index of the Muon parameter with the largest update relative to its weights. It is set only in
-   * the first step, and only if the RMS of the update is above 5% of the RMS of the weights. The
-   * learning rate was then probably chosen for a different `scale_rule`. Otherwise -1. The value is
-   * the same on all ranks and does not depend on the mesh.
+   * Index of the Muon parameter with the largest update relative to its weights. It is reported
+   * only in the first step, and only if the RMS of the update is above 5% of the RMS of the
+   * weights; otherwise the value is -1. A reported parameter usually means that the learning rate
+   * was chosen for a different `scale_rule`. The value is the same on all ranks and does not depend
+   * on the mesh.
    *
    * muonrt computes the RMS of the update from the learning rate, its factors and the scale, as if
    * the gradient were a matrix of full rank. It ignores parameters whose weights or gradient are

@@ -18,8 +18,8 @@
  * @par What the caller may access while a step is in flight
  *   - CUDA: the call makes `stream` of muonrt_step_args_t wait for the end of the step. Work that
  *     you enqueue on this stream afterwards, and work on other streams that waits for this work,
- *     may read and write parameters and gradients. It may also overwrite or free the memory to
- *     which pointers in the arguments refer. If the step is not committed, this work reads the old
+ *     may read and write parameters and gradients. This work may also overwrite or free the values
+ *     to which the arguments point. If the step is not committed, this work reads the old
  *     parameters. Any other access, including one from the host, is a data race.
  *   - Host: the step reads gradients and writes parameters until muonrt_optimizer_wait() returns.
  *     Until then, the caller may read gradients but not write them, and may neither read nor write
@@ -44,7 +44,7 @@
  *     that the step uses: muonrt_optimizer_set_grad(), _set_grads(), _set_data(), _set_group(),
  *     _set_step(), _set_update_count(), _reset_masters(), _get_state_shards() and _get_trace().
  *   - All other functions return the values from before the step.
- *   - muonrt_comm_abort() ends the step with an error, as it does for muonrt_optimizer_step().
+ *   - muonrt_comm_abort() ends the step in flight with an error.
  *
  * @par Progress
  * On CUDA the GPU executes the step; on the host, muonrt's threads execute it. If only the caller's
@@ -57,8 +57,8 @@
  *   - NCCL: enqueue collectives of other communicators on streams that wait for `stream`, because
  *     NCCL requires the same order of operations on all GPUs; see muonrt_comm_create_nccl().
  *   - Ranks that are threads of one process and share a GPU must pass different streams. On a
- *     shared stream, the step of one rank would wait for the step of another, which in turn waits
- *     for data from the first.
+ *     shared stream, the step of one rank would wait for the step of another rank, which in turn
+ *     waits for data from the first rank.
  *   - If `duplicate` of muonrt_transport_t is NULL, all duplicates share the `state` of the
  *     transport. Do not use another communicator with this `state` while a step is in flight.
  *
@@ -132,8 +132,8 @@ MUONRT_API muonrt_status_t muonrt_optimizer_step_async(muonrt_optimizer_t* optim
  *
  * @return The status of the step; see muonrt_optimizer_step(). Also
  *   - MUONRT_ERROR_INVALID_STATE: no step is in flight;
- *   - MUONRT_ERROR_INVALID_ARGUMENT: `optimizer` is invalid, or `report` is not initialized; in
- *     this case the step remains in flight.
+ *   - MUONRT_ERROR_INVALID_ARGUMENT: `optimizer` is invalid, or `report` is not initialized; the
+ *     step then remains in flight.
  */
 MUONRT_API muonrt_status_t muonrt_optimizer_wait(muonrt_step_report_t* report,
                                                  muonrt_optimizer_t* optimizer);
