@@ -1,13 +1,13 @@
 /**
  * @file muonrt/mpi.h
- * Communicators that use MPI, for programs that cannot use the types of <mpi.h>.
+ * Communicators that use MPI, for programs that do not include <mpi.h>.
  *
- * C and C++ programs use muonrt_comm_create_mpi() of muonrt/mpi_comm.h instead, where the compiler
- * checks the type of the handle. The function of this header is meant for language bindings and for
- * programs that cannot include <mpi.h>.
+ * The function in this header is meant for language bindings and for programs that cannot include
+ * <mpi.h>. In other C and C++ programs, call muonrt_comm_create_mpi() of muonrt/mpi_comm.h, so that
+ * the compiler checks the type of the handle.
  *
- * The function is in the library muonrt_mpi, which links to MPI. The library muonrt does not.
- * muonrt never calls MPI_Init, MPI_Finalize or MPI_Abort.
+ * The function is in the library muonrt_mpi, which links to MPI. The library muonrt does not link
+ * to MPI. muonrt never calls MPI_Init, MPI_Finalize or MPI_Abort.
  */
 #ifndef MUONRT_MPI_H
 #define MUONRT_MPI_H

@@ -2,8 +2,8 @@
  * @file muonrt/mpi_comm.h
  * Creates a communicator from an MPI_Comm.
  *
- * The header includes <mpi.h>, so that the compiler checks the type of the handle. Link the library
- * muonrt_mpi.
+ * The header includes <mpi.h>, so the compiler can check the type of the handle. Link your program
+ * with the library muonrt_mpi.
  */
 #ifndef MUONRT_MPI_COMM_H
 #define MUONRT_MPI_COMM_H
@@ -24,7 +24,8 @@ extern "C" {
  * check(muonrt_comm_create_mpi(&comm, MPI_COMM_WORLD, 60000));
  * @endcode
  *
- * The function calls muonrt_comm_create_mpi_address(); see there for the details.
+ * The function calls muonrt_comm_create_mpi_address(), whose comment describes threads, lifetime
+ * and errors.
  *
  * Threads: any that may call MPI. Collective: over the ranks of `mpi_comm`. Blocking.
  *

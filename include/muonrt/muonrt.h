@@ -3,7 +3,7 @@
  * Includes all headers of muonrt's C interface, except for mpi.h, mpi_comm.h and dlpack.h.
  *
  * mpi.h and mpi_comm.h belong to the library muonrt_mpi, and mpi_comm.h includes <mpi.h>. dlpack.h
- * is header-only. Include these three headers yourself if you need them.
+ * is header-only. If you need one of these three headers, include it yourself.
  *
  * @par fork()
  * A child process cannot use the handles of its parent, because the threads and connections that

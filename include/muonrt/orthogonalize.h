@@ -1,27 +1,26 @@
 /**
  * @file muonrt/orthogonalize.h
- * Newton-Schulz and its symmetric products without an optimizer, for programs with their own
- * optimizer.
+ * Newton-Schulz and its symmetric products, for programs that have their own optimizer.
  *
- * An orthogonalizer is created with the same settings as an optimizer. It performs the same
- * operations as a step, so its results are bitwise identical to those inside a step. README.md in
- * this folder has an example.
+ * An orthogonalizer has the settings of an optimizer and performs the same operations as a step.
+ * Its results are therefore bitwise identical to those of a step. README.md in this folder has an
+ * example.
  *
  * @par Tensors
  * A tensor has 2 to MUONRT_MAX_DIMS dimensions. The last two are the rows and columns of a matrix;
  * the others, if any, form a batch. A batch gives the same results as one call per matrix. Sizes
  * may be 0. Strides must not be negative, and the rows or the columns of each matrix must be
- * contiguous, so transposed matrices and slices need no copy. Elements are f32, bf16 or f16 in
- * memory of the orthogonalizer's device.
+ * contiguous. You can therefore pass a transposed matrix or a submatrix without a copy. Elements
+ * must be f32, bf16 or f16, in memory of the orthogonalizer's device.
  *
  * An output may be the same tensor as an input. Otherwise it must not share elements with an input.
  *
  * @par CUDA
  * Functions enqueue their work on the caller's stream and return without waiting for it. The first
- * call with certain shapes, strides and dtypes allocates memory and may wait for the device. Later
- * calls with the same shapes, strides and dtypes do neither, even if the tensors are at different
- * addresses, and may be captured into a CUDA graph. All calls with the same orthogonalizer use the
- * same workspace, so make them on one stream, or order the streams with events. Do not launch a
+ * call with new shapes, strides or dtypes allocates memory and may wait for the device. Later calls
+ * with the same shapes, strides and dtypes do neither, and may be captured into a CUDA graph. The
+ * addresses of the tensors may differ from call to call. All calls with the same orthogonalizer use
+ * the same workspace, so make them on one stream, or order the streams with events. Do not launch a
  * graph with captured calls after the orthogonalizer has been destroyed. If a later call needs a
  * larger workspace, the smaller one remains allocated, so begin with the largest matrices.
  *
@@ -64,7 +63,7 @@ typedef struct muonrt_orthogonalizer muonrt_orthogonalizer_t;
  *   - MUONRT_ERROR_INVALID_ARGUMENT: `orthogonalizer` is NULL, a setting is out of range, `group`
  *     is an AdamW group, or muonrt_optimizer_create() would reject the coefficients;
  *   - MUONRT_ERROR_NOT_SUPPORTED: this build or machine does not have the device, or the Gram form
- *     is not safe with `gram_restarts`;
+ *     is not safe with the restarts in `gram_restarts`;
  *   - MUONRT_ERROR_DEVICE: the device index does not exist, or a GPU reported an error;
  *   - MUONRT_ERROR_OUT_OF_MEMORY.
  */
@@ -85,11 +84,11 @@ MUONRT_API void muonrt_orthogonalizer_destroy(muonrt_orthogonalizer_t* orthogona
  * Orthogonalizes each matrix of a batch with Newton-Schulz.
  *
  * For a matrix with the singular values s_i, the result has the same singular vectors and the
- * singular values p(s_i / norm). The coefficients define the polynomial p, which maps singular
- * values close to 1. The result is not scaled by `scale_rule`. The result for a matrix of zeros is
- * zero. A step that orthogonalizes `x`, with `transport_dtype` equal to the dtype of `x`, computes
- * the same result. The result is rounded once to the dtype of `out`. An f16 tensor gives the same
- * results as an f32 tensor with the same values.
+ * singular values p(s_i / norm). The setting `normalize` defines norm, and the coefficients define
+ * the polynomial p, which maps each s_i / norm to a value close to 1. `scale_rule` is not applied.
+ * The result for a matrix of zeros is zero. If `transport_dtype` is the dtype of `x`, a step that
+ * orthogonalizes `x` computes the same result. The result is rounded once, to the dtype of `out`.
+ * An f16 tensor gives the same results as an f32 tensor with the same values.
  *
  * If an element of `x` is not finite:
  *   - on the host, the call returns MUONRT_SKIPPED and leaves `out` unchanged.
@@ -106,8 +105,8 @@ MUONRT_API void muonrt_orthogonalizer_destroy(muonrt_orthogonalizer_t* orthogona
  * @param[in]  orthogonalizer  The orthogonalizer.
  * @param[in]  x               The matrices. `row_scaling` and `renormalize` treat their rows as
  *                             outputs.
- * @param[in]  stream          On CUDA, the cudaStream_t; NULL means the default stream. On the
- * host, NULL.
+ * @param[in]  stream          On CUDA, the cudaStream_t; NULL means the default stream. Pass
+ *                             NULL on the host.
  *
  * @return MUONRT_OK, MUONRT_SKIPPED, or
  *   - MUONRT_ERROR_INVALID_ARGUMENT: a tensor is invalid or on a different device, shapes differ,
@@ -141,8 +140,8 @@ MUONRT_API muonrt_status_t muonrt_orthogonalize(const muonrt_dltensor_t* out, in
  * @param[in]  d               The symmetric matrices D, m x m, with the dtype of `a`; only the
  *                             upper triangle is read. May be the same tensor as `a`. NULL if `beta`
  *                             is 0.
- * @param[in]  stream          On CUDA, the cudaStream_t; NULL means the default stream. On the
- * host, NULL.
+ * @param[in]  stream          On CUDA, the cudaStream_t; NULL means the default stream. Pass
+ *                             NULL on the host.
  *
  * @return MUONRT_OK, or an error of muonrt_orthogonalize(). MUONRT_ERROR_INVALID_ARGUMENT is also
  * returned if the dtypes differ, a factor is not finite, or `d` is NULL and `beta` is not 0.

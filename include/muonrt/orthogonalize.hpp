@@ -25,7 +25,7 @@ class Orthogonalizer {
         detail::value<muonrt_orthogonalizer_t*>(muonrt_orthogonalizer_create, options, group));
   }
   /// Orthogonalizes the matrices of `x`; see muonrt_orthogonalize().
-  /// @return False if an element of `x` is not finite, so that `out` is unchanged; always true on
+  /// @return False if an element of `x` is not finite; `out` is then unchanged. Always true on
   /// CUDA.
   bool orthogonalize(const muonrt_dltensor_t& out, const muonrt_dltensor_t& x,
                      void* stream = nullptr, int64_t* nonfinite = nullptr) {

@@ -4,7 +4,7 @@
  * GPU and no memory for the parameters.
  *
  * Describe the options, groups and parameters as for muonrt_optimizer_create(), but without
- * buffers. The plan is the same as the one that all ranks of such an optimizer would make.
+ * buffers. The plan is equal to the plan of such an optimizer.
  *
  * @code
  * muonrt_plan_t* plan = NULL;
@@ -29,7 +29,10 @@ extern "C" {
 /** A plan without an optimizer. It holds no device memory. */
 typedef struct muonrt_plan muonrt_plan_t;
 
-/** Summary of a plan. If `block_period` is set, the numbers describe a full step. */
+/**
+ * Summary of a plan. If `block_period` is set, the numbers describe a full step, in which whole
+ * matrices are orthogonalized.
+ */
 typedef struct muonrt_plan_summary {
   /** Size of the struct in bytes; set by muonrt_plan_summary_init(). */
   uint32_t struct_size;
@@ -45,7 +48,8 @@ typedef struct muonrt_plan_summary {
 
   /**
    * Number of matrices that are orthogonalized in a step. Each expert and each part counts as a
-   * matrix, and so does each repetition with MUONRT_REPLICA_MODE_EACH.
+   * matrix. A matrix counts once per replica with MUONRT_REPLICA_MODE_EACH, and once per rank that
+   * holds elements of it with MUONRT_REPLICA_MODE_EVERY_RANK.
    */
   int64_t matrices;
 
@@ -68,7 +72,7 @@ typedef struct muonrt_plan_summary {
   /** The part of `moved_bytes` that can be exchanged while matrices are being orthogonalized. */
   int64_t hidden_bytes;
 
-  /** Largest number of ranks to which a rank sends in one exchange. */
+  /** Largest number of ranks to which a rank sends in one exchange that returns updates. */
   int64_t peers;
 
   /** Lowest rank of those that need the most memory; see muonrt_plan_get_rank(). */
@@ -142,7 +146,7 @@ typedef struct muonrt_plan_rank {
   /** Results of the checks that values are finite and that replicas are equal. */
   int64_t check_bytes;
 
-  /** The sum of all kinds. */
+  /** The sum of all sizes from `param_bytes` to `check_bytes`. */
   int64_t total_bytes;
 } muonrt_plan_rank_t;
 
@@ -162,9 +166,9 @@ MUONRT_API void muonrt_plan_rank_init_sized(muonrt_plan_rank_t* rank, uint32_t s
 /**
  * The time of a full step on a machine, predicted by a model of the device and the network.
  *
- * All fields from `products_seconds` to `messages` belong to the rank `rank`: `products_seconds`,
- * `local_seconds`, `exposed_seconds` and `launch_seconds` add up to the time at which this rank has
- * finished.
+ * All fields from `products_seconds` to `messages` describe the rank `rank`. The sum of
+ * `products_seconds`, `local_seconds`, `exposed_seconds` and `launch_seconds` is the time at which
+ * this rank has finished.
  */
 typedef struct muonrt_plan_time {
   /** Size of the struct in bytes; set by muonrt_plan_time_init(). */
@@ -209,7 +213,7 @@ typedef struct muonrt_plan_time {
   /** Number of simulated ranks: all ranks, or only the busiest ones if there are more than 64. */
   int32_t simulated_ranks;
 
-  /** 1 if the rank that needs the most memory fits into `device_bytes`, otherwise 0. */
+  /** 1 if `device_bytes` suffices for the rank that needs the most memory, otherwise 0. */
   int32_t fits;
 } muonrt_plan_time_t;
 
@@ -229,10 +233,11 @@ MUONRT_API void muonrt_plan_time_init_sized(muonrt_plan_time_t* time, uint32_t s
 /**
  * Plans an optimizer.
  *
- * The arguments after `world` have the same meaning as in muonrt_optimizer_create(). `data`,
- * `grad`, `master`, `local_shape`, `strides` and `grad_strides` of the parameters are not read, and
- * neither is `allocator`. With MUONRT_DEVICE_CUDA the plan assumes the defaults and the memory of a
- * GPU, but no GPU is needed. If `assign` of `distributed` is set, this function calls it.
+ * The arguments after `world` have the same meaning as in muonrt_optimizer_create(). The call does
+ * not use `data`, `grad`, `master`, `local_shape`, `strides` and `grad_strides` of the parameters,
+ * and does not call the functions of `allocator`. With MUONRT_DEVICE_CUDA the plan uses the
+ * defaults of CUDA and describes GPU memory, but no GPU is needed. If `assign` of `distributed` is
+ * set, this function calls it.
  *
  * Threads: any. Collective: no.
  *
@@ -282,14 +287,14 @@ MUONRT_API muonrt_status_t muonrt_plan_create_from_optimizer(muonrt_plan_t** pla
 MUONRT_API void muonrt_plan_destroy(muonrt_plan_t* plan);
 
 /**
- * Gets the numbers of a plan.
+ * Gets the summary of a plan.
  *
  * Threads: one at a time per plan. Collective: no.
  *
- * @param[out] summary  The numbers. Call muonrt_plan_summary_init() on it first.
+ * @param[out] summary  The summary. Call muonrt_plan_summary_init() on it first.
  * @param[in]  plan     The plan.
  *
- * @return MUONRT_OK, or MUONRT_ERROR_INVALID_ARGUMENT: a pointer is NULL, or `summary` is not
+ * @return MUONRT_OK, or MUONRT_ERROR_INVALID_ARGUMENT if a pointer is NULL or `summary` is not
  * initialized.
  */
 MUONRT_API muonrt_status_t muonrt_plan_get_summary(muonrt_plan_summary_t* summary,
@@ -300,11 +305,11 @@ MUONRT_API muonrt_status_t muonrt_plan_get_summary(muonrt_plan_summary_t* summar
  *
  * Threads: one at a time per plan. Collective: no.
  *
- * @param[out] info  The numbers. Call muonrt_plan_rank_init() on it first.
+ * @param[out] info  The memory and the work. Call muonrt_plan_rank_init() on it first.
  * @param[in]  plan  The plan.
  * @param[in]  rank  The rank, 0 to `world` - 1.
  *
- * @return MUONRT_OK, or MUONRT_ERROR_INVALID_ARGUMENT: a pointer is NULL, `info` is not
+ * @return MUONRT_OK, or MUONRT_ERROR_INVALID_ARGUMENT if a pointer is NULL, `info` is not
  * initialized, or `rank` is out of range.
  */
 MUONRT_API muonrt_status_t muonrt_plan_get_rank(muonrt_plan_rank_t* info, const muonrt_plan_t* plan,
@@ -313,9 +318,9 @@ MUONRT_API muonrt_status_t muonrt_plan_get_rank(muonrt_plan_rank_t* info, const 
 /**
  * Predicts the time of a full step on a machine.
  *
- * The pipeline that runs the steps enqueues its work on a model of the machine, which computes when
- * each operation is complete. `muonrt plan --machine` prints the same numbers. Other work, such as
- * the collectives of the trainer, is not included.
+ * The call simulates a step: it enqueues the operations of the step on a model of the machine, and
+ * the model computes when each operation is complete. `muonrt plan --machine` prints the same
+ * times. Other work, such as the collectives of the trainer, is not included.
  *
  * @code
  * muonrt_plan_time_t time;
@@ -326,10 +331,10 @@ MUONRT_API muonrt_status_t muonrt_plan_get_rank(muonrt_plan_rank_t* info, const 
  *
  * Threads: one at a time per plan. Collective: no.
  *
- * @param[out] time     The numbers. Call muonrt_plan_time_init() on it first.
+ * @param[out] time     The times. Call muonrt_plan_time_init() on it first.
  * @param[in]  plan     The plan. Its options must select the kind of device that the machine has.
- * @param[in]  machine  The name of a machine, such as "h100", or the JSON text of a profile, such
- *                      as `muonrt bench calibrate` writes.
+ * @param[in]  machine  The name of a machine, such as "h100", or the JSON text of a profile, for
+ *                      example from `muonrt bench calibrate`.
  *
  * @return MUONRT_OK, or
  *   - MUONRT_ERROR_INVALID_ARGUMENT: a pointer is NULL, `time` is not initialized, the name is

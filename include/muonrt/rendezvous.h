@@ -4,9 +4,10 @@
  *
  * Both functions in this header create communicators over TCP, for data in host memory. The ranks
  * prove to each other that they have the same secret, but their data is neither encrypted nor
- * signed, so use a network that you trust. All ranks connect to rank 0. Two other ranks connect
- * directly when they exchange data for the first time, so every rank except the last one listens on
- * a port. Firewalls must allow connections to these ports; see `first_port`.
+ * signed, so use a network that you trust. All other ranks connect to rank 0. When two of these
+ * ranks exchange data for the first time, the higher rank connects to the lower one. Every rank
+ * except the last one therefore listens on a port. Firewalls must allow connections to these ports;
+ * see `first_port`.
  */
 #ifndef MUONRT_RENDEZVOUS_H
 #define MUONRT_RENDEZVOUS_H
@@ -69,9 +70,9 @@ typedef struct muonrt_tcp_options {
 
   /**
    * A function that rank 0 calls after it has started to listen and before it waits for the other
-   * ranks. Its argument `address` contains the actual port; send it to the other ranks, for example
-   * with MPI_Bcast. If the function returns a value other than 0, muonrt_comm_create_tcp() returns
-   * MUONRT_ERROR_CALLBACK. Default: NULL.
+   * ranks. Its argument `address` contains the actual port. Send this address to the other ranks,
+   * for example with MPI_Bcast. If the function returns a value other than 0,
+   * muonrt_comm_create_tcp() returns MUONRT_ERROR_CALLBACK. Default: NULL.
    */
   int32_t (*listening)(void* state, const char* address);
 
@@ -112,10 +113,10 @@ MUONRT_API void muonrt_tcp_options_init_sized(muonrt_tcp_options_t* options, uin
 /**
  * Creates a communicator over TCP whose ranks find each other at an address.
  *
- * Rank 0 listens on `address`, and the other ranks connect to it. They retry until rank 0 listens
- * and the name of rank 0 can be resolved. Rank 0 must be able to resolve its own name without
- * retrying. When two ranks exchange data for the first time, the higher rank connects to the lower
- * one, at the address from which the lower rank has connected to rank 0.
+ * Rank 0 listens on `address`, and the other ranks connect to it. They retry until they can resolve
+ * the host name of rank 0 and rank 0 listens. Rank 0 itself does not retry if it cannot resolve the
+ * name. When two ranks exchange data for the first time, the higher rank connects to the lower one,
+ * at the address from which the lower rank has connected to rank 0.
  *
  * @code
  * muonrt_tcp_options_t options;
@@ -133,21 +134,21 @@ MUONRT_API void muonrt_tcp_options_init_sized(muonrt_tcp_options_t* options, uin
  *
  * @par Loopback addresses
  * If /etc/hosts maps the name of rank 0's machine to 127.0.1.1, as on Debian, other machines cannot
- * connect. In this case pass a numeric address, or set `interface_name` on rank 0.
+ * connect. Pass a numeric address instead, or set `interface_name` on rank 0.
  *
  * @par Security
  * The two ends of a connection prove to each other that they have the same secret, without sending
- * it. The connecting rank sends its proof first, and a connection without a proof, such as a port
- * scanner's, is closed without an answer. Data is neither encrypted nor signed, so use a network
- * that you trust. muonrt reads no environment variable. If all addresses of rank 0 are loopback
- * addresses, the ranks listen only on loopback addresses. Otherwise they listen on all addresses of
- * their machine, or only on the addresses of `interface_name`.
+ * it. The connecting rank sends its proof first. A connection that sends no proof, for example from
+ * a port scanner, is closed without an answer. Data is neither encrypted nor signed, so use a
+ * network that you trust. muonrt does not read options from environment variables. If all addresses
+ * of rank 0 are loopback addresses, the ranks listen only on loopback addresses. Otherwise they
+ * listen on all addresses of their machine, or only on the addresses of `interface_name`.
  *
  * @par When rank 0 exits
  * Rank 0 forwards errors to the other ranks, so destroy the communicator of rank 0 last, even after
- * an error. Otherwise the other ranks may wait until their timeouts after an error. Also destroy it
- * before the process of rank 0 exits. If the process exits first, all operations of the other ranks
- * return MUONRT_ERROR_COMM.
+ * an error. Otherwise the other ranks may wait until their timeouts after an error. Also destroy
+ * this communicator before the process of rank 0 exits. If the process exits first, all operations
+ * of the other ranks return MUONRT_ERROR_COMM.
  *
  * @param[out] comm     The new communicator; NULL on error. Destroy it with muonrt_comm_destroy().
  * @param[in]  options  The options of this rank. muonrt keeps no pointer to them.
@@ -156,13 +157,13 @@ MUONRT_API void muonrt_tcp_options_init_sized(muonrt_tcp_options_t* options, uin
  *   - MUONRT_ERROR_INVALID_ARGUMENT: a pointer is NULL, or an option is out of range or malformed;
  *     reported only on this rank;
  *   - MUONRT_ERROR_CALLBACK: `listening` returned an error;
- *   - MUONRT_ERROR_COMM: rank 0 has closed multiple connections of this rank without an answer, as
- *     it does if the secrets differ; rank 0 cannot resolve or listen on the address; no port in the
- *     range is free; another program answers at the address; or the process is not allowed to open
- *     a file for each rank (raise `ulimit -n`);
+ *   - MUONRT_ERROR_COMM: rank 0 has closed multiple connections of this rank without an answer,
+ *     which usually means that the secrets differ; rank 0 cannot resolve or listen on the address;
+ *     no port in the range is free; another program answers at the address; or the process is not
+ *     allowed to open a file for each rank (raise `ulimit -n`);
  *   - MUONRT_ERROR_ABORTED: `interrupted` returned a value other than 0, on this rank or on rank 0;
- *   - MUONRT_ERROR_MISMATCH, on all ranks: the ranks have different sizes or versions of muonrt, or
- *     a rank is out of range or in use twice;
+ *   - MUONRT_ERROR_MISMATCH, on all ranks: `size` or the version of muonrt differs between ranks, a
+ *     rank is out of range, or two processes have the same rank;
  *   - MUONRT_ERROR_TIMEOUT: not all ranks connected before the timeout. On rank 0, the message
  *     names the missing ranks; on the others, it gives the result of the last attempt to connect;
  *   - MUONRT_ERROR_OUT_OF_MEMORY: if it occurs on rank 0, all ranks return it.
@@ -208,7 +209,7 @@ typedef struct muonrt_folder_options {
 
   /**
    * `secret_bytes` bytes, equal on all ranks. Use a random value that is new for every run.
-   * Default: NULL, which means that every process that can read the file in the folder can connect.
+   * Default: NULL. Every process that can read rank 0's file in the folder can then connect.
    */
   const char* secret;
 
@@ -245,11 +246,11 @@ MUONRT_API void muonrt_folder_options_init_sized(muonrt_folder_options_t* option
 /**
  * Creates a communicator over TCP whose ranks find each other in a shared folder.
  *
- * Rank 0 listens on all addresses of its machine, on ports from the range if one is set, and writes
- * the addresses, the ports and a random number to `path`/`run_id`. The other ranks wait for the
- * file and connect to rank 0. Ranks with the same host name as rank 0 also try the loopback
- * address. Afterwards the ranks no longer use the folder, and the communicator follows the rules of
- * muonrt_comm_create_tcp(). In particular, the ranks need a network that connects them to rank 0.
+ * Rank 0 listens on all addresses of its machine, and writes these addresses, the ports and a
+ * random number to the file `path`/`run_id`. The other ranks wait for this file and then connect to
+ * rank 0. Ranks with the same host name as rank 0 also try the loopback address. Afterwards the
+ * ranks no longer use the folder, and the rules of muonrt_comm_create_tcp() apply to the
+ * communicator. In particular, the ranks need a network that connects them to rank 0.
  *
  * Threads: any. Collective: over all ranks. Blocking, at most for `timeout_ms`.
  *

@@ -18,10 +18,10 @@ extern "C" {
  * Keys with which you extend the rules of muonrt_routing_resolve(). Call muonrt_routing_init()
  * before you set fields.
  *
- * A key matches a parameter if the parameter's normalized name contains the words of the key, one
- * directly after the other. For example, "side_net" matches "layers.0.sideNet2.weight", but not
- * "inside_net.weight". muonrt_routing_resolve() explains what a word is, and
- * muonrt_name_normalize() how a name is normalized. Keys must not be empty.
+ * A key matches a parameter if the parameter's normalized name contains the words of the key
+ * consecutively. For example, "side_net" matches "layers.0.sideNet2.weight", but not
+ * "inside_net.weight". See muonrt_routing_resolve() for the definition of a word, and
+ * muonrt_name_normalize() for normalized names. Keys must not be empty.
  */
 typedef struct muonrt_routing {
   /** Size of the struct in bytes; set by muonrt_routing_init(). */
@@ -66,11 +66,11 @@ MUONRT_API void muonrt_routing_init_sized(muonrt_routing_t* routing, uint32_t si
  * Example: "model.layers.0.mlp.down_proj.weight" is a matrix for Muon, "lm_head.weight" is for
  * AdamW, and "model.layers.0.mlp.experts.down_proj" with three dimensions is a stack for Muon.
  *
- * The function compares whole words of the name. A word ends at `.`, `/`, `_` and any other
- * character that is neither a letter nor a digit, and before a capital letter in camelCase. Digits
- * at the end of a word are ignored. The last words in the name of the parameter's module matter
- * most: "embed_tokens" is an embedding, but "embed_proj" is a projection. PEFT adapters have the
- * role of the module that they adapt. The first rule that applies decides:
+ * The rules compare whole words of the name. A word ends at `.`, `/`, `_` and any other character
+ * that is neither a letter nor a digit, and before a capital letter in camelCase. Digits at the end
+ * of a word are ignored. The last words in the name of the parameter's module matter most:
+ * "embed_tokens" is an embedding, but "embed_proj" is a projection. PEFT adapters have the role of
+ * the module that they adapt. The first rule that applies decides:
  *   1. The parameter has fewer than two dimensions, or an AdamW key matches: MUONRT_ROLE_ADAMW,
  *      MUONRT_VIEW_NONE.
  *   2. The name denotes an embedding ("wte", "embed_tokens", "patch_embed.proj", "shared"), an
@@ -154,7 +154,8 @@ MUONRT_API muonrt_status_t muonrt_name_normalize(char* buffer, int64_t capacity,
                                                  const char* name);
 
 /**
- * Determines whether a name belongs to an attention projection for QK-clip, and to which layer.
+ * Determines from a name whether a weight is an attention projection for QK-clip, and in which
+ * layer.
  *
  * The function normalizes the name and compares its second-to-last part with these names:
  *   - "wq", "q_proj": MUONRT_QK_QUERY;

@@ -31,9 +31,9 @@ extern "C" {
  * A block of state on this rank, with its position in the whole tensor.
  *
  * Normally every rank holds the state of its shard of the parameter. In two cases the state is not
- * stored with the shards. For Muon, the owner of a matrix then holds the state of the whole matrix.
- * For AdamW, muonrt divides the tensor into slices and assigns each slice to a rank, which holds
- * the state of the slice. The two cases are:
+ * stored with the shards. For Muon, the owner of each matrix or part then holds its state. For
+ * AdamW, muonrt divides the tensor into slices and assigns each slice to a rank, which holds the
+ * state of the slice. The two cases are:
  *   - momentum and variance of a parameter whose gradient is partial or has its own layout
  *     (`grad_layout` of muonrt_param_t);
  *   - the second moments of NorMuon.

@@ -3,8 +3,8 @@
  * Functions that make meshes and placements from the information that a trainer has: each rank's
  * submesh, the names of mesh dimensions, or the placements of a DTensor.
  *
- * If the tensor is replicated over all ranks, or if there is only one rank, no layout is needed:
- * pass NULL.
+ * If the tensor is replicated over all ranks, or if there is only one rank, pass NULL as the
+ * layout.
  */
 #ifndef MUONRT_STRATEGIES_H
 #define MUONRT_STRATEGIES_H
@@ -26,7 +26,7 @@ typedef struct muonrt_mesh_storage {
   /** Size of the struct in bytes; set by muonrt_mesh_storage_init(). */
   uint32_t struct_size;
 
-  /** Number of elements in `ranks`; the size of the communicator is enough. Default: 0. */
+  /** Number of elements in `ranks`; the size of the communicator always suffices. Default: 0. */
   int32_t capacity;
 
   /** The caller's memory for the ranks of the mesh. Default: NULL. */
@@ -65,9 +65,9 @@ MUONRT_API void muonrt_mesh_storage_init_sized(muonrt_mesh_storage_t* storage, u
  * and experts that are distributed only over "ep" of "efsdp, ep". The tensor must be distributed in
  * the same way on every submesh.
  *
- * The new mesh has the dimensions of the submesh and, after these, a dimension named "submeshes",
- * over which the tensor is replicated. The result is equal on all ranks. If all ranks have the same
- * submesh, the new mesh is that submesh.
+ * The new mesh has the dimensions of the submesh and one more dimension at the end, named
+ * "submeshes", over which the tensor is replicated. The result is equal on all ranks. If all ranks
+ * have the same submesh, the new mesh is that submesh.
  *
  * Threads: any. Collective: no; collect `submeshes` with muonrt_comm_allgather().
  *
@@ -79,9 +79,9 @@ MUONRT_API void muonrt_mesh_storage_init_sized(muonrt_mesh_storage_t* storage, u
  * @param[in,out] storage  Memory for the mesh. Call muonrt_mesh_storage_init() on it first.
  * @param[out] placements  Array of MUONRT_MAX_DIMS elements; written if `layout` has placements.
  * @param[in]  layout      The layout over the submesh, with `mesh` set. If its kind is not
- *                         MUONRT_LAYOUT_CUTS, set `last_dims`, too.
- * @param[in]  submeshes   `world` rows, one per rank: the ranks of that rank's submesh, row-major.
- *                         Each row has as many elements as the submesh has ranks.
+ *                         MUONRT_LAYOUT_CUTS, also set `last_dims`.
+ * @param[in]  submeshes   `world` rows. Row r lists the ranks of rank r's submesh, in row-major
+ *                         order.
  * @param[in]  world       Number of ranks of the communicator, >= 1.
  *
  * @return MUONRT_OK, or
@@ -110,10 +110,10 @@ MUONRT_API muonrt_status_t muonrt_layout_lift(muonrt_layout_t* lifted, muonrt_me
  * different parameters, so pass the mesh of a single pipeline stage.
  *
  * @par FSDP2 with TP or EP
- * FSDP2 shards the local tensors that result from TP and EP. Assume that a dimension "tp" or "ep"
- * is to the right of an FSDP dimension in the mesh, and that both shard tensor dimension 0. Then
- * the placement on the FSDP dimension is MUONRT_PLACEMENT_STRIDED_SHARD. Its `split_factor` is the
- * product of the sizes of these "tp" and "ep" dimensions, as in DTensor.
+ * FSDP2 shards the local tensors that result from TP and EP. If a dimension "tp" or "ep" is to the
+ * right of an FSDP dimension in the mesh, and both shard tensor dimension 0, the placement on the
+ * FSDP dimension is MUONRT_PLACEMENT_STRIDED_SHARD. Its `split_factor` is the product of the sizes
+ * of these "tp" and "ep" dimensions, as in DTensor.
  *   - Example: on "fsdp" = 2, "tp" = 2 with `tp_dim` = 0, the ranks 0 to 3 hold the rows [0, 2),
  *     [4, 6), [2, 4) and [6, 8) of 8 rows.
  *   - Set the layout's `reading` field to MUONRT_READING_ORDERED, which describes FSDP2's buffers.
@@ -145,8 +145,8 @@ MUONRT_API muonrt_status_t muonrt_placements_from_names(muonrt_placement_t* plac
  *   - "tp" shards the outputs of a weight whose name ends in q_proj, k_proj, v_proj, gate_proj,
  *     up_proj, embed_tokens, lm_head or a similar name, and the inputs of o_proj, down_proj and
  *     similar weights. Other weights, for example of routers and norms, are replicated.
- *   - If a stack has fewer experts than there are ranks to shard them, the FSDP mesh dimensions
- *     shard tensor dimension 1 of the stack instead.
+ *   - If a stack has fewer experts than the number of ranks that would shard them, the FSDP mesh
+ *     dimensions shard tensor dimension 1 of the stack instead.
  *   - The ranks of "ddp" hold partial gradients (MUONRT_PLACEMENT_PARTIAL).
  *
  * Set the layout's `reading` field to MUONRT_READING_ORDERED.

@@ -53,13 +53,13 @@ typedef struct muonrt_receive {
  * other fields as needed. Pass the struct to muonrt_comm_create_callbacks(), which copies it.
  *
  * @par Order
- * muonrt calls the functions in the same order on every rank. The exception is `exchange`: only
- * ranks that send or receive messages take part in it. If two ranks both take part in multiple
- * exchanges, they run these exchanges in the same order.
+ * muonrt calls the functions in the same order on every rank. The exception is `exchange`, in which
+ * only ranks that send or receive messages take part. If two ranks take part in the same exchanges,
+ * both run these exchanges in the same order.
  *
  * @par Blocking
- * `exchange`, `allgather`, `reduce_max`, `reduce_sum` and `duplicate` return as soon as one of the
- * following is true:
+ * `exchange`, `allgather`, `reduce_max`, `reduce_sum` and `duplicate` must return as soon as one of
+ * the following is true:
  *   - The operation is complete.
  *   - `timeout_ms` milliseconds have passed: return MUONRT_ERROR_TIMEOUT.
  *   - muonrt has called `abort` on a rank: return the status that was passed to `abort`.
@@ -96,7 +96,7 @@ typedef struct muonrt_transport {
   int32_t size;
 
   /**
-   * 1: muonrt calls the functions only from the caller's threads, while these are inside a muonrt
+   * 1: muonrt calls the functions only from the caller's threads, while they are inside a muonrt
    * function. 0: muonrt also calls the functions from its own threads. Default: 0.
    */
   int32_t caller_thread_only;
@@ -105,8 +105,8 @@ typedef struct muonrt_transport {
   const char* name;
 
   /**
-   * The first argument of every function. It belongs to muonrt from the moment that
-   * muonrt_comm_create_callbacks() succeeds until muonrt calls `destroy`. Default: NULL.
+   * The first argument of every function. After muonrt_comm_create_callbacks() has succeeded, it
+   * must remain valid until muonrt calls `destroy`. Default: NULL.
    */
   void* state;
 
@@ -143,13 +143,13 @@ typedef struct muonrt_transport {
                                 int64_t timeout_ms, char* message, int64_t message_capacity);
 
   /**
-   * Creates an independent transport over the same ranks. muonrt provides `*duplicate`, a struct of
-   * `duplicate->struct_size` bytes, in which `rank` and `size` have the values of this transport,
-   * and all other fields have their defaults. The function sets the other fields. muonrt may then
-   * use both transports from different threads at the same time, and destroy them in any order.
-   * Default: NULL, which means that all duplicates share `state`. muonrt then makes one call at a
-   * time for all of them, and every rank must use the communicators that share `state` in the same
-   * order.
+   * Creates an independent transport over the same ranks. muonrt provides the struct `*duplicate`
+   * of `duplicate->struct_size` bytes. In this struct `rank` and `size` have the values of this
+   * transport, and all other fields have their defaults. The function sets these other fields.
+   * muonrt may then use both transports from different threads at the same time, and destroy them
+   * in any order. Default: NULL, which means that all duplicates share `state`. muonrt then makes
+   * one call at a time for all of them, and every rank must use the communicators that share
+   * `state` in the same order.
    */
   muonrt_status_t (*duplicate)(void* state, struct muonrt_transport* duplicate, int64_t timeout_ms,
                                char* message, int64_t message_capacity);

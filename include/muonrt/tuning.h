@@ -145,46 +145,47 @@ typedef struct muonrt_tuning_options {
 
   /**
    * Maximum number of ranks to which the owner of a matrix sends its update directly, 0 to 2^30. If
-   * more ranks need the update, the owner sends it to a few of them, which forward it to the other
-   * replicas, provided that this reduces the number of peers. Default: 0, which means 64.
+   * more ranks need the update, and forwarding reduces the number of peers, the owner sends the
+   * update to a few of these ranks, and they forward it to the other replicas. Default: 0, which
+   * means 64.
    */
   int32_t max_peers;
 
   /**
-   * 1: the ranks do not exchange data of the parameters in `inactive_params`. Before each step they
-   * compare which parameters are active, which costs a small allgather, so set this option if large
-   * parameters are inactive in many steps. If a message contains active and inactive parameters,
-   * everything from the first to the last active parameter is still sent. Updates that ranks
-   * forward (`max_peers`) are also sent in full. Results do not change. Default: 0, which exchanges
-   * zeros for inactive parameters.
+   * 1: the ranks do not exchange data of the parameters in `inactive_params`. Before each step the
+   * ranks compare which parameters are active, which costs a small allgather. Set this option if
+   * large parameters are inactive in many steps. If a message contains active and inactive
+   * parameters, everything from the first to the last active parameter is still sent. Updates that
+   * ranks forward (`max_peers`) are also sent in full. Results do not change. Default: 0, which
+   * exchanges zeros for inactive parameters.
    */
   int32_t omit_inactive;
 
   /**
-   * Maximum size of a chunk, 0 to 2^60: the size in bytes, in `transport_dtype`, of the whole
-   * matrices that one owner receives in the chunk. muonrt makes chunks smaller if exchanges can
-   * then overlap with matrix products; the printed plan shows the number of chunks. Default: 0,
-   * which means 64 MiB on the host and 256 MiB on CUDA.
+   * Maximum size in bytes, 0 to 2^60, of the matrices in `transport_dtype` that one owner gathers
+   * in a chunk. A single matrix may be larger. muonrt makes chunks smaller if exchanges can then
+   * overlap with matrix products; the printed plan shows the number of chunks. Default: 0, which
+   * means 64 MiB on the host and 256 MiB on CUDA.
    */
   int64_t chunk_bytes;
 
   /**
-   * Implementation of symmetric products in half precision. On the host the default is required.
+   * Implementation of symmetric products in half precision. Must be the default on the host.
    * Default: MUONRT_SYMMETRIC_DEFAULT.
    */
   muonrt_symmetric_t symmetric;
 
   /**
    * 1: capture the Newton-Schulz work of each chunk as a CUDA graph and replay it in later steps;
-   * results do not change. On the host 0 is required. Default: 0.
+   * results do not change. Must be 0 on the host. Default: 0.
    */
   int32_t graphs;
 
   /**
    * The machine for which MUONRT_REPLICA_MODE_AUTO compares the modes: a name such as "h100", or
    * the JSON text of a profile, as for muonrt_plan_get_time(). The machine must have the kind of
-   * device that `device` selects. No other mode uses it. The ranks compare the name and the numbers
-   * of the profile. Default: NULL or "", which mean "host" on the host and "h100" on CUDA.
+   * device that `device` selects. Other modes ignore this field. The ranks compare the name and the
+   * numbers of the profile. Default: NULL or "", which mean "host" on the host and "h100" on CUDA.
    */
   const char* machine;
 
