@@ -67,7 +67,7 @@ extern "C" {
  *   - MUONRT_ERROR_COMM: an MPI function failed;
  *   - MUONRT_ERROR_OUT_OF_MEMORY.
  *
- * INVALID_ARGUMENT and INVALID_STATE are reported only on the rank concerned.
+ * Only the affected rank returns MUONRT_ERROR_INVALID_ARGUMENT or MUONRT_ERROR_INVALID_STATE.
  */
 MUONRT_API muonrt_status_t muonrt_comm_create_mpi_address(muonrt_comm_t** comm,
                                                           const void* mpi_comm_address,

@@ -198,7 +198,7 @@ class Optimizer {
   void set_data(int64_t index, void* data) { check(muonrt_optimizer_set_data(get(), index, data)); }
   /// Sets all master weights to the values of the parameters; see muonrt_optimizer_reset_masters().
   void reset_masters() { check(muonrt_optimizer_reset_masters(get(), nullptr, 0)); }
-  /// Resets the master weights of the parameters whose indices are in `params`, if any.
+  /// Resets the master weights of the parameters whose indices are in `params`, which may be empty.
   void reset_masters(const std::vector<int64_t>& params) {
     if (params.empty()) return;
     check(

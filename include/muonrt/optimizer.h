@@ -325,7 +325,7 @@ MUONRT_API muonrt_status_t muonrt_optimizer_set_group(muonrt_optimizer_t* optimi
  * Until the first step is committed, every step checks that weights and state are finite. The check
  * is repeated after muonrt_optimizer_set_step(), muonrt_optimizer_set_update_count() and
  * muonrt_optimizer_load(). After muonrt_optimizer_set_data() and muonrt_optimizer_reset_masters()
- * it is repeated for the parameters concerned. Every step also checks that active parameters are
+ * it is repeated for the affected parameters. Every step also checks that active parameters are
  * bitwise equal to their rounded f32 master weights. Until a step has written a bf16 parameter, its
  * elements may be the master weights rounded either up or down.
  *

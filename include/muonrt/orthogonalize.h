@@ -18,11 +18,12 @@
  * @par CUDA
  * Functions enqueue their work on the caller's stream and return without waiting for it. The first
  * call with new shapes, strides or dtypes allocates memory and may wait for the device. Later calls
- * with the same shapes, strides and dtypes do neither, and may be captured into a CUDA graph. The
- * addresses of the tensors may differ from call to call. All calls with the same orthogonalizer use
- * the same workspace, so make them on one stream, or order the streams with events. Do not launch a
- * graph with captured calls after the orthogonalizer has been destroyed. If a later call needs a
- * larger workspace, the smaller one remains allocated, so begin with the largest matrices.
+ * with the same shapes, strides and dtypes neither allocate nor wait, and may be captured into a
+ * CUDA graph. The addresses of the tensors may differ from call to call. All calls with the same
+ * orthogonalizer use the same workspace, so make them on one stream, or order the streams with
+ * events. Do not launch a graph with captured calls after the orthogonalizer has been destroyed. If
+ * a later call needs a larger workspace, the smaller one remains allocated, so begin with the
+ * largest matrices.
  *
  * On the host, functions return after they have written the results.
  *

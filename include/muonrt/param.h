@@ -132,9 +132,9 @@ typedef struct muonrt_part {
  *     gamma of the key head for `rope` rows.
  *   - MUONRT_QK_MLA_KEY_VALUE: kv_heads x (nope + v_dim) rows; gamma^(1 - e) of the key head for
  *     `nope` rows, 1 for values.
- *   - MUONRT_QK_QKV: (heads + 2 kv_heads) x head_dim rows. For each key head these are the rows of
- *     its query heads, then of the key head itself, then of its value head. Queries and keys have
- *     the factors above, and values the factor 1.
+ *   - MUONRT_QK_QKV: (heads + 2 kv_heads) x head_dim rows. For each key head, the rows of its query
+ *     heads come first, then those of the key head itself, then those of its value head. Queries
+ *     and keys have the factors above, and values the factor 1.
  *   - MUONRT_QK_QKV_BLOCKS: like MUONRT_QK_QKV, but with the rows of all query heads first, then of
  *     all key heads, then of all value heads.
  *

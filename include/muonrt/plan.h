@@ -75,7 +75,10 @@ typedef struct muonrt_plan_summary {
   /** Largest number of ranks to which a rank sends in one exchange that returns updates. */
   int64_t peers;
 
-  /** Lowest rank of those that need the most memory; see muonrt_plan_get_rank(). */
+  /**
+   * The rank that needs the most memory, or the lowest of several such ranks; see
+   * muonrt_plan_get_rank().
+   */
   int32_t largest_rank;
 
   /** Reserved; 0. */
@@ -180,10 +183,10 @@ typedef struct muonrt_plan_time {
   /** Time in seconds until the last rank has finished. */
   double step_seconds;
 
-  /** Time in seconds in which this rank computes matrix products. */
+  /** Time in seconds that this rank spends on matrix products. */
   double products_seconds;
 
-  /** Time in seconds of passes over memory: packing, unpacking, normalizing and committing. */
+  /** Time in seconds of memory-bound work: packing, unpacking, normalizing and committing. */
   double local_seconds;
 
   /**
@@ -195,7 +198,7 @@ typedef struct muonrt_plan_time {
   /** The part of `exchange_seconds` that does not overlap with other work. */
   double exposed_seconds;
 
-  /** Time in seconds in which the device waits for the host to enqueue work. */
+  /** Time in seconds that the device waits for the host to enqueue work. */
   double launch_seconds;
 
   /** Bytes that this rank sends to other ranks. */

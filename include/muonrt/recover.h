@@ -6,9 +6,9 @@
  * A survivor is a rank of the optimizer that is still running after the fault.
  *
  * @par Old and new ranks
- * muonrt does not number the survivors. Each survivor keeps its old rank in the failed optimizer.
- * Its new rank, from 0 to the number of survivors minus 1, is its rank in the communicator that you
- * create for the survivors. You can assign the new ranks in any order, because the failed optimizer
+ * muonrt does not number the survivors. Each survivor keeps its old rank in the old optimizer. Its
+ * new rank, from 0 to the number of survivors minus 1, is its rank in the communicator that you
+ * create for the survivors. You can assign the new ranks in any order, because the old optimizer
  * stores the old ranks.
  */
 #ifndef MUONRT_RECOVER_H
@@ -118,8 +118,8 @@ MUONRT_API void muonrt_recovery_init_sized(muonrt_recovery_t* recovery, uint32_t
  * @param[in,out] recovery   Policy and result; the result is unchanged on error. NULL selects the
  *                           default policy and returns no result.
  *
- * @return MUONRT_OK, or an error. Only the rank concerned returns the following error, and the
- * other survivors wait for this rank until the timeout:
+ * @return MUONRT_OK, or an error. Only the affected rank returns the following error, and the other
+ * survivors wait for this rank until the timeout:
  *   - MUONRT_ERROR_INVALID_ARGUMENT: a handle is invalid, `recovery` is not initialized, or its
  *     policy is unknown.
  *
@@ -172,8 +172,8 @@ MUONRT_API muonrt_status_t muonrt_optimizer_recover(muonrt_optimizer_t* optimize
  * @param[in] from  The old optimizer, in which a step may have failed; it is not changed. NULL if
  *                  this rank does not have the old optimizer.
  *
- * @return MUONRT_OK, or an error. Only the rank concerned returns the following error, and the
- * other ranks wait for this rank until the timeout:
+ * @return MUONRT_OK, or an error. Only the affected rank returns the following error, and the other
+ * ranks wait for this rank until the timeout:
  *   - MUONRT_ERROR_INVALID_ARGUMENT: `to` is invalid.
  *
  * Every rank returns the following errors, and nothing has changed:

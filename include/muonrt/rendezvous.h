@@ -265,7 +265,7 @@ MUONRT_API void muonrt_folder_options_init_sized(muonrt_folder_options_t* option
  * @param[out] comm     The new communicator; NULL on error. Destroy it with muonrt_comm_destroy().
  * @param[in]  options  The options of this rank. muonrt keeps no pointer to them.
  *
- * @return The statuses of muonrt_comm_create_tcp() except CALLBACK, or
+ * @return The statuses of muonrt_comm_create_tcp() except MUONRT_ERROR_CALLBACK, or
  *   - MUONRT_ERROR_IO: the folder cannot be opened, or the file cannot be written or read;
  *   - MUONRT_ERROR_INVALID_STATE: on rank 0, the file exists already; on the others, the file
  *     belongs to a different user, and this rank is not allowed to read it or has no secret;

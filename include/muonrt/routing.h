@@ -90,7 +90,7 @@ MUONRT_API void muonrt_routing_init_sized(muonrt_routing_t* routing, uint32_t si
  *
  * The function does not receive the sizes of dimensions, so it cannot detect every tensor that is
  * not a matrix. Use AdamW for tensors in which at most one dimension is greater than 1, and for
- * kernels of depthwise convolutions, in which dimension 1 has the size 1.
+ * kernels of depthwise convolutions, whose dimension 1 has size 1.
  *
  * Threads: any. Collective: no.
  *

@@ -34,11 +34,11 @@ typedef struct muonrt_step_args {
   int32_t reserved;
 
   /**
-   * Learning rate of all groups: finite, >= 0. The product of `lr` and the `lr_factor` of each
-   * group and parameter must be representable in f32. A Muon group whose `scale_rule` is not
-   * MUONRT_SCALE_MATCH_RMS needs a different learning rate than AdamW. `lr` is therefore rejected
-   * if such a group and an AdamW group have the same `lr_factor` and both contain parameters; set
-   * `group_lrs` instead. Default: NaN, which is rejected.
+   * Learning rate of all groups: finite, >= 0. The product of `lr`, the `lr_factor` of a group and
+   * the `lr_factor` of each of its parameters must be representable in f32. A Muon group whose
+   * `scale_rule` is not MUONRT_SCALE_MATCH_RMS needs a different learning rate than AdamW. `lr` is
+   * therefore rejected if such a group and an AdamW group have the same `lr_factor` and both
+   * contain parameters; set `group_lrs` instead. Default: NaN, which is rejected.
    */
   double lr;
 
@@ -112,7 +112,7 @@ typedef struct muonrt_step_args {
 } muonrt_step_args_t;
 
 /**
- * What a step did.
+ * The report of a step.
  *
  * Times are in seconds. The times and `bytes_sent` are those of this rank only.
  */
@@ -207,9 +207,9 @@ typedef struct muonrt_step_report {
   /**
    * Index of the Muon parameter with the largest update relative to its weights. It is reported
    * only in the first step, and only if the RMS of the update is above 5% of the RMS of the
-   * weights; otherwise the value is -1. A reported parameter usually means that the learning rate
-   * was chosen for a different `scale_rule`. The value is the same on all ranks and does not depend
-   * on the mesh.
+   * weights; otherwise the value is -1. If a parameter is reported, the learning rate was probably
+   * chosen for a different `scale_rule`. The value is the same on all ranks and does not depend on
+   * the mesh.
    *
    * muonrt computes the RMS of the update from the learning rate, its factors and the scale, as if
    * the gradient were a matrix of full rank. It ignores parameters whose weights or gradient are

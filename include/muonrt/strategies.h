@@ -73,9 +73,9 @@ MUONRT_API void muonrt_mesh_storage_init_sized(muonrt_mesh_storage_t* storage, u
  *
  * @param[out] lifted      The layout. It holds pointers to `mesh`, to `placements` and to
  *                         everything that `layout` points to; all of these must outlive the layout.
- *                         The function writes as many bytes as the struct has in version 0.1.
- * @param[out] mesh        The mesh of `lifted`; it points into `storage`. The function writes as
- *                         many bytes as the struct has in version 0.1.
+ *                         The function writes only the fields that the struct has in version 0.1.
+ * @param[out] mesh        The mesh of `lifted`; it points into `storage`. The function writes only
+ *                         the fields that the struct has in version 0.1.
  * @param[in,out] storage  Memory for the mesh. Call muonrt_mesh_storage_init() on it first.
  * @param[out] placements  Array of MUONRT_MAX_DIMS elements; written if `layout` has placements.
  * @param[in]  layout      The layout over the submesh, with `mesh` set. If its kind is not
@@ -123,7 +123,7 @@ MUONRT_API muonrt_status_t muonrt_layout_lift(muonrt_layout_t* lifted, muonrt_me
  * Threads: any. Collective: no.
  *
  * @param[out] placements  Array with one element for each dimension of `mesh`.
- * @param[in]  mesh        The mesh, with names.
+ * @param[in]  mesh        The mesh, with names for its dimensions.
  * @param[in]  world       Number of ranks of the communicator, >= 1.
  * @param[in]  tp_dim      The tensor dimension that "tp" shards, 0 to MUONRT_MAX_DIMS - 1, or -1.
  * @param[in]  expert      1 if dimension 0 of the tensor is the expert dimension, otherwise 0.
@@ -154,7 +154,7 @@ MUONRT_API muonrt_status_t muonrt_placements_from_names(muonrt_placement_t* plac
  * Threads: any. Collective: no.
  *
  * @param[out] placements  Array with one element for each dimension of `mesh`.
- * @param[in]  mesh        The mesh, with names.
+ * @param[in]  mesh        The mesh, with names for its dimensions.
  * @param[in]  world       Number of ranks of the communicator, >= 1.
  * @param[in]  name        The parameter's name. If it is NULL or "", "tp" shards the columns of
  *                         matrices.

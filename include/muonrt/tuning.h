@@ -50,8 +50,8 @@ enum muonrt_replica_mode {
 
   /**
    * On every rank that holds elements of the matrix: each of these ranks gathers the whole matrix
-   * and keeps only its own elements of the update. Optimizers without owners work like this, so the
-   * mode is meant for comparisons with them. The field `owner` of a parameter has no effect.
+   * and keeps only its own elements of the update. Use this mode to compare muonrt with optimizers
+   * that have no owners and work in this way. The field `owner` of a parameter has no effect.
    */
   MUONRT_REPLICA_MODE_EVERY_RANK = 3
 };
