@@ -172,7 +172,7 @@ MUONRT_API muonrt_status_t muonrt_nccl_get_version(int32_t* version);
  * @param[in]  options  The options of this rank; NULL for the defaults.
  *
  * @return MUONRT_OK, or an error. If one rank fails, every rank returns an error, with a message
- * that names the ranks that failed.
+ * that names the affected ranks.
  *   - MUONRT_ERROR_NOT_SUPPORTED: a rank has no CUDA device, or no NCCL 2.19 or later.
  *   - MUONRT_ERROR_MISMATCH: the ranks have different versions of NCCL or muonrt, or different
  *     values of max_ctas or borrow, or only some of them pass an `nccl_comm`.
