@@ -76,7 +76,7 @@ typedef struct muonrt_receive {
  * @par Errors
  * A function reports an error by returning a value other than MUONRT_OK. muonrt treats
  * MUONRT_SKIPPED and values that are not muonrt statuses as MUONRT_ERROR_COMM. Before a function
- * returns an error, it writes a text to `message` that names the affected ranks. The text is
+ * returns an error, it writes to `message` a text that names the affected ranks. The text is
  * zero-terminated and has at most `message_capacity` (> 0) bytes, including the zero; muonrt sets
  * it to "" before the call. After an error the communicator calls only `abort`,
  * `get_published_error` and `destroy`; communicators that share its `state` (see `duplicate`) may
