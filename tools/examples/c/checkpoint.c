@@ -1,6 +1,6 @@
-/* Runs four steps with one optimizer. Then runs two steps, saves a checkpoint, loads it into
- * another optimizer, and runs two more steps. The results must be bitwise identical, and the
- * checkpoint must contain the same parameter.
+/* Trains twice from the same weights. The first run takes four steps with one optimizer. The second
+ * run saves a checkpoint after two steps, and another optimizer loads it and takes the other two.
+ * Both results must be bitwise identical, and the checkpoint must contain the same parameter.
  * Usage: checkpoint FOLDER */
 #include <muonrt/muonrt.h>
 #include <stdio.h>

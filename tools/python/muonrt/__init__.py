@@ -4,7 +4,7 @@ import atexit as _atexit
 
 try:
     from . import _core
-# The loader's message names only a file, so name the package and a remedy.
+# The loader's message names only a file, so this message also names the package and a remedy.
 except ImportError as _error:
     raise ImportError(
         f"muonrt cannot load its library: {_error}; install the missing library (with Debian libdnnl2 or "

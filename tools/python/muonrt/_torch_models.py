@@ -78,7 +78,7 @@ class ModelRoles:
         self._find_outputs(model)
 
     def _find_outputs(self, model: nn.Module) -> None:
-        """Finds the numbers of tokens and of labels, and the modules that are output heads."""
+        """Finds the number of tokens, the number of labels, and the modules that are output heads."""
         config = getattr(model, "config", None)
         text = getattr(config, "text_config", None)
         values = [getattr(c, key, None) for c in (config, text, model)

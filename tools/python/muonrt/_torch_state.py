@@ -9,8 +9,8 @@ import torch
 import muonrt
 from muonrt import _torch_ranks as ranks
 
-# Maps the keys of torch.optim.Muon and AdamW to muonrt's kinds of state. The momentum of both is a
-# running mean.
+# Maps the keys of torch.optim.Muon and AdamW to muonrt's kinds of state. In both, the momentum is an
+# exponential moving average.
 KINDS = {"muon": {"momentum_buffer": "momentum"},
          "adamw": {"exp_avg": "momentum", "exp_avg_sq": "variance"}}
 
@@ -221,8 +221,8 @@ class State:
         self._optimizer._core.reset_masters()
 
     def take_over(self, states: dict, core) -> None:
-        """Copies the state and the counts from the previous core, which contains only the first of
-        these parameters. `states`: the entries of the previous `optimizer.state`."""
+        """Copies the state and the counts from the previous core, whose parameters are the first
+        ones of this optimizer. `states`: the entries of the previous `optimizer.state`."""
         for p, old in states.items():
             new = self._optimizer.state[p]
             for key, tensor in old.items():
@@ -253,7 +253,7 @@ class State:
         for group, other in zip(groups, saved):
             factor = 1.0
             steps = max(steps, _number("'steps' of a group", other.get("steps", 0)))
-            # AdamW's momentum has no kind.
+            # Only Muon's momentum can be a heavy-ball sum or an EMA.
             if group["role"] == "muon" and "momentum" in other:
                 ours = group["momentum_kind"]
                 theirs = other.get("momentum_kind", ours if "role" in other else "ema")
@@ -300,8 +300,8 @@ class State:
         return [of[name] for name in group["param_names"]]
 
     def _checked_entries(self, i: int, p: torch.Tensor, found: dict, factor: float) -> list[tuple]:
-        """Returns the copies that load() makes for a parameter, as tuples of memory, new values and
-        the factor to apply."""
+        """Returns the copies that load() makes for a parameter, as tuples of destination, new values
+        and the factor to apply."""
         out = []
         name = self._optimizer._names[i]
         for key, view in self._views[i].items():

@@ -130,7 +130,7 @@ def read_dict(out: Checkpoint, found: dict, names) -> None:
             out.add(name, read_entry(out, form, role, name, entry))
             members[role].append(name)
         out.set_step(group.get("steps", 0))
-        step = group.get("step")  # Dion's
+        step = group.get("step")  # Dion's groups have this key
         for role, named in members.items():
             if named:
                 out.groups.append(Group(role, named, read_settings(form, role, group)))
