@@ -67,7 +67,7 @@ __device__ inline void mbarrier_init(uint64_t* barrier, int arrivals) {
                "r"(arrivals)
                : "memory");
 }
-/// Makes initialized barriers visible to the copies and to the other block.
+/// Makes initialized barriers visible to TMA copies and to the other block of the cluster.
 __device__ inline void fence_mbarrier_init() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
