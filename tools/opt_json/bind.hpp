@@ -14,7 +14,7 @@ namespace muonrt::tool {
 /// The settings of one rule as C structs.
 class BoundRule {
  public:
-  /// If settings cannot be combined, throws a std::runtime_error that names key and value.
+  /// If settings cannot be combined, throws a std::runtime_error with the key and its value.
   /// @param file  the path of opt.json, for messages.
   BoundRule(const std::string& file, const ParamConfig& config);
 

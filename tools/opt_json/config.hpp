@@ -148,8 +148,8 @@ struct StepConfig {
 /// Parses and checks the text of an opt.json. Throws std::runtime_error with the path of the key,
 /// such as "opt.json: rules[2].parts.rows: ...".
 /// @param file   the name for messages.
-/// @param steps  the default of total_steps of an lr_schedule; 0 if a schedule must have
-///     total_steps.
+/// @param steps  the default of total_steps of an lr_schedule; 0 if a schedule must set
+/// total_steps.
 StepConfig parse_config(std::string_view text, const std::string& file, int64_t steps = 0);
 
 /// Reads a file and parses it with parse_config(). Throws std::runtime_error if the file cannot be

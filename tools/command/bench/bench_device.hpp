@@ -13,12 +13,12 @@
 
 namespace muonrt::tool {
 
-/// A provider of products: a device whose Ops::multiply computes them.
+/// A provider of products. Ops::multiply of its device computes the products.
 struct Provider {
   std::string name;
   std::function<std::unique_ptr<Device>()> make;
   bool portable = false;  // slow, so it skips large products
-  bool best = false;  // the vendor's fastest: computes symmetric products in full, may split sums
+  bool best = false;  // the vendor's fastest: computes all of a symmetric product, may split sums
 };
 /// Returns the providers in --providers, or all. If you add a kernel for products, add a line to
 /// this function. Throws CLI::ValidationError if a name is unknown, or if --tune is set without

@@ -13,11 +13,11 @@
 
 namespace muonrt::tool {
 
-/// After this number of bytes, a GPU's L2 no longer contains the operands of the first runs.
+/// After accesses to this number of bytes, L2 no longer contains the operands of the first runs.
 constexpr int64_t kColdBytes = int64_t{128} << 20;
 /// Maximum number of runs in one measurement, and therefore of copies of the operands.
 constexpr int64_t kMaxRepeats = 100;
-/// Portable loops are slow, so they skip products and Newton-Schulz jobs with more FLOPs than this.
+/// Portable loops are slow, so they do not run products and Newton-Schulz jobs with more FLOPs.
 constexpr double kMaxPortableFlops = 2e9;
 
 /// Runs copies of up to 64 MiB. While the host enqueues the work to be measured, these copies keep
@@ -61,7 +61,7 @@ class ClockSampler {
 struct Times {
   std::vector<double> ms;
   std::vector<double> enqueue_ms;  // the host's time to enqueue a run
-  int64_t repeats = 1;             // number of runs in each time
+  int64_t repeats = 1;             // number of runs in each measurement
   /// True if the host had enqueued all runs of each measurement before the GPU started. Otherwise a
   /// time may include waiting for the host. Not set if the device is the host.
   std::optional<bool> ahead;

@@ -12,8 +12,8 @@ namespace muonrt::tool {
 /// itself.
 using ExchangeSizes = std::vector<std::vector<int64_t>>;
 
-/// Returns the sizes if every rank sends `bytes` in equal shares. If there is a remainder, the
-/// first shares are one byte larger.
+/// Returns the sizes of an exchange in which every rank sends `bytes` in equal shares. If there is
+/// a remainder, the first shares are one byte larger.
 ExchangeSizes exchange_sizes(int ranks, int64_t bytes);
 
 /// The milliseconds of an exchange on one rank.
@@ -34,7 +34,7 @@ class ExchangeWorkload {
 
   /// Exchanges the bytes. Collective.
   virtual ExchangeTime run() = 0;
-  /// Returns the milliseconds of a copy, on this rank's device, of the bytes that it sends.
+  /// Copies the bytes that this rank sends, on this rank's device. Returns the milliseconds.
   virtual double copy() = 0;
   /// Copies the bytes that this rank sends into the receive buffers of all ranks (PeerCopies).
   /// Returns the milliseconds. The first call is collective.

@@ -13,7 +13,7 @@ class ProductLoad {
  public:
   ProductLoad(int gpu, const BenchShape& shape, int reserved_sms);
 
-  /// From now on, every run lasts about `ms`, if no exchange runs, and at least one product.
+  /// Sets the work of the following runs: about `ms` without an exchange, and at least one product.
   void set_duration(double ms);
   /// Returns how long the products take without an exchange, in milliseconds.
   double alone_ms() const { return static_cast<double>(repeats_) * product_ms_; }

@@ -89,7 +89,7 @@ std::set<T*>& alive() {
   return all;
 }
 
-/// Adds the communicators of all objects of a class that other threads are using.
+/// Appends the communicators of all objects of a class that other threads are using to `comms`.
 template <class T>
 void list_used_comms(std::vector<std::shared_ptr<muonrt_comm_t>>& comms) {
   for (T* object : alive<T>())
@@ -333,8 +333,8 @@ struct Options : muonrt_optimizer_options_t, muonrt_tuning_options_t, muonrt_deb
   bool has_distributed = false;  // whether a keyword has set one of its fields
 };
 
-/// Determines the device: the one in `settings` or, if `settings` does not name one, that of the
-/// arrays. Sets it in the options and returns it. Rejects arrays that are on another device.
+/// Determines the device from `settings` or, if they do not name one, from the arrays. Sets it in
+/// the options and returns it. Rejects arrays that are on another device.
 Place place_of(const std::vector<Param*>& params, Options& options, const nb::kwargs& settings);
 
 /// The report of a step: muonrt_step_report_t.

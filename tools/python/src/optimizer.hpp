@@ -19,7 +19,7 @@ struct AssignInfo {
 
 struct Held;
 
-/// The caller's functions for muonrt/distributed.h, and the data that the module uses to create the
+/// The caller's functions for muonrt/distributed.h, and the data from which the module creates the
 /// arrays that it passes to them.
 struct CallerFunctions {
   struct Tensor {
@@ -72,7 +72,7 @@ struct Held {
   std::vector<Array> scalars;  // arrays of a step that is running or has failed
   std::unique_ptr<CallerFunctions> functions;
   muonrt_optimizer_t* handle = nullptr;
-  nb::object grad_owners;  // objects that own the gradients passed by address
+  nb::object grad_owners;  // objects that keep the gradients passed by address alive
 
   Held() = default;
   Held(const Held&) = delete;
