@@ -145,7 +145,7 @@ __global__ void __launch_bounds__(kThreads) normuon_columns_kernel(NormuonArgume
 #pragma unroll
   for (int half = kNeuronChains / 2; half > 0; half /= 2)
 #pragma unroll
-    // The bound is a constant; otherwise the chains would be stored in memory.
+    // The bound is a constant, because otherwise the compiler would put the chains in local memory.
     for (int i = 0; i < kNeuronChains / 2; ++i)
       if (i < half) column[i] += column[i + half];
   s.factors[begin + thread] = column[0] / static_cast<float>(m.rows);

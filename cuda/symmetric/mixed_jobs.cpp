@@ -287,7 +287,7 @@ struct SharedPairs {
 };
 
 /// Returns the best distribution of the single-block jobs for these pairs. Stops at the first
-/// distribution whose makespan is at most `bound`.
+/// distribution whose makespan is near `bound` (is_near).
 SharedPairs distribute(const PairsDealt& pairs, const BlockLoad& work, Shapes shapes,
                        int64_t bound) {
   const size_t blocks = 2 * pairs.loads.size();
@@ -341,7 +341,8 @@ JobList mixed_jobs(Shapes shapes, int blocks, const Sm90Tuning& tuning) {
   const auto offer = [&](SharedPairs now) {
     if (now.is_better_than(best)) best = std::move(now);
   };
-  // If depths differ, clusters with different loads may leave better gaps.
+  // If depths differ, clusters with different loads may leave gaps into which other jobs fit
+  // better.
   if (!is_near(best.makespan, bound))
     offer(distribute(deal_rounds(work.pairs, shapes, clusters), work, shapes, bound));
   constexpr int kTries = 4;

@@ -199,7 +199,7 @@ bool OutputFolder::lock() {
   return was_left;
 }
 
-/// Throws if the target is not a folder, or if it cannot be exchanged.
+/// Throws if the target is not a folder, or if it cannot be exchanged with the work folder.
 void OutputFolder::require_replaceable() const {
   const std::string name = target_.string();
   std::error_code error;

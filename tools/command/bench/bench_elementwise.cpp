@@ -59,7 +59,7 @@ struct ElementwiseWorkload {
     const bool wide = data == Data::kMatrix || data == Data::kPlainMatrix;
     const bool tall = data == Data::kTall || data == Data::kPlainTall;
     cols = std::min(wide ? kWideCols : kCols, most);
-    if (tall)  // a power of two that makes rows 2 to 8 times the columns
+    if (tall)  // a power of two; the number of rows is then 2 to 8 times the number of columns
       for (cols = 1; 8 * cols * cols <= most;) cols *= 2;
     rows = most / cols;
     if (wide) rows = std::min(rows, kWideRows);

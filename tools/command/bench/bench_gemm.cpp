@@ -17,8 +17,8 @@ namespace {
 
 struct Arguments : DeviceArguments {
   std::string values = "random";
-  // For tests of the check: in each result, replace the elements with these indices with NaN, or
-  // with a different number.
+  // For tests of the check: the index of an element of each result that becomes NaN, and of an
+  // element that becomes a different number. -1: none.
   int64_t plant_nan = -1, plant = -1;
 };
 
