@@ -256,9 +256,10 @@ class NcclComm final : public Comm {
   /// thread through a pool of 1024 entries (2048 since 2.25), and each message takes several
   /// entries. If the proxy thread has failed, a call that finds the pool empty never returns, and
   /// an abort waits for this call. This function therefore limits the messages in flight, so that
-  /// the pool does not become empty. The watchdog then has time to notice the error, which also ends
-  /// the wait in this function. Two operations are always allowed, because otherwise operations
-  /// would not overlap. With 256 or more ranks, two operations may still use up the pool.
+  /// the pool does not become empty. The watchdog then has time to notice the error, which also
+  /// ends the wait in this function. Two operations are always allowed, because otherwise
+  /// operations would not overlap. With 256 or more ranks, two operations may still use up the
+  /// pool.
   void wait_for_capacity(int64_t messages) {
     const RelaxedCapture relaxed;
     for (Backoff pauses = nccl_backoff(); !watchdog_->has_capacity(messages, kMaxMessages);

@@ -3,9 +3,9 @@
   python tools/python/bench.py [--layers 12] [--width 768] [--steps 5] [--dtype bfloat16]
 
 In one process, the benchmark compares muonrt with torch's optimizers: torch.optim.Muon for matrices
-and AdamW for the other parameters. On two gloo ranks, each of which holds a part of the rows of
-every matrix, it compares muonrt with an all-gather, as in muon_reference.py of microsoft/dion: each
-rank gathers the momentum of every matrix, orthogonalizes the whole matrix and applies its rows.
+and AdamW for the other parameters. On two gloo ranks, each of which holds some rows of every matrix,
+it compares muonrt with an all-gather, as in muon_reference.py of microsoft/dion. In the all-gather,
+each rank gathers the momentum of every matrix, orthogonalizes the whole matrix and applies its rows.
 
 All optimizers use the same gradients. They iterate in the dtype of --dtype, except that the
 unmodified torch.optim.Muon iterates in bfloat16. With --dtype default, muonrt iterates and exchanges

@@ -4,8 +4,8 @@
   python tools/python/gpu_references.py [--products SHAPES] [--ns SHAPES] [--steps LIST[;LIST...]] [--json]
 
 SHAPES is a list of rows x columns [x count], separated by commas, with the short side first. A LIST
-is a list of shapes in this form, which may also contain lengths of vectors for AdamW, or the name
-gpt2-124m. Operands are bf16 and parameters are f32. All values are normally distributed.
+is the name gpt2-124m, or a list of such shapes and of lengths of vectors for AdamW. Operands are
+bf16 and parameters are f32. All values are normally distributed.
 
 The references are
   --products  torch.bmm, a symmetric kernel in Triton, and the symmetric product of QuACK;
@@ -46,7 +46,7 @@ if triton:
 
     @triton.jit
     def symmetric_kernel(x, out, m, n, x_matrix, out_matrix, ROWS: tl.constexpr, DEPTH: tl.constexpr):
-        """Computes a square tile of X X^T on or above the diagonal, and writes it and its
+        """Computes a square tile of X X^T on or above the diagonal, and writes the tile and its
         transpose."""
         index, matrix = tl.program_id(0), tl.program_id(1).to(tl.int64)
         # Finds row <= col with index = col (col + 1) / 2 + row.

@@ -23,7 +23,7 @@ static void check(muonrt_status_t status) {
   MPI_Abort(MPI_COMM_WORLD, 1);
 }
 
-/* Assigns owners round-robin. muonrt calls this function once for each Muon parameter. */
+/* Round-robin, called once for each Muon parameter. */
 static int assign(void* state, int64_t param, const muonrt_assign_info_t* info, int32_t* owner) {
   *owner = (int32_t)(param % info->world);
   return 0;

@@ -26,8 +26,8 @@ SETTINGS = dict(muon={"normuon_axis": "rows"})
 
 
 def unfreeze(m):
-    """Runs two steps without the parameters LATE, and then two with them. LATE always has
-    gradients."""
+    """Runs two steps without the parameters LATE, and then two with them. These parameters always
+    have gradients."""
     late = [(n, p) for n, p in m.named_parameters() if n in LATE]
     for _, p in late:
         p.requires_grad_(False)
