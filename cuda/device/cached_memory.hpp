@@ -12,8 +12,8 @@ namespace muonrt::cuda {
 
 /// GPU memory or pinned memory that belongs to no Device. The object may be destroyed while
 /// enqueued work still uses the memory. After that work has run, the block can be reused. The block
-/// is never freed, because cudaFree and cudaFreeHost wait for all work on a GPU, including a
-/// caller's stream that hangs and work that waits for peers. Threads: one at a time.
+/// is never freed, because cudaFree and cudaFreeHost wait for all work on a GPU. This work may
+/// include a caller's stream that hangs, or work that waits for peers. Threads: one at a time.
 class CachedMemory {
  public:
   /// Allocates at least `bytes` > 0 and at most twice as much, uninitialized. Does not invalidate

@@ -75,11 +75,11 @@ MUONRT_HOST_DEVICE inline Scale scale_for(uint32_t largest_bits) {
   return {power_of_two(first), power_of_two(up - first)};
 }
 
-/// Returns whether the elements' squares can be summed without scaling. This is true if the sum of
-/// the unscaled elements' squares is bitwise identical to the sum of the scaled elements' squares,
-/// divided by the square of the scale. Rounding commutes with multiplication by a power of two if
-/// the exact value is zero or a normal number before and after scaling. Nothing cancels in sums of
-/// squares, so three conditions suffice:
+/// Returns whether the elements' squares can be summed without scaling. Their sum is then bitwise
+/// identical to the sum of the scaled elements' squares divided by the square of the scale.
+/// Rounding commutes with multiplication by a power of two if the exact value is zero or a normal
+/// number before and after scaling. Nothing cancels in sums of squares, so three conditions
+/// suffice:
 /// * Every square of a non-zero element is at least 2^-126: |x| >= 2^-63.
 /// * The same is true after scaling, when the largest element is in [1, 2): exponents differ by at
 ///   most 63.

@@ -16,7 +16,7 @@ constexpr int64_t kCublasWorkspace = int64_t{32} << 20;
 /// Every matrix of a batch begins at a multiple of this many bytes, so algorithms may rely on it.
 constexpr uint32_t kCublasAlignment = 16;
 
-/// Owns an object of the library.
+/// Holds an object of the library, and destroys it.
 template <class Handle>
 class CublasObject {
  public:

@@ -95,12 +95,12 @@ struct JobList {
 };
 
 /// Builds the mixed list (mixed_jobs.cpp), for shapes that are either all symmetric or all dense.
-/// Squares of 2 x 2 cells off the diagonal, and all such squares of a dense result, are computed by
-/// pairs: both blocks of a cluster (blocks 2i and 2i + 1) process the same pairs, in the same order
-/// and before all other jobs. The pairs are assigned to the smallest number of clusters that can
-/// complete them before the planned end of the launch. The other blocks start with the tiles on the
-/// diagonals of the same matrices, matrix by matrix. If all blocks computed diagonals at the same
-/// time, they would exceed the memory bandwidth.
+/// Pairs compute the squares of 2 x 2 cells that are off the diagonal, or all such squares of a
+/// dense result. Both blocks of a cluster (blocks 2i and 2i + 1) process the same pairs, in the
+/// same order and before all other jobs. The pairs are assigned to the smallest number of clusters
+/// that can complete them before the planned end of the launch. The other blocks start with the
+/// tiles on the diagonals of the same matrices, matrix by matrix. If all blocks computed diagonals
+/// at the same time, they would exceed the memory bandwidth.
 ///
 /// Pairs are cut into two wide jobs, and wide jobs into squares, if this makes the launch end
 /// earlier. Among lists that end at the same time, the list with the most pairs is used. The time

@@ -19,10 +19,9 @@ namespace {
 using Shapes = std::span<const SymmetricShape>;
 using Jobs = std::vector<TileJob>;
 
-// The unit of time is a seventh of the time that the products of a cell take for one stage of the
-// depth. These products take 512 clocks (small_jobs.cpp), which are 7 units. An SM reads 56 bytes
-// per clock, so the operands of a square off the diagonal, 32 KB per stage, take 8 units. The other
-// tiles read less for each product.
+// For one stage of the depth, the products of a cell take 512 clocks (small_jobs.cpp), which count
+// as 7 units of time. An SM reads 56 bytes per clock, so the operands of a square off the diagonal,
+// 32 KB per stage, take 8 units. The other tiles read less for each product.
 constexpr int64_t kCellTime = 7, kSquareTime = 8;
 
 // Grids without pairs are faster if no result is wider than this constant. This was measured for

@@ -69,7 +69,7 @@ struct Times {
 };
 
 /// Work to be measured. On a GPU, a measurement consists of enough runs to last a third of a
-/// millisecond, and starts with a filler that lasts until the host has enqueued all of them. On the
+/// millisecond. It starts with a filler that lasts until the host has enqueued all runs. On the
 /// host, a measurement is a single run.
 class TimedWork {
  public:
@@ -86,8 +86,8 @@ class TimedWork {
         portable_(portable) {}
 
   /// Runs the work without measuring it; runs portable work only once.
-  /// @param steady  whether to start each measurement of less than 20 ms with 20 ms of runs (at
-  ///     most 5000), so that the GPU reaches the power and the clocks that this work causes.
+  /// @param steady  whether to run the work for 20 ms (at most 5000 runs) before each measurement
+  ///     that is shorter. The GPU then reaches the power and the clocks that this work causes.
   void warm_up(bool steady);
   void measure(ClockSampler& clocks);
   const Times& times() const { return times_; }

@@ -80,8 +80,8 @@ class State:
         self._optimizer = optimizer
         shards = optimizer._core.state_shards()
         self._local = {(s.param, s.kind): s.data for s in shards}
-        # The entries "step": for AdamW the update count of the parameter, for Muon the number of
-        # all steps.
+        # The entries "step": for AdamW the update count of the parameter, for Muon the optimizer's
+        # number of steps.
         self._steps = torch.zeros(len(optimizer._params), dtype=torch.float32, device="cpu")
         # _views: for each parameter, the tensors that muonrt has put into `state`. _memory: local
         # tensors that share this memory.
@@ -168,8 +168,8 @@ class State:
         counts = [int(n) if c else count
                   for n, c, count in zip(steps.tolist(), changed, core.update_counts)]
         all_muon = all(c for c, muon in zip(changed, is_muon) if muon)
-        # All of Muon's "step" entries hold the number of all steps, so the number of steps changes
-        # only if the trainer has changed all of these entries.
+        # Each of Muon's "step" entries holds the optimizer's number of steps. This number therefore
+        # changes only if the trainer has changed all of these entries.
         number = max(counts) if any(changed) and all_muon else max(core.steps, *counts)
         core.steps = number
         core.update_counts = counts
