@@ -36,7 +36,7 @@ __device__ inline float block_squares(const MatrixBatch& in, int64_t row, int64_
   return halved(body.chain);
 }
 
-/// Adds `count` values pairwise, as PairwiseSum does. The sum replaces the value of index 0. All
+/// Adds `count` values in the order of PairwiseSum. The sum replaces the value of index 0. All
 /// threads of the thread block must call this function.
 /// @param mine  this thread's value, which has the index `index`. The value with the next index is
 ///     at mine + stride. A thread without a value passes the index `count`.

@@ -16,8 +16,7 @@ namespace muonrt::cuda {
 
 namespace {
 
-/// Maximum number of matrices in a launch, which is the number of states that fit into the launch's
-/// arguments.
+/// Maximum number of matrices in a launch. This number of states fits into the launch's arguments.
 constexpr int64_t kStates = 64;
 
 struct NormuonArguments {
@@ -173,9 +172,9 @@ __device__ inline double folded(double sum) {
   return sum;
 }
 
-/// Runs one thread block for each matrix. The threads compute moments and factors for one window of
-/// neurons after another. Then each lane of the first two warps adds one chain of each sum over the
-/// neurons.
+/// Runs one thread block for each matrix. Divides the neurons into windows. For each window, the
+/// threads first compute moments and factors. Then each lane of the first two warps adds one chain
+/// of each sum over the neurons.
 __global__ void __launch_bounds__(kFactorThreads) normuon_factors_kernel(NormuonArguments a) {
   __shared__ float means[kWindow];
   __shared__ double scaled[kWindow];

@@ -265,7 +265,8 @@ __device__ inline bool vectors_cross(const TransposedTile<kTall>& c) {
   return (c.rows | c.cols) % kWidth == 0 && ((remainders(c.from) | remainders(c.to)) & 15) == 0;
 }
 
-/// Copies `from`, transposed, to `to` and casts it to the dtype of `to`, as the host does.
+/// Copies `from`, transposed, to `to`, and casts it to the dtype of `to` with the same rounding as
+/// on the host.
 /// @return  whether a written value is non-finite.
 template <bool kTall>
 __device__ inline bool transpose(Tile& tile, const TransposedTile<kTall>& c) {

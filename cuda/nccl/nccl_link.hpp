@@ -49,8 +49,8 @@ class NcclLink {
   /// peers, because they already know the error and may still use the bootstrap to exchange it.
   void discard_comm(const Error& error) noexcept;
   /// Not collective. Waits at most two seconds for the peers, and then aborts. Waits for NCCL's
-  /// teardown as long as `close` does. If the teardown takes longer, it continues in a separate
-  /// thread.
+  /// teardown with the time limit of `close`. If the teardown takes longer, it continues in a
+  /// separate thread.
   ~NcclLink();
 
   /// Runs `calls(api, handle)` inside NCCL, and then waits until NCCL has accepted the work. The

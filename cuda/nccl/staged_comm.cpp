@@ -139,9 +139,9 @@ class StagedComm final : public Comm {
     }
   }
 
-  /// Sets sends_ and receives_ to the messages of other ranks. If this rank's messages to itself
-  /// are invalid, they stay in the lists. The transport then rejects them before it reads any
-  /// bytes.
+  /// Sets sends_ and receives_ to the messages that are exchanged with other ranks. If this rank's
+  /// messages to itself are invalid, they stay in the lists. The transport then rejects them before
+  /// it reads any bytes.
   Own keep_remote(std::span<const SendTo> sends, std::span<const ReceiveFrom> receives) {
     const auto is_own = [this](const auto& m) { return m.peer == rank(); };
     const auto out = std::find_if(sends.begin(), sends.end(), is_own);

@@ -60,7 +60,7 @@ def split(named) -> list[list]:
 
 
 def newton_schulz(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Orthogonalizes as torch.optim.Muon does, but iterates in `dtype`."""
+    """Orthogonalizes like torch.optim.Muon, but iterates in `dtype`."""
     tall = x.shape[0] > x.shape[1]
     x = (x.T if tall else x).to(dtype)
     x = x / x.norm().clamp(min=1e-7)

@@ -119,8 +119,8 @@ def in_turns(works, iters, device):
 
 
 def wall_clock_in_turns(works, iters, device):
-    """Returns {name: median milliseconds}, measured on the host with a wait for the GPU before and
-    after each run, as `muonrt bench step` does."""
+    """Returns {name: median milliseconds}, measured on the host like in `muonrt bench step`: the
+    host waits for the GPU before and after each run."""
     milliseconds = {name: [] for name in works}
     for turn in range(-2, iters):
         for name, work in works.items():
@@ -144,8 +144,8 @@ def beyond_rounding(got, want, share=0.02):
 
 
 def standard_form(x):
-    """Applies Newton-Schulz in bf16 to a batch of matrices with rows <= columns. The iteration is
-    that of torch.optim.Muon."""
+    """Applies the iteration of torch.optim.Muon in bf16 to a batch of matrices with rows <=
+    columns."""
     a, b, c = COEFFICIENTS
     x = x.bfloat16()
     x = x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=1e-7)

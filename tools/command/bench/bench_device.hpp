@@ -32,8 +32,8 @@ struct DeviceReport : BenchReport {
       : BenchReport({a.json, a.stream, false}, std::move(columns)), arguments(a) {}
   const DeviceArguments& arguments;
 
-  /// Runs `work`, which adds rows. Finishes the report even if `work` throws. Returns the exit
-  /// status.
+  /// Runs `work`, which adds rows to the report. Finishes the report even if `work` throws. Returns
+  /// the exit status.
   int run(const std::function<void()>& work);
   /// Finishes the report and exits the process immediately. A normal exit would wait forever,
   /// because it frees memory that a hanging device is still using.
@@ -82,7 +82,7 @@ class Workbench {
   /// Returns the number of elements of the matrices that are infinite or NaN. If the memory was
   /// previously filled with NaN, this includes tiles that were never stored.
   int64_t not_finite(const MatrixBatch& m);
-  /// Returns the milliseconds of one run, measured with the device's clock.
+  /// Returns the time of one run in milliseconds, measured with the device's clock.
   double time_once(const std::function<void()>& enqueue);
 
  private:

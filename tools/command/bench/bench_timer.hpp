@@ -111,8 +111,8 @@ class TimedWork {
   Buffer clock_;
 };
 
-/// Repeats work on a busy stream, and returns the milliseconds of one run. The result is the median
-/// of `iters` measurements, each with enough runs to last about a millisecond.
+/// Repeats work on a busy stream, and returns the time of one run in milliseconds. The result is
+/// the median of `iters` measurements, each with enough runs to last about a millisecond.
 /// @param most  maximum number of runs in a measurement.
 double time_repeated(Workbench& bench, int iters, const std::function<void()>& enqueue,
                      int64_t most = 200);

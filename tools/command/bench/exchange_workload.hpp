@@ -16,7 +16,7 @@ using ExchangeSizes = std::vector<std::vector<int64_t>>;
 /// a remainder, the first shares are one byte larger.
 ExchangeSizes exchange_sizes(int ranks, int64_t bytes);
 
-/// The milliseconds of an exchange on one rank.
+/// The times of an exchange on one rank, in milliseconds.
 struct ExchangeTime {
   double ms, enqueue_ms;  // until all bytes have arrived; until the host has enqueued the exchange
 };
@@ -34,10 +34,11 @@ class ExchangeWorkload {
 
   /// Exchanges the bytes. Collective.
   virtual ExchangeTime run() = 0;
-  /// Copies the bytes that this rank sends, on this rank's device. Returns the milliseconds.
+  /// Copies the bytes that this rank sends, on this rank's device. Returns the time in
+  /// milliseconds.
   virtual double copy() = 0;
   /// Copies the bytes that this rank sends into the receive buffers of all ranks (PeerCopies).
-  /// Returns the milliseconds. The first call is collective.
+  /// Returns the time in milliseconds. The first call is collective.
   virtual double copy_to_peers() = 0;
   /// Overwrites the received bytes.
   virtual void forget() = 0;

@@ -19,7 +19,7 @@ class ProductLoad {
   double alone_ms() const { return static_cast<double>(repeats_) * product_ms_; }
   /// Enqueues the products. Returns when the GPU has begun to run them, or after 10 ms.
   void start();
-  /// Waits for the products. Returns their milliseconds on the GPU's clock.
+  /// Waits for the products. Returns their time on the GPU's clock, in milliseconds.
   double finish();
 
  private:

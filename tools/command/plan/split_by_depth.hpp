@@ -10,8 +10,8 @@
 
 namespace muonrt::tool {
 
-/// Computes the seconds for the products of one matrix, without any other work. Computes equal
-/// matrices only once.
+/// Computes the time for the products of one matrix in seconds, without any other work. For equal
+/// matrices, computes it only once.
 class MatrixSeconds {
  public:
   MatrixSeconds(const Planning& planning, const MachineProfile& profile);

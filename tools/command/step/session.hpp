@@ -36,7 +36,8 @@ class StepSession {
   /// Returns the local shard in the dtype of the file. The pointer is valid until the next call for
   /// the same parameter. Throws if the dtype is F16 and a value exceeds its range.
   const void* data(const StepTensor& tensor);
-  /// Loads a checkpoint. Collective. Throws if its parameters differ from those of the file.
+  /// Loads a checkpoint. Collective. Throws if its parameters differ from the parameters in the
+  /// file.
   void load(const std::string& folder, const TensorModel& params, bool partial);
 
  private:

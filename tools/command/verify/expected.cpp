@@ -103,7 +103,7 @@ std::vector<Expected> reference_steps(const std::vector<ModelTensor>& tensors,
     e.data = values(tensors[t].seed(), numel, -1, rounding.half_data);
     e.momentum.assign(static_cast<size_t>(numel), 0.0);
     if (!tensors[t].muon) e.variance = e.momentum;
-    double moved = 0;  // largest change that an entry of size 1 causes, times its tolerance
+    double moved = 0;  // largest error of a weight that the errors of all updates can cause
     // the largest gradient, because terms of a sum may cancel, but their rounding errors do not
     double slope = 0;
     for (int step = 0; step < steps; ++step) {

@@ -374,7 +374,7 @@ std::string state_word(muonrt_state_kind_t kind);
 
 void bind_comm(nb::module_& module);
 void bind_log(nb::module_& module);
-/// Adds the communication calls to the class of communicators.
+/// Binds the communication calls of communicators.
 void bind_comm_calls(nb::class_<Comm>& comm);
 void bind_layout(nb::module_& module);
 void bind_mesh(nb::module_& module);

@@ -1,5 +1,5 @@
-"""Tests the groups of muonrt.torch.Muon: their learning rates, and add_param_group, after which the
-other parameters continue with bitwise identical results."""
+"""Tests the groups of muonrt.torch.Muon: their learning rates, and add_param_group. After this
+call, the other parameters must continue with bitwise identical results."""
 
 import warnings
 
