@@ -24,7 +24,7 @@ class NcclWatchdog {
   struct Calls {
     std::function<std::optional<Error>()> poll_error;  // returns an error from elsewhere
     std::function<int64_t()> timeout_ms;
-    std::function<void(const Error&)> report;  // called at most once, and then the watch ends; the
+    std::function<void(const Error&)> report;  // called at most once; then nothing is watched. The
                                                // destructor waits for this call
   };
   NcclWatchdog(int device, int rank, Calls calls);

@@ -26,8 +26,8 @@ constexpr int64_t kCopyGraceMs = 5000;
 /// earlier work of the stream has ended. Then it exchanges the messages, and enqueues the copies to
 /// the device unless the messages were copied directly. Work on other streams, such as products,
 /// continues to run. All ranks enqueue their operations in the same order, so they cannot block
-/// each other. If there is only one rank, it only enqueues copies. After an abort its reductions
-/// copy nothing, so no vote passes.
+/// each other. If there is only one rank, an operation only enqueues copies. After an abort, a
+/// reduction of this rank copies nothing, so no vote passes.
 class StagedComm final : public Comm {
  public:
   StagedComm(MakeBootstrap bootstrap, int device)

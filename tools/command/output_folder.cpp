@@ -56,7 +56,7 @@ std::string text_of(const Json& files) {
   return files.empty() ? "" : files.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
-/// Returns a text that differs whenever a file in the folder has changed. If the folder is empty or
+/// Returns a text that changes whenever a file in the folder changes. If the folder is empty or
 /// missing, returns "".
 std::string state_of(const fs::path& folder) {
   std::error_code none;

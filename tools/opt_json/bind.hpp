@@ -18,14 +18,14 @@ class BoundRule {
   /// @param file  the path of opt.json, for messages.
   BoundRule(const std::string& file, const ParamConfig& config);
 
-  /// Returns the settings at `step`, counted from 0. The pointers in the result are valid as long
-  /// as this object.
+  /// Returns the settings at `step`, counted from 0. The pointers in the result are valid while
+  /// this object exists.
   muonrt_group_t group(int64_t step) const;
   /// Returns the QK-clip, or null if the rule has none. The pointer stays valid if this object is
   /// moved.
   const muonrt_qk_clip_t* qk_clip() const { return qk_clip_.get(); }
-  /// Sets the owners and the priority of a parameter. The pointer to the owners is valid as long as
-  /// this object.
+  /// Sets the owners and the priority of a parameter. The pointer to the owners is valid while this
+  /// object exists.
   void set_exchange(muonrt_param_t& param) const;
   /// Returns whether `group` returns the same result for every step.
   bool constant() const { return !schedule_ && !lr_schedule_; }

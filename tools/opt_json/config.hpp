@@ -74,7 +74,7 @@ struct Triple {
   double a, b, c;
 };
 
-/// A function that sets a field of the C struct, and the roles that it applies to.
+/// A function that sets a field of the C struct, and the roles to which the field applies.
 struct Setting {
   enum Use { kBoth, kMuon, kAdamW } use;
   std::function<void(muonrt_group_t&)> set;

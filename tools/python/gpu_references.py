@@ -164,8 +164,7 @@ def triton_symmetric(x, out):
 
 
 def products(shape, device, left_out):
-    """Returns {name: function of (x, out)}. A function may ignore `out`, and it returns its
-    result."""
+    """Returns {name: function of (x, out)}. A function returns its result, and may ignore `out`."""
     found = {"torch.bmm": lambda x, out: torch.bmm(x, x.mT, out=out)}
     if triton and device == "cuda":
         found["Triton, symmetric"] = lambda x, out: (triton_symmetric(x, out), out)[1]

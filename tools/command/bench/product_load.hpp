@@ -13,7 +13,8 @@ class ProductLoad {
  public:
   ProductLoad(int gpu, const BenchShape& shape, int reserved_sms);
 
-  /// Sets the work of the following runs: about `ms` without an exchange, and at least one product.
+  /// Sets how long the following runs take: about `ms` without an exchange, and at least one
+  /// product.
   void set_duration(double ms);
   /// Returns how long the products take without an exchange, in milliseconds.
   double alone_ms() const { return static_cast<double>(repeats_) * product_ms_; }

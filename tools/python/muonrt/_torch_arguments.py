@@ -114,8 +114,7 @@ def check_number(what: str, value: Any, below: float) -> None:
 def check_numbers(settings: dict[str, Any], what: str = "{}") -> None:
     """Checks the settings in LARGEST, and nesterov.
 
-    :param what: describes the setting in error messages; its key replaces {}.
-    """
+    :param what: the description of a setting in error messages; the setting's key replaces {}. """
     for key, value in settings.items():
         if key == "nesterov" and value not in (False, True):
             raise muonrt.InvalidArgumentError(f"{what.replace('{}', key)} is {value!r}; pass True or False")

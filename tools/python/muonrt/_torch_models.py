@@ -52,8 +52,8 @@ def is_vector(p: torch.Tensor) -> bool:
 
 
 def of_name(name: str, p: torch.Tensor) -> tuple[str, dict, str]:
-    """Returns the role that follows from name and shape, settings of muonrt.Param, and the reason
-    for the role."""
+    """Returns three values: the role that follows from name and shape, settings of muonrt.Param,
+    and the reason for the role."""
     if p.ndim > 1 and is_vector(p):
         return "adamw", {}, f"at most one dimension of {tuple(p.shape)} is greater than 1"
     kind, view, reason = muonrt._core._route_and_reason(name, p.ndim)

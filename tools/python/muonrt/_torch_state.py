@@ -207,8 +207,8 @@ class State:
 
     @staticmethod
     def _as_param(local: torch.Tensor, p: torch.Tensor) -> torch.Tensor:
-        """Returns a tensor that shares the memory of `local`, and is a DTensor if the parameter is
-        one."""
+        """Returns a tensor that shares the memory of `local`. If the parameter is a DTensor, so is
+        the result."""
         if not ranks.is_dtensor(p):
             return local.view_as(local)
         from torch.distributed.tensor import DTensor

@@ -2,8 +2,8 @@
 
   python -m muonrt.convert IN... OUT [--to FORMAT] [--names FILE] [--model FILE] [--set KEY=VALUE]...
 
-Each IN is a file of torch.save or a folder of torch.distributed.checkpoint (DCP), with state dicts
-of optimizers at any depth (for torch: Muon's and AdamW's), or from `muonrt state export --state`.
+Each IN is a file of torch.save or a folder of torch.distributed.checkpoint (DCP) that contains state dicts of
+optimizers at any depth (for torch: Muon's and AdamW's), or a .safetensors file of `muonrt state export --state`.
 OUT is NAME.safetensors for `muonrt state import`, NAME.pt for torch.load, or else a DCP folder.
 """
 

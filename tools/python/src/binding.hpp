@@ -120,7 +120,7 @@ struct Comm {
   std::shared_ptr<muonrt_comm_t> handle;
   std::atomic<bool> busy{false};
 
-  /// @param over  the communicator that `raw` was created over. It is kept alive as long as `raw`.
+  /// @param over  the communicator that `raw` was created over; kept alive until `raw` is freed.
   explicit Comm(muonrt_comm_t* raw, std::shared_ptr<muonrt_comm_t> over = nullptr);
   ~Comm() { alive<Comm>().erase(this); }
   Comm(const Comm&) = delete;
