@@ -16,8 +16,8 @@ namespace muonrt::cuda {
 /// include a caller's stream that hangs, or work that waits for peers. Threads: one at a time.
 class CachedMemory {
  public:
-  /// Allocates at least `bytes` > 0 and at most twice as much, uninitialized. Does not invalidate
-  /// captures of the calling thread. Errors: OUT_OF_MEMORY, DEVICE.
+  /// Allocates uninitialized memory: at least `bytes`, which must be above 0, and at most twice as
+  /// much. Does not invalidate captures of the calling thread. Errors: OUT_OF_MEMORY, DEVICE.
   CachedMemory(int device, int64_t bytes, bool pinned);
   /// Returns the block to the cache without waiting.
   ~CachedMemory();

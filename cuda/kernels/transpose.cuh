@@ -28,7 +28,7 @@ struct Rows {
   __device__ int64_t index(int row, int col) const { return first + row * ld + col; }
   __device__ Rows from(int row, int col) const { return {data, dtype, index(row, col), ld}; }
   /// Returns the address of an element.
-  /// @param known  a dtype with the size of `dtype` that is known at compile time.
+  /// @param known  a dtype that is known at compile time and has the size of `dtype`.
   __device__ char* at(int row, int col, DType known) const {
     return static_cast<char*>(data) + index(row, col) * size_of(known);
   }

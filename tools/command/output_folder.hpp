@@ -25,7 +25,7 @@ class OutputFolder {
   OutputFolder(const OutputFolder&) = delete;
   OutputFolder& operator=(const OutputFolder&) = delete;
 
-  /// Returns the work folder, which the caller writes files to. The path depends only on `path`, so
+  /// Returns the work folder, to which the caller writes files. The path depends only on `path`, so
   /// every process can compute it.
   static std::string work_path(const std::string& path);
   const std::string& work_path() const { return work_; }

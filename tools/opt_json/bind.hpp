@@ -68,7 +68,7 @@ OptimizerOptions bound_options(const StepConfig& config, const std::vector<size_
 /// Returns a warning if the first step has changed a matrix by more than 5% of its RMS, otherwise
 /// "".
 /// @param name  the name of the report's large_update_param.
-/// @param setting  the name and the value of the learning rate that the update is proportional to.
+/// @param setting  the name and the value of the learning rate to which the update is proportional.
 std::string large_update_text(const muonrt_step_report_t& report, const std::string& name,
                               const char* setting, double rate);
 

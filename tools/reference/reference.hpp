@@ -31,8 +31,8 @@ Matrix scale(double alpha, const Matrix& a);
 double frobenius(const Matrix& a);
 double max_difference(const Matrix& a, const Matrix& b);
 bool all_finite(const Matrix& a);
-/// Convert between IEEE binary16 and double, as the standard defines it. The first function returns
-/// the value of a bit pattern, and the second returns the nearest bit pattern (ties to even).
+/// Convert between binary16 and double, as defined by IEEE 754. The first function returns the
+/// value of a bit pattern, and the second returns the nearest bit pattern (ties to even).
 double half_value(uint16_t bits);
 uint16_t half_bits(double x);
 /// Rounds every entry to bf16, f16 or f32.

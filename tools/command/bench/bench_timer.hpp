@@ -17,7 +17,7 @@ namespace muonrt::tool {
 constexpr int64_t kColdBytes = int64_t{128} << 20;
 /// Maximum number of runs in one measurement, and therefore of copies of the operands.
 constexpr int64_t kMaxRepeats = 100;
-/// Portable loops are slow, so they do not run products and Newton-Schulz jobs with more FLOPs.
+/// Portable loops are slow. They skip products and Newton-Schulz jobs with more FLOPs than this.
 constexpr double kMaxPortableFlops = 2e9;
 
 /// Runs copies of up to 64 MiB. While the host enqueues the work to be measured, these copies keep

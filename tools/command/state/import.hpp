@@ -13,7 +13,7 @@ struct ImportArguments {
 };
 
 /// Writes a checkpoint from a file of muonrt.convert, and prints the assumptions of the conversion.
-/// Errors: INVALID_ARGUMENT with the name of the offending tensor; IO; CORRUPT.
+/// Errors: INVALID_ARGUMENT with the name of the invalid tensor; IO; CORRUPT.
 void import_checkpoint(const ImportArguments& arguments);
 
 }  // namespace muonrt::tool

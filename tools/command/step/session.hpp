@@ -25,7 +25,7 @@ class StepSession {
               const RunDevice& where);
 
   /// Runs one step with the gradients of this file. Collective.
-  /// @param logits  the logits for QK-clip, as read_logits returns them.
+  /// @param logits  the logits for QK-clip, from read_logits.
   muonrt_step_report_t step(const TensorModel& grads, const std::vector<float>& logits);
 
   bool empty() const { return params_.empty(); }

@@ -1,6 +1,6 @@
-/* Trains on one rank, or on several ranks under mpirun. The program fits W x + b, with a matrix W and
- * a bias b, to the output of a fixed teacher model. W and b are sharded by rows. Muon updates W and
- * AdamW updates b. The loss must fall below a twentieth of its first value. */
+/* Trains on one rank, or on several ranks under mpirun. The program fits W x + b, with a matrix W
+ * and a bias b, to the output of a fixed teacher model. W and b are sharded by rows. Muon updates W
+ * and AdamW updates b. The loss must fall below a twentieth of its first value. */
 #include <muonrt/muonrt.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -43,8 +43,8 @@ __all__ = [
 ]
 __all__ += _errors.__all__
 
-# Rank 0 closes its communicator before its process ends. Otherwise the other ranks may not receive
-# its last messages.
+# Close all communicators before the process ends. Otherwise the other ranks may not receive the
+# last messages of rank 0.
 _atexit.register(_core._close_all)
 
 

@@ -205,8 +205,8 @@ def named(params: Any) -> tuple[list, "torch.nn.Module | None"]:
 
 
 def names_of(tensors: list, module: "torch.nn.Module | None" = None) -> tuple[dict, Any]:
-    """Finds the names of parameters that were passed without names, as Hugging Face's Trainer and
-    torchtitan do. Returns {id of a parameter: name}, and the module that contains the
+    """Finds the names of parameters that were passed without names, for example by Hugging Face's
+    Trainer or torchtitan. Returns {id of a parameter: name}, and the module that contains the
     parameters."""
     wanted = {id(p) for p in tensors}
 

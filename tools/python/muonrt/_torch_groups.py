@@ -12,7 +12,7 @@ from muonrt import _torch_roles as roles
 from muonrt._torch_arguments import check_numbers
 from muonrt._torch_state import State
 
-# Muon's learning rates if neither the caller nor the preset sets one, with the scale rule match_rms
+# Muon's learning rate if neither the caller nor the preset sets one: with the scale rule match_rms,
 # and with other scale rules.
 MATCH_RMS_LR, OTHER_LR = 3e-4, 0.02
 
@@ -128,9 +128,9 @@ def add(optimizer, param_group: dict, enter) -> None:
 
 
 def register_again(optimizer, params: list) -> None:
-    """Replaces the core optimizer by one for `params`, whose placements or device differ from those
-    of the registered parameters. Raises an error after the first step, because the state would be
-    lost. Collective."""
+    """Replaces the core optimizer with one for `params`, whose placements or device differ from
+    those of the registered parameters. Raises an error after the first step, because the state
+    would be lost. Collective."""
     first = next(i for i, (p, old) in enumerate(zip(params, optimizer._params))
                  if p is not old or ranks.local_of(p).device.type != optimizer._device.type)
     if optimizer._core.steps > 0:

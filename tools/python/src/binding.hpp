@@ -386,8 +386,7 @@ void bind_optimizer(nb::module_& module);
 void bind_orthogonalize(nb::module_& module);
 void bind_checkpoint_reader(nb::module_& module);
 void bind_distributed(nb::module_& module);
-/// Sets Python's current error to an exception of the class in muonrt._errors that belongs to the
-/// status.
+/// Sets Python's current error to the exception of muonrt._errors for the status.
 void set_python_error(const muonrt::Error& error);
 /// Closes all optimizers and communicators, so that their peers receive this rank's last messages
 /// before the process exits. First aborts objects that other threads, such as daemon threads, are
