@@ -10,14 +10,14 @@
 
 namespace muonrt::cuda {
 
-/// GPU memory or pinned memory that belongs to no Device. Its owner may be destroyed while enqueued
-/// work still uses the memory. After that work has run, the block can be reused. The block is never
-/// freed, because cudaFree and cudaFreeHost wait for all work on a GPU, including a caller's stream
-/// that hangs and work that waits for peers. Threads: one at a time.
+/// GPU memory or pinned memory that belongs to no Device. The object may be destroyed while
+/// enqueued work still uses the memory. After that work has run, the block can be reused. The block
+/// is never freed, because cudaFree and cudaFreeHost wait for all work on a GPU. This work may
+/// include a caller's stream that hangs, or work that waits for peers. Threads: one at a time.
 class CachedMemory {
  public:
-  /// Allocates at least `bytes` > 0 and at most twice as much, uninitialized. Does not invalidate
-  /// captures of the calling thread. Errors: OUT_OF_MEMORY, DEVICE.
+  /// Allocates uninitialized memory: at least `bytes`, which must be above 0, and at most twice as
+  /// much. Does not invalidate captures of the calling thread. Errors: OUT_OF_MEMORY, DEVICE.
   CachedMemory(int device, int64_t bytes, bool pinned);
   /// Returns the block to the cache without waiting.
   ~CachedMemory();

@@ -330,8 +330,8 @@ void CudaDevice::synchronize_caller_stream(Deadline deadline) {
                  index_, " before the timeout; check what blocks that stream");
 }
 
-/// Returns whether the event completes before the deadline. Stores an error of the work before the
-/// event.
+/// Returns whether the event completes before the deadline. If the work before the event has
+/// failed, stores the error.
 bool CudaDevice::ends(const CudaEvent& event, Deadline deadline) {
   const DeviceGuard guard(index_);
   const RelaxedCapture relaxed;

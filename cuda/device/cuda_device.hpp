@@ -29,14 +29,14 @@ inline bool is_reached(MemoryKind kind) {
 
 class CudaStream final : public Stream {
  public:
-  /// @param all  contains this stream until the stream is destroyed.
+  /// @param all  the list that contains this stream until the stream is destroyed.
   CudaStream(int device, int priority, StreamList& all);
   /// Wraps a caller's stream, which is set with `follow`. Before the first call to `follow`, the
   /// object wraps the default stream.
   explicit CudaStream(int device) : device_(device) {}
   void follow(cudaStream_t callers) { handle_ = callers; }
-  /// Blocks until the stream's work is complete, because the stream's owner may afterwards free
-  /// memory that the work uses.
+  /// Blocks until the stream's work is complete, because the memory that the work uses may be freed
+  /// afterwards.
   ~CudaStream() override;
   cudaStream_t handle() const { return handle_; }
 
@@ -70,9 +70,9 @@ cudaEvent_t handle_of(const Event& event);
 
 /// One GPU as seen by one rank. Its streams do not wait for the default stream. Streams of kind
 /// kComm have the highest priority, and streams of kind kCompute have the lowest. If a CUDA call
-/// fails, the method throws the error. `synchronize` stores an error of enqueued work. After an
-/// error inside a kernel the process's CUDA context is lost, and every later call reports the error
-/// again.
+/// fails, the method throws the error. If enqueued work fails, `synchronize` stores the error,
+/// which `error` then returns. After an error inside a kernel the process's CUDA context is lost,
+/// and every later call reports the error again.
 class CudaDevice final : public Device, public GraphCapture {
  public:
   /// Errors: NOT_SUPPORTED if there is no GPU or no library for matrix products; DEVICE if no GPU
@@ -82,7 +82,7 @@ class CudaDevice final : public Device, public GraphCapture {
 
   int index() const { return index_; }
   int sms() const { return sms_; }
-  /// Returns the number of thread blocks of kThreads that the device can run at the same time.
+  /// Returns the number of thread blocks of kThreads threads that can run at the same time.
   int resident_blocks() const { return resident_blocks_; }
   MemoryKind kind_of(const void* memory) const;
   const StreamList& streams() const { return streams_; }

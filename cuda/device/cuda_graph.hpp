@@ -25,9 +25,8 @@ class CudaGraph final : public DeviceGraph {
 /// Returns whether `stream` is being captured, or whether work on it would invalidate a capture of
 /// another stream.
 bool is_captured(cudaStream_t stream);
-/// Throws if `stream` is captured. In the message, `what` is the operation, such as "step", `which`
-/// is the stream, such as "the stream", and `why` is the reason. Errors: NOT_SUPPORTED if
-/// is_captured(stream).
+/// Rejects a captured stream. The message contains `what`, an operation such as "step"; `which`,
+/// such as "the stream"; and `why`, the reason. Errors: NOT_SUPPORTED if is_captured(stream).
 void refuse_captured(cudaStream_t stream, const char* what, const char* which, const char* why);
 
 /// Starts a capture. Other threads may still make calls that a capture normally forbids.

@@ -8,7 +8,7 @@
 
 namespace muonrt::cuda {
 
-/// Returns a function of the driver as of CUDA 12.0. The CUDA runtime looks up the function, so
+/// Returns the CUDA 12.0 version of a driver function. The CUDA runtime looks up the function, so
 /// muonrt need not be linked with the driver's library. Errors: NOT_SUPPORTED if the driver does
 /// not provide the function.
 template <class Function>

@@ -8,9 +8,9 @@
 namespace muonrt::cuda {
 
 /// Makes a device current for the calling thread, in the device's primary context. The destructor
-/// restores the previous context. DeviceGuard does not use cudaSetDevice. Restoring a device that
-/// the thread has never used (initially device 0) would create a context there, which takes
-/// hundreds of megabytes.
+/// restores the previous context. DeviceGuard does not use cudaSetDevice, because restoring a
+/// device that the thread has never used (initially device 0) would create a context there. A
+/// context takes hundreds of megabytes.
 class DeviceGuard {
  public:
   explicit DeviceGuard(int device) {
@@ -55,7 +55,7 @@ class RelaxedCapture {
   RelaxedCapture& operator=(const RelaxedCapture&) = delete;
 
  private:
-  // after the constructor: the previous mode, which the destructor restores
+  // After the constructor, this is the previous mode, which the destructor restores.
   cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
 };
 

@@ -9,7 +9,7 @@ namespace muonrt::cuda {
 /// Number of threads in a thread block, unless a kernel uses a different number.
 constexpr int kThreads = 256;
 
-/// Loads a kernel. Without this call, the kernel's first launch would load the kernel, and might
+/// Loads a kernel. Without this call, the kernel's first launch would load it, and loading might
 /// wait for work that is running on the GPU.
 template <class Arguments>
 void load(const char* name, void (*kernel)(Arguments)) {

@@ -13,7 +13,7 @@ namespace muonrt::cuda {
 /// The caller's functions receive a stream that muonrt uses for nothing else.
 class MemorySource {
  public:
-  /// @param caller  if it has no functions, cudaMalloc is used.
+  /// @param caller  the caller's functions; if it has none, cudaMalloc is used.
   /// @param streams  all streams that use the memory.
   MemorySource(int device, const Allocator& caller, const StreamList& streams);
   ~MemorySource();

@@ -7,7 +7,8 @@
 
 namespace muonrt::cuda {
 
-/// Owns memory that belongs to no Device: pinned host memory, or memory of a GPU.
+/// Allocates, holds and frees memory that belongs to no Device: pinned host memory, or memory of a
+/// GPU.
 class RawMemory {
  public:
   RawMemory() = default;

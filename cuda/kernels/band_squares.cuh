@@ -4,9 +4,9 @@
 #include "cuda/kernels/norm_tree.hpp"
 #include "cuda/kernels/rectangle.cuh"
 
-// Computes the sum of squares of one band of a matrix in one thread block, in the tree of
-// norm_tree.hpp. A body defines which values are squared: body.chain contains the sums of a lane's
-// eight chains, and body.take<kIn>(eight) adds eight raw elements to these sums.
+// Computes the sum of squares of one band of a matrix in one thread block, with the summation tree
+// of norm_tree.hpp. A body defines which values are squared: body.chain contains the sums of a
+// lane's eight chains, and body.take<kIn>(eight) adds eight raw elements to these sums.
 
 namespace muonrt::cuda {
 
@@ -36,7 +36,7 @@ __device__ inline float block_squares(const MatrixBatch& in, int64_t row, int64_
   return halved(body.chain);
 }
 
-/// Adds `count` values pairwise, as PairwiseSum does. The sum replaces the value of index 0. All
+/// Adds `count` values in the order of PairwiseSum. The sum replaces the value of index 0. All
 /// threads of the thread block must call this function.
 /// @param mine  this thread's value, which has the index `index`. The value with the next index is
 ///     at mine + stride. A thread without a value passes the index `count`.
@@ -47,8 +47,8 @@ __device__ inline void add_pairwise(float* mine, int index, int count, int strid
   }
 }
 
-/// Returns the sum of squares of rows x blocks blocks (at most kRound) of a matrix. The first block
-/// begins at column `begin` of the row at `at`. The result is valid in thread 0.
+/// Returns the sum of squares of `rows` x `blocks` blocks of a matrix, at most kRound blocks. The
+/// first block begins at column `begin` of the row at `at`. The result is valid in thread 0.
 template <class Body>
 __device__ inline float round_squares(const MatrixBatch& in, int64_t at, int64_t begin, int rows,
                                       int blocks, Body& body) {
@@ -67,9 +67,9 @@ __device__ inline float round_squares(const MatrixBatch& in, int64_t at, int64_t
   return sum;
 }
 
-/// Returns the sum of a band. It is computed in rounds that are complete subtrees: a power of two
-/// of rows, or kRound blocks of a longer row. All threads of the thread block must call this
-/// function. The result is valid in thread 0.
+/// Returns the sum of a band. The sum is computed in rounds, each of which is a complete subtree: a
+/// power of two of rows, or kRound blocks of a longer row. All threads of the thread block must
+/// call this function. The result is valid in thread 0.
 /// @param first  index of the matrix's first element.
 template <class Body>
 __device__ inline float band_squares(const MatrixBatch& in, int64_t first, int64_t band,

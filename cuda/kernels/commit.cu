@@ -74,9 +74,9 @@ struct MuonBody {
   }
 };
 
-// Number of thread blocks on an SM. On an H200, the kernel reaches 86% of the rate of a copy with
-// two blocks, and 99% with four blocks. With four blocks, the kernel for sm_100 would spill
-// registers.
+// Number of thread blocks on an SM. On an H200, the kernel reaches 86% of a copy's rate if two
+// blocks share an SM, and 99% if four blocks do. With four blocks, the kernel for sm_100 would
+// spill registers.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
 constexpr int kCommitBlocks = 3;
 #else

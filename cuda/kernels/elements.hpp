@@ -82,8 +82,8 @@ __device__ inline uint16_t half_of(const Raw<N>& raw, int i) {
   }
 }
 
-/// Keeps the bits of a NaN, as the host does, because no manual defines how the conversion
-/// instruction changes them.
+/// Keeps the bits of a NaN, because no manual defines how the conversion instruction changes them.
+/// The host keeps them, too.
 __device__ inline float widen_f16(uint16_t bits) {
   const float x = widened<DType::kF16>(bits);
   const uint32_t nan = (bits & 0x8000u) << 16 | 0x7f800000u | (bits & 0x3ffu) << 13;
@@ -154,8 +154,8 @@ __device__ inline void store_rounded(uint16_t* data, int64_t index, const Values
 
 /// Stores two adjacent chunks of 16 bytes. With kPairs, two lanes first store the chunks of the
 /// first lane with one instruction, and then the chunks of the second lane with another
-/// instruction. A warp then stores whole sectors (32 bytes) instead of the halves of twice as many
-/// sectors.
+/// instruction. Each instruction of a warp then stores whole sectors of 32 bytes. Otherwise it
+/// would store halves of twice as many sectors.
 __device__ inline void store_chunks(void* to, const Vec16& low, const Vec16& high, Lanes lanes) {
   Vec16* const at = static_cast<Vec16*>(to);
   if (lanes == Lanes::kApart) {

@@ -38,8 +38,8 @@ class Extremes {
     const Pair all = magnitudes(largest_, dtype);
     return all.high > all.low ? all.high : all.low;
   }
-  /// Returns zero minus the f32 bits of the smallest |x| above zero, or zero if all elements are
-  /// zero. To combine the results of several threads, use the largest result.
+  /// Returns the negated f32 bits of the smallest |x| above zero, or zero if all elements are zero.
+  /// To combine the results of several threads, use the largest result.
   __device__ uint32_t least_negated(DType dtype) const {
     const Pair all = magnitudes(least_, dtype);
     const uint32_t high = 0u - all.high, low = 0u - all.low;

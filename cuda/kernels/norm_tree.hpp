@@ -5,13 +5,13 @@
 
 #include "backend/update_rules.hpp"
 
-// Defines the fixed summation tree of the Frobenius norm, which is the same on the host. A matrix
-// is divided into at most 128 bands of rows, a row into blocks of 2048 elements, and a block into
-// 256 chains (element i belongs to chain i mod 256). A lane has eight neighboring chains, so it
-// reads 16 bytes at once. Each lane reduces its chains to one value by halving, and the values of
-// the 32 lanes are reduced in the same way. Blocks, rows and bands are added pairwise. Sums of
-// squares are never -0. Zeros may therefore be added or omitted after the end of chains, blocks or
-// rows without changing the results bitwise. This is plain C++ that is tested on the host.
+// Defines the fixed summation tree of the Frobenius norm. The host uses the same tree. A matrix is
+// divided into at most 128 bands of rows, a row into blocks of 2048 elements, and a block into 256
+// chains (element i belongs to chain i mod 256). A lane has eight neighboring chains, so it reads
+// 16 bytes at once. Each lane reduces its chains to one value by halving, and the values of the 32
+// lanes are reduced in the same way. Blocks, rows and bands are added pairwise. Sums of squares are
+// never -0. Zeros may therefore be added or omitted after the end of chains, blocks or rows without
+// changing the results bitwise. This is plain C++ that is tested on the host.
 
 namespace muonrt::cuda {
 
@@ -51,7 +51,7 @@ class PairwiseSum {
   int64_t count_ = 0;
 };
 
-/// Powers of two that are multiplied one after the other.
+/// Powers of two by which an element is multiplied, one after the other.
 struct Scale {
   float up, up2;
 };
@@ -75,9 +75,9 @@ MUONRT_HOST_DEVICE inline Scale scale_for(uint32_t largest_bits) {
   return {power_of_two(first), power_of_two(up - first)};
 }
 
-/// Returns whether unscaled squares suffice. They suffice if the sum of the unscaled elements'
-/// squares is bitwise identical to the sum of the scaled elements' squares, divided by the square
-/// of the scale. Rounding commutes with a power of two if the exact value is zero or a normal
+/// Returns whether the elements' squares can be summed without scaling. Their sum is then bitwise
+/// identical to the sum of the scaled elements' squares divided by the square of the scale.
+/// Rounding commutes with multiplication by a power of two if the exact value is zero or a normal
 /// number before and after scaling. Nothing cancels in sums of squares, so three conditions
 /// suffice:
 /// * Every square of a non-zero element is at least 2^-126: |x| >= 2^-63.

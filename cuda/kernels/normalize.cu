@@ -1,7 +1,7 @@
-// Computes out = in / (safety x Frobenius norm). norm_rules.hpp defines how eps is used. A power of
-// two brings the largest entry into [1, 2). The squares are then summed in f32 in the tree of
-// norm_tree.hpp, and every element is scaled, divided and rounded once. The host uses the same
-// tree, so the results are bitwise identical. Matrices are rows x cols with any ld.
+// Computes out = in / (safety x Frobenius norm). norm_rules.hpp defines how eps is used. Scaling by
+// a power of two brings the largest entry into [1, 2). The squares are then summed in f32 in the
+// tree of norm_tree.hpp, and every element is scaled, divided and rounded once. The host uses the
+// same tree, so the results are bitwise identical. Matrices are rows x cols with any ld.
 //
 // A batch takes four launches. `measure` finds the largest and the smallest entry and sums unscaled
 // squares. `squares` sums scaled squares of the matrices whose unscaled sum cannot be used
@@ -29,7 +29,7 @@ constexpr int64_t kSquaresBlocks = 4096;  // number of blocks of a launch that u
 /// initially zero.
 struct MatrixScratch {
   uint32_t largest;        // bits of the largest |x|
-  uint32_t least_negated;  // zero minus the bits of the smallest |x| above zero
+  uint32_t least_negated;  // negated bits of the smallest |x| above zero
   Scale scale;
   float divisor;
   float squares[kBands];
@@ -223,7 +223,8 @@ void normalize_part(const NormArguments& a, cudaStream_t stream) {
   MUONRT_CUDA(
       cudaMemsetAsync(a.scratch, 0, static_cast<size_t>(count) * sizeof(MatrixScratch), stream));
   const int64_t bands = bands_of(a.in.rows), few = (kSquaresBlocks + count - 1) / count;
-  // There is a warp for each block of a band, so there is also a thread for each sum of a round.
+  // Start a warp for each block of a band, but at most kSumThreads threads. Either way, a thread
+  // block has at least one thread for each sum of a round.
   const int64_t blocks = rows_of_band(a.in.rows) * blocks_of_row(a.in.cols);
   const int threads =
       blocks * kLanes < kSumThreads ? static_cast<int>(blocks) * kLanes : kSumThreads;

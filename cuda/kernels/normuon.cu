@@ -16,8 +16,7 @@ namespace muonrt::cuda {
 
 namespace {
 
-/// Maximum number of matrices in a launch, which is the number of states that fit into the launch's
-/// arguments.
+/// Maximum number of matrices in a launch. This number of states fits into the launch's arguments.
 constexpr int64_t kStates = 64;
 
 struct NormuonArguments {
@@ -145,7 +144,7 @@ __global__ void __launch_bounds__(kThreads) normuon_columns_kernel(NormuonArgume
 #pragma unroll
   for (int half = kNeuronChains / 2; half > 0; half /= 2)
 #pragma unroll
-    // The bound is a constant; otherwise the chains would be stored in memory.
+    // The bound is a constant, because otherwise the compiler would put the chains in local memory.
     for (int i = 0; i < kNeuronChains / 2; ++i)
       if (i < half) column[i] += column[i + half];
   s.factors[begin + thread] = column[0] / static_cast<float>(m.rows);
@@ -173,9 +172,9 @@ __device__ inline double folded(double sum) {
   return sum;
 }
 
-/// Runs one thread block for each matrix. The threads compute moments and factors for one window of
-/// neurons after another. Then each lane of the first two warps adds one chain of each sum over the
-/// neurons.
+/// Runs one thread block for each matrix. Divides the neurons into windows. For each window, the
+/// threads first compute moments and factors. Then each lane of the first two warps adds one chain
+/// of each sum over the neurons.
 __global__ void __launch_bounds__(kFactorThreads) normuon_factors_kernel(NormuonArguments a) {
   __shared__ float means[kWindow];
   __shared__ double scaled[kWindow];

@@ -1,8 +1,8 @@
-// Computes message = cast(direction(momentum', gradient)), scans gradients that are not packed, and
-// compares weights with their master weights. The formulas are in backend/update_rules.hpp. Arrays
-// are read 16 bytes at a time if all rows of a job begin at multiples of 16 bytes, and otherwise
-// element by element. Only the message and the findings are written. A thread block processes one
-// job, and a job belongs to one parameter.
+// Computes message = cast(direction(new momentum, gradient)), scans gradients that are not packed,
+// and compares weights with their master weights. The formulas are in backend/update_rules.hpp.
+// Arrays are read 16 bytes at a time if all rows of a job begin at multiples of 16 bytes, and
+// otherwise element by element. Only the message and the findings are written. A thread block
+// processes one job, and a job belongs to one parameter.
 
 #include "backend/weight_bits.hpp"
 #include "cuda/device/launch.hpp"

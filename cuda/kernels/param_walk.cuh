@@ -35,11 +35,12 @@ struct ActiveElements {
 /// Calls body(view, param, first element, count) for parts of at most kJobElements elements of each
 /// parameter in the list; Elements::of returns a parameter's number of elements. All thread blocks
 /// together process each element once, and all threads of a thread block call the body together.
-/// The sizes are read on the device, and the thread blocks process the parts in turn.
+/// The sizes are read on the device, and the thread blocks process the parts in turn. The list is
+/// processed in windows of kThreads parameters.
 template <class Elements, class Body>
 __device__ inline void for_each_stretch(const int32_t* list, int64_t count, const ParamView* params,
                                         Body&& body) {
-  __shared__ int64_t ends[kThreads];  // index of the part after each parameter in the window
+  __shared__ int64_t ends[kThreads];  // for each parameter of the window: index after its last part
   const int64_t thread = threadIdx.x;
   // index of the thread block's next part, counted from the first part of the window
   int64_t next = blockIdx.x;

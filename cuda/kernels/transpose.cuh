@@ -10,7 +10,7 @@
 // used, a thread reads neighboring elements of a row. It stores each element in the element's
 // column of a tile in shared memory, where the elements of a column are contiguous. After a barrier
 // it reads neighboring elements of a column and writes them. Two-byte elements are processed in
-// pairs of rows, so that only words are stored.
+// pairs of rows, so that only whole words of 4 bytes are stored.
 //
 // The address of a 16-byte chunk of a column is swizzled: the index of the chunk is XORed with the
 // index of the column's group. A warp that stores (8 groups x 4 words of a chunk) and a warp that
@@ -28,7 +28,7 @@ struct Rows {
   __device__ int64_t index(int row, int col) const { return first + row * ld + col; }
   __device__ Rows from(int row, int col) const { return {data, dtype, index(row, col), ld}; }
   /// Returns the address of an element.
-  /// @param known  a dtype with the size of `dtype` that is known at compile time.
+  /// @param known  a dtype that is known at compile time and has the size of `dtype`.
   __device__ char* at(int row, int col, DType known) const {
     return static_cast<char*>(data) + index(row, col) * size_of(known);
   }
@@ -61,7 +61,7 @@ struct TransposedTile {
   int rows, cols;
 
   __device__ bool has(int tile) const { return tile * kSide < (kTall ? rows : cols); }
-  /// Returns whether the element of a tile exists.
+  /// Returns whether the array has this element of a tile.
   __device__ bool reaches(int tile, int row, int col) const {
     return row + (kTall ? tile * kSide : 0) < rows && col + (kTall ? 0 : tile * kSide) < cols;
   }
@@ -75,7 +75,7 @@ struct TransposedTile {
 /// tile.
 struct CopyBits {
   static constexpr DType kFrom = DType::kBF16;  // only the size of this dtype is used
-  static constexpr bool kBothFirst = true;      // keeps more loads in flight
+  static constexpr bool kBothFirst = true;      // loads both tiles first; more loads in flight
   HalfBits bits;
 
   /// @param words  receives 8 elements of one row, and then 8 elements of the next row.
@@ -183,7 +183,7 @@ __device__ inline void flush_halves(const Tile& tile, const TransposedTile<kTall
   });
 }
 
-/// Transposes elements. `how` stores them in the tiles as kHalves.
+/// Transposes elements. `how` stores them in the tiles as elements of kHalves.
 template <DType kHalves, DType kTo, bool kTall, class How>
 __device__ inline bool transpose_halves(Tile& tile, const TransposedTile<kTall>& c, How how) {
   fill_halves(tile, c, how);
@@ -265,7 +265,8 @@ __device__ inline bool vectors_cross(const TransposedTile<kTall>& c) {
   return (c.rows | c.cols) % kWidth == 0 && ((remainders(c.from) | remainders(c.to)) & 15) == 0;
 }
 
-/// Copies `from`, transposed, to `to` and casts it to the dtype of `to`, as the host does.
+/// Copies `from`, transposed, to `to`, and casts it to the dtype of `to` with the same rounding as
+/// on the host.
 /// @return  whether a written value is non-finite.
 template <bool kTall>
 __device__ inline bool transpose(Tile& tile, const TransposedTile<kTall>& c) {

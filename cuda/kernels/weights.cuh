@@ -7,8 +7,8 @@
 namespace muonrt::cuda {
 
 /// Records in `findings` if one of the values is non-finite in the stored dtype. The comparisons
-/// are combined into one predicate. A maximum would need more registers than are available in
-/// commit_muon.
+/// are combined into one predicate, because a maximum would need more registers than are available
+/// in commit_muon.
 /// @param findings  may be null.
 template <int N>
 __device__ inline void note_written(const Values<N>& values, DType dtype, Findings* findings) {
@@ -55,7 +55,7 @@ struct Weights {
   uint16_t* remainder;
   DType dtype;
   WeightForm form;
-  const ParamView* view;  // read again for stochastic rounding, because registers are few
+  const ParamView* view;  // stochastic rounding reads its fields again, to save registers
   Findings* findings;     // findings about written values; may be null
 
   __device__ static Weights of(const ParamView& view, Findings* findings) {
@@ -101,9 +101,8 @@ struct Weights {
   /// have.
   __device__ uint32_t key() const { return *static_cast<const volatile uint32_t*>(&view->key); }
 
-  /// Rounds stochastically. The generator runs once for each run of elements that are in the same
-  /// random block of the tensor and in the same row. Usually one random block contains all
-  /// elements.
+  /// Rounds stochastically. The generator runs once for each run of elements that share a block of
+  /// kRandomBlock random numbers and are in the same row. Usually all elements share one block.
   /// @tparam kApart  is XORed with the seed: kMomentumSeed for momentum, 0 for weights.
   template <uint64_t kApart, int N>
   __device__ Halves<N> rounded(const Values<N>& w, const Positions& positions,

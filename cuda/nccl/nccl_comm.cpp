@@ -39,15 +39,15 @@ class Mark {
 /// sends and receives. The watchdog aborts operations that exceed the timeout.
 class NcclComm final : public Comm {
  public:
-  /// @param borrowed  the state of the original if the communicator borrows its handle and is a
-  ///     duplicate; otherwise null.
+  /// @param borrowed  if this communicator is a duplicate that borrows the handle of the original,
+  ///     the original's state; otherwise null.
   NcclComm(const NcclApi& (*api)(), MakeBootstrap bootstrap, const NcclOptions& options,
            const std::shared_ptr<SharedNcclComm>& borrowed)
       : api_(api), options_(options), bootstrap_(bootstrap()) {
     nccl_create_or_abort(*bootstrap_, [&] { begin(borrowed); });
   }
-  /// The destructor does not wait for a stream. Memory that enqueued work uses stays allocated
-  /// until the work has ended.
+  /// Does not wait for a stream. Memory that enqueued work uses stays allocated until the work has
+  /// ended.
   ~NcclComm() override {
     watchdog_.reset();
     link_.reset();
@@ -252,13 +252,14 @@ class NcclComm final : public Comm {
     }
   }
 
-  /// Waits until the next operation may be enqueued. The wait ensures that the pool of NCCL's proxy
-  /// thread never becomes empty: NCCL passes network messages to this thread through a pool of 1024
-  /// entries (2048 since 2.25), and each message takes several entries. If the proxy thread has
-  /// failed, a call that finds the pool empty never returns, and an abort waits for this call. The
-  /// limit on messages in flight gives the watchdog time to notice the error, which also ends the
-  /// wait in this function. Two operations are always allowed, because otherwise operations would
-  /// not overlap. With 256 or more ranks, two operations may fill the pool.
+  /// Waits until the next operation may be enqueued. NCCL passes network messages to its proxy
+  /// thread through a pool of 1024 entries (2048 since 2.25), and each message takes several
+  /// entries. If the proxy thread has failed, a call that finds the pool empty never returns, and
+  /// an abort waits for this call. This function therefore limits the messages in flight, so that
+  /// the pool does not become empty. The watchdog then has time to notice the error, which also
+  /// ends the wait in this function. Two operations are always allowed, because otherwise
+  /// operations would not overlap. With 256 or more ranks, two operations may still use up the
+  /// pool.
   void wait_for_capacity(int64_t messages) {
     const RelaxedCapture relaxed;
     for (Backoff pauses = nccl_backoff(); !watchdog_->has_capacity(messages, kMaxMessages);

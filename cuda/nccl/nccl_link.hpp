@@ -31,12 +31,12 @@ Error nccl_error(const NcclApi& api, NcclHandle handle, NcclResult result, const
 /// differ from the ranks of the bootstrap or from `device`; COMM.
 void check_ranks(const NcclApi& api, NcclHandle handle, const Bootstrap& bootstrap, int device);
 
-/// The access of one communicator to an ncclComm_t. The ncclComm_t is either borrowed, or belongs
-/// to the communicator and is non-blocking. Threads: any.
+/// Gives one communicator access to an ncclComm_t. The ncclComm_t is either borrowed, or belongs to
+/// the communicator and is non-blocking. Threads: any.
 class NcclLink {
  public:
-  /// @param shared  a new object, after which `make` must be called, or an object from
-  ///     for_borrowed_handle, after which `make` must not be called.
+  /// @param shared  a new object, which `make` must then fill, or an object from
+  ///     for_borrowed_handle, for which `make` must not be called.
   NcclLink(const NcclApi& api, Bootstrap& bootstrap, std::shared_ptr<SharedNcclComm> shared);
   /// Creates an ncclComm_t, or splits one from `options.from`. Call it at most once. Collective.
   /// Blocks for at most the bootstrap's timeout, or without a limit if `from` is a blocking
@@ -49,8 +49,8 @@ class NcclLink {
   /// peers, because they already know the error and may still use the bootstrap to exchange it.
   void discard_comm(const Error& error) noexcept;
   /// Not collective. Waits at most two seconds for the peers, and then aborts. Waits for NCCL's
-  /// teardown as long as `close` does. If the teardown takes longer, it continues in a separate
-  /// thread.
+  /// teardown with the time limit of `close`. If the teardown takes longer, it continues in a
+  /// separate thread.
   ~NcclLink();
 
   /// Runs `calls(api, handle)` inside NCCL, and then waits until NCCL has accepted the work. The

@@ -11,9 +11,8 @@
 
 namespace muonrt::cuda {
 
-/// Creates a communicator's bootstrap. The communicator calls this function in its constructor
-/// after it has allocated its own memory. The reason is that the peers continue as soon as the
-/// bootstrap exists.
+/// Creates a communicator's bootstrap. The constructor of a communicator calls this function after
+/// it has allocated its own memory, because the peers continue as soon as the bootstrap exists.
 using MakeBootstrap = FunctionRef<std::unique_ptr<Bootstrap>()>;
 
 /// Runs `begin`, which creates a communicator over `bootstrap`. If memory is exhausted, aborts the
@@ -48,7 +47,7 @@ struct NcclSetup {
 /// @param prepare  returns this rank's contribution. If it throws an Error, the other ranks receive
 ///     the error.
 /// @return  the id of rank 0.
-/// Errors: the error of the lowest rank with an error, together with that rank's number; MISMATCH
+/// Errors: the error of the lowest rank that has one, together with that rank's number; MISMATCH
 /// with a list of the ranks that use each version or option.
 NcclUniqueId agree_on_nccl_setup(Bootstrap& bootstrap, const std::function<NcclSetup()>& prepare);
 

@@ -22,11 +22,10 @@ namespace muonrt::cuda {
 class NcclWatchdog {
  public:
   struct Calls {
-    std::function<std::optional<Error>()> poll_error;  // returns an error that was detected
-                                                       // elsewhere
+    std::function<std::optional<Error>()> poll_error;  // returns an error from elsewhere
     std::function<int64_t()> timeout_ms;
-    std::function<void(const Error&)> report;  // called at most once; afterwards nothing is
-                                               // watched. The destructor waits for this call
+    std::function<void(const Error&)> report;  // called at most once; then nothing is watched. The
+                                               // destructor waits for this call
   };
   NcclWatchdog(int device, int rank, Calls calls);
   ~NcclWatchdog();
@@ -38,7 +37,7 @@ class NcclWatchdog {
   /// @param messages  number of messages that the work sends and receives.
   void add(cudaStream_t stream, const char* what, int64_t messages);
   int64_t watched() const;
-  /// Returns whether at most `limit` messages would be in flight after another `messages` messages.
+  /// Returns whether at most `limit` messages would be in flight if `messages` more were enqueued.
   /// Also returns true while at most one operation is in flight. Relaxes the capture mode of the
   /// calling thread. Errors: DEVICE if the GPU is lost.
   bool has_capacity(int64_t messages, int64_t limit);
@@ -76,7 +75,7 @@ class NcclWatchdog {
   std::deque<Operation> pending_;
   std::vector<std::unique_ptr<CudaEvent>> spare_;
   Deadline::Clock::time_point progress_;
-  int64_t count_ = 0, messages_ = 0;  // messages of the pending operations
+  int64_t count_ = 0, messages_ = 0;  // number of all operations; messages of the pending ones
   const char* inside_ = nullptr;
   Deadline::Clock::time_point entered_;
   std::optional<Error>

@@ -43,7 +43,7 @@ bool SharedNcclComm::fail(const Error& error) noexcept {
   const std::lock_guard lock(error_mutex_);
   if (error_) return false;
   error_ = error;
-  // The flag is set before NCCL's own flag, even on machines that reorder stores.
+  // `closed` is set before NCCL's own abort flag, even on machines that reorder stores.
   std::atomic_ref(*closed_.as<int32_t>()).store(1, std::memory_order_seq_cst);
   std::atomic_thread_fence(std::memory_order_seq_cst);
   return true;

@@ -19,7 +19,7 @@ namespace muonrt::cuda {
 constexpr int64_t kTeardownTimeoutMs = 3000;
 
 /// One ncclComm_t and the state that all links to it share. Only one thread at a time calls NCCL.
-/// The first error ends all links, and NCCL is aborted once. Always owned by shared pointers.
+/// The first error ends all links, and NCCL is aborted once. Always held by shared pointers.
 /// Threads: any.
 class SharedNcclComm : public std::enable_shared_from_this<SharedNcclComm> {
  public:
@@ -30,7 +30,7 @@ class SharedNcclComm : public std::enable_shared_from_this<SharedNcclComm> {
   /// the object's links.
   static std::shared_ptr<SharedNcclComm> for_borrowed_handle(NcclHandle handle, int device);
 
-  /// Stores the error and sets the flag, unless another error is already stored. Returns whether
+  /// Stores the error and sets `closed`, unless another error is already stored. Returns whether
   /// this error is the first error.
   bool fail(const Error& error) noexcept;
   std::optional<Error> error() const;
@@ -41,8 +41,8 @@ class SharedNcclComm : public std::enable_shared_from_this<SharedNcclComm> {
 
   /// Aborts NCCL's work. Call it after `fail`; only the first call has an effect. ncclCommAbort
   /// waits for the work that NCCL has enqueued, and this work may wait for a caller's stream that
-  /// never continues. Therefore a separate thread calls ncclCommAbort, and owns this object until
-  /// the call returns.
+  /// never continues. Therefore a separate thread calls ncclCommAbort, and keeps this object alive
+  /// until the call returns.
   /// @param api  must stay valid until the process ends.
   void begin_abort(const NcclApi& api) noexcept { start_teardown(api.abort); }
   void abort(const NcclApi& api) noexcept {
@@ -59,8 +59,7 @@ class SharedNcclComm : public std::enable_shared_from_this<SharedNcclComm> {
   void wait_for_teardown() noexcept;
   /// Returns whether a teardown has been started. Afterwards no thread may call NCCL.
   bool is_tearing_down() const;
-  /// Keeps the flag allocated until the GPU has reached `last`. Null means that no work needs the
-  /// flag.
+  /// Keeps `closed` allocated until the GPU has reached `last`. Null means that no work needs it.
   void keep_until(std::shared_ptr<const CudaEvent> last);
 
   /// One int32 in pinned memory; 1 after the first error. It is set before NCCL frees anything.

@@ -21,13 +21,13 @@ namespace {
 constexpr int64_t kStagingUnit = 4096;
 constexpr int64_t kCopyGraceMs = 5000;
 
-/// Sends messages over a bootstrap, through pinned host memory, or directly from GPU to GPU if the
-/// ranks are threads of this process. In each operation, the enqueuing thread blocks until the
+/// Sends messages over a bootstrap: through pinned host memory or, if the ranks are threads of this
+/// process, directly from GPU to GPU. In each operation, the enqueuing thread blocks until the
 /// earlier work of the stream has ended. Then it exchanges the messages, and enqueues the copies to
 /// the device unless the messages were copied directly. Work on other streams, such as products,
 /// continues to run. All ranks enqueue their operations in the same order, so they cannot block
-/// each other. If there is only one rank, it only enqueues copies. After an abort its reductions
-/// copy nothing, so no vote passes.
+/// each other. If there is only one rank, an operation only enqueues copies. After an abort, a
+/// reduction of this rank copies nothing, so no vote passes.
 class StagedComm final : public Comm {
  public:
   StagedComm(MakeBootstrap bootstrap, int device)
@@ -139,9 +139,9 @@ class StagedComm final : public Comm {
     }
   }
 
-  /// Sets sends_ and receives_ to the messages of other ranks. If this rank's messages to itself
-  /// are invalid, they stay in the lists. The transport then rejects them before it reads any
-  /// bytes.
+  /// Sets sends_ and receives_ to the messages that are exchanged with other ranks. If this rank's
+  /// messages to itself are invalid, they stay in the lists. The transport then rejects them before
+  /// it reads any bytes.
   Own keep_remote(std::span<const SendTo> sends, std::span<const ReceiveFrom> receives) {
     const auto is_own = [this](const auto& m) { return m.peer == rank(); };
     const auto out = std::find_if(sends.begin(), sends.end(), is_own);
@@ -264,10 +264,9 @@ class StagedComm final : public Comm {
     return total;
   }
 
-  /// Returns pinned memory. One stream uses this memory in order, so the copies of an operation
-  /// into the memory run after the copies of the previous operation out of it. The rank receives
-  /// messages only after all these copies have ended. Blocks that have become too small are not
-  /// freed.
+  /// Returns pinned memory. One stream uses this memory in order, so an operation copies data into
+  /// it only after the previous operation has copied its data out. The rank receives messages only
+  /// after all these copies have ended. Blocks that have become too small are not freed.
   char* reserve(int64_t bytes) {
     if (staging_.empty() || staging_.back()->bytes() < bytes) {
       staging_.push_back(std::make_unique<RawMemory>(

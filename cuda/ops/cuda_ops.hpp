@@ -33,8 +33,8 @@ class CudaOps final : public Ops {
   void reserve(int64_t m, int64_t n, int64_t k, DType dtype) override;
 
   void fill(Stream& stream, void* memory, unsigned char value, int64_t bytes) override;
-  /// Does not block when it copies a few hundred bytes or less from unshared host memory: it reads
-  /// the bytes before it returns. Errors: INTERNAL if `to` is unshared host memory.
+  /// Does not block when it copies at most kInlineBytes from unshared host memory: it reads the
+  /// bytes before it returns. Errors: INTERNAL if `to` is unshared host memory.
   void copy(Stream& stream, void* to, const void* from, int64_t bytes) override;
   void pack_direction(Stream& stream, std::span<const ShardBlock> blocks, const StepTables& tables,
                       TypedBuffer message, Findings* findings) override;

@@ -16,7 +16,7 @@ constexpr int64_t kCublasWorkspace = int64_t{32} << 20;
 /// Every matrix of a batch begins at a multiple of this many bytes, so algorithms may rely on it.
 constexpr uint32_t kCublasAlignment = 16;
 
-/// Owns an object of the library.
+/// Holds an object of the library, and destroys it.
 template <class Handle>
 class CublasObject {
  public:
@@ -56,9 +56,9 @@ struct ProductShape {
 ProductShape product_shape_of(const Product& product);
 
 /// Returns the number of matrices for which a shape's algorithm is chosen. The algorithm is then
-/// used for batches of any size. The number is at most 128, and large enough to give each of an
-/// H200's 132 SMs two tiles of 128 x 256. It depends only on the shape, so that the bits of a
-/// result do not depend on the number of matrices.
+/// used for batches of any size. The number is large enough to give each of an H200's 132 SMs two
+/// tiles of 128 x 256, but at most 128. It depends only on the shape, so that the bits of a result
+/// do not depend on the number of matrices.
 constexpr int64_t nominal_count(int64_t m, int64_t n) {
   const int64_t all = ((m + 127) / 128) * ((n + 255) / 256), wanted = 2 * 132;
   const int64_t tiles = all > 0 ? all : 1;

@@ -25,8 +25,8 @@ class CublasLibrary {
   /// the layouts specify. Returns an empty list if the library does not support the shape.
   std::vector<cublasLtMatmulAlgo_t> proposed(const MatmulDescriptors& descriptors, Depth depth,
                                              int limit) const;
-  /// Returns whether the algorithm computes all matrices of the layouts in one launch. The
-  /// algorithm may need a larger workspace if there are more matrices than when it was chosen.
+  /// Returns whether the algorithm can compute all matrices of the layouts in one launch. It may
+  /// need a larger workspace than for the number of matrices for which it was chosen.
   bool takes(const MatmulDescriptors& descriptors, const cublasLtMatmulAlgo_t& algorithm) const;
   /// Returns whether the algorithm supports launches of several matrices.
   bool has_batches(const cublasLtMatmulAlgo_t& algorithm) const;

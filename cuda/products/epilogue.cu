@@ -95,9 +95,8 @@ __device__ inline void mirror_squares(Tile& tile, const TransposedTile<false>& c
   }
 }
 
-/// A thread block processes two squares of a row of squares. If the first square is below the
-/// diagonal, the block skips it and processes only squares on or above the diagonal. No thread
-/// block overwrites an element that another block reads.
+/// A thread block processes two neighboring squares in a row of squares, but skips squares below
+/// the diagonal. No thread block overwrites an element that another block reads.
 template <bool kHalves>
 __global__ void __launch_bounds__(kThreads) mirror_kernel(MatrixBatch m) {
   __shared__ Tile tile;

@@ -5,8 +5,8 @@
 #include "backend/ops.hpp"
 
 // Divides the upper triangle of a symmetric n x n product into row panels: panel i consists of the
-// rows [r_i, r_i+1) and the columns [r_i, n). p panels of equal height need (p + 1) / 2p of the
-// FLOP of the full product.
+// rows [r_i, r_i+1) and the columns [r_i, n). Together, p panels of equal height need (p + 1) / 2p
+// of the FLOP of the full product.
 
 namespace muonrt::cuda {
 

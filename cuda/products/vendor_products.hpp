@@ -15,7 +15,7 @@ class VendorProducts {
   virtual ~VendorProducts() = default;
   /// Returns the name and version for Device::describe.
   virtual std::string identity() const = 0;
-  /// Chooses the algorithms for products of this size.
+  /// Chooses the algorithms for products of this size in advance.
   virtual void reserve(int64_t m, int64_t n, int64_t k, DType dtype) = 0;
   /// Computes C = alpha A op(B) + beta D for each matrix of the batch, and ignores `gamma`. All
   /// operands have the same dtype, and k > 0. If the result is symmetric, elements below the

@@ -74,8 +74,8 @@ constexpr int kStageDepth = 64;
 MUONRT_HOST_DEVICE constexpr int stages_of(int64_t k) {
   return static_cast<int>((k + kStageDepth - 1) / kStageDepth);
 }
-/// Returns the first of the `stages` along the depth that belongs to a slice, or `stages` if slice
-/// equals slices.
+/// Returns the index of a slice's first stage, if the depth consists of `stages` stages. Returns
+/// `stages` if slice equals slices.
 MUONRT_HOST_DEVICE constexpr int slice_begin(int stages, int slice, int slices) {
   return static_cast<int>(int64_t{stages} * slice / slices);
 }
@@ -95,18 +95,18 @@ struct JobList {
 };
 
 /// Builds the mixed list (mixed_jobs.cpp), for shapes that are either all symmetric or all dense.
-/// Squares of 2 x 2 cells off the diagonal, and all such squares of a dense result, are computed by
-/// pairs: both blocks of a cluster (blocks 2i and 2i + 1) process the same pairs, in the same order
-/// and before all other jobs. The pairs are assigned to the smallest number of clusters that can
-/// complete them in time. The other blocks start with the tiles on the diagonals of the same
-/// matrices, matrix by matrix. If all blocks computed diagonals at the same time, they would exceed
-/// the memory bandwidth.
+/// Pairs compute the squares of 2 x 2 cells that are off the diagonal, or all such squares of a
+/// dense result. Both blocks of a cluster (blocks 2i and 2i + 1) process the same pairs, in the
+/// same order and before all other jobs. The pairs are assigned to the smallest number of clusters
+/// that can complete them before the planned end of the launch. The other blocks start with the
+/// tiles on the diagonals of the same matrices, matrix by matrix. If all blocks computed diagonals
+/// at the same time, they would exceed the memory bandwidth.
 ///
-/// If the launch then ends earlier, pairs are cut into two wide jobs, and wide jobs into squares.
-/// Among lists with which a launch ends at the same time, the list with the most pairs is used. The
-/// time of a job includes the time to read its operands. For squares off the diagonal, reading
-/// takes a seventh longer than computing the products. Shapes with slices have only squares,
-/// because a block that adds slices keeps two sums for each element.
+/// Pairs are cut into two wide jobs, and wide jobs into squares, if this makes the launch end
+/// earlier. Among lists that end at the same time, the list with the most pairs is used. The time
+/// of a job includes the time to read its operands. For squares off the diagonal, reading takes a
+/// seventh longer than computing the products. Shapes with slices have only squares, because a
+/// block that adds slices keeps two sums for each element.
 /// @param blocks  number of blocks of the grid; even.
 /// @param tuning  if `pairs` is false, all pairs are cut; `raster` orders the jobs.
 JobList mixed_jobs(std::span<const SymmetricShape> shapes, int blocks,
@@ -116,7 +116,7 @@ JobList mixed_jobs(std::span<const SymmetricShape> shapes, int blocks,
 /// from the diagonal to the end of each row of cells, and are distributed to the blocks in turn,
 /// deepest shapes first. An SM can read the operands of such a tile while it computes the products,
 /// as with squares. The list needs fewer rounds than a list of wide tiles if a shape has slightly
-/// more squares than one round. Do not use it for shapes with slices.
+/// more squares than fit into one round. Do not use it for shapes with slices.
 /// @param raster  from Sm90Tuning.
 JobList medium_jobs(std::span<const SymmetricShape> shapes, int blocks, int64_t raster = 0);
 

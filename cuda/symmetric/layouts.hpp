@@ -43,8 +43,8 @@ MUONRT_HOST_DEVICE constexpr Offset2 stmatrix_mirrored(int warp, int lane, int q
   return {8 * (2 * q + lane / 16) + lane % 8, 2 * warp + lane / 8 % 2};
 }
 
-/// The dimension of an operand of wgmma that is contiguous in shared memory: kK is the depth, and
-/// kMN is the rows of A or the columns of B.
+/// Which dimension of a wgmma operand is contiguous in shared memory. kK means the depth, and kMN
+/// means the rows of A or the columns of B.
 enum class Major { kK, kMN };
 
 /// Returns the descriptor of a K-major operand of wgmma in the 128-byte swizzle mode. 8 rows of 128

@@ -19,10 +19,9 @@ namespace {
 using Shapes = std::span<const SymmetricShape>;
 using Jobs = std::vector<TileJob>;
 
-// The unit of time is a seventh of the time that the products of a cell take for one stage of the
-// depth. These products take 512 clocks (small_jobs.cpp), which are 7 units. An SM reads 56 bytes
-// per clock, so the operands of a square off the diagonal, 32 KB per stage, take 8 units. The other
-// tiles read less for each product.
+// For one stage of the depth, the products of a cell take 512 clocks (small_jobs.cpp), which count
+// as 7 units of time. An SM reads 56 bytes per clock, so the operands of a square off the diagonal,
+// 32 KB per stage, take 8 units. The other tiles read less for each product.
 constexpr int64_t kCellTime = 7, kSquareTime = 8;
 
 // Grids without pairs are faster if no result is wider than this constant. This was measured for
@@ -287,7 +286,7 @@ struct SharedPairs {
 };
 
 /// Returns the best distribution of the single-block jobs for these pairs. Stops at the first
-/// distribution whose makespan is at most `bound`.
+/// distribution whose makespan is near `bound` (is_near).
 SharedPairs distribute(const PairsDealt& pairs, const BlockLoad& work, Shapes shapes,
                        int64_t bound) {
   const size_t blocks = 2 * pairs.loads.size();
@@ -341,7 +340,8 @@ JobList mixed_jobs(Shapes shapes, int blocks, const Sm90Tuning& tuning) {
   const auto offer = [&](SharedPairs now) {
     if (now.is_better_than(best)) best = std::move(now);
   };
-  // If depths differ, clusters with different loads may leave better gaps.
+  // If depths differ, clusters with different loads may leave gaps into which other jobs fit
+  // better.
   if (!is_near(best.makespan, bound))
     offer(distribute(deal_rounds(work.pairs, shapes, clusters), work, shapes, bound));
   constexpr int kTries = 4;

@@ -7,9 +7,9 @@
 
 namespace muonrt::cuda {
 
-/// A product in the form that kernels read, for each matrix of a batch of 16-bit elements: either C
-/// = alpha A B^T + beta D + gamma I with a symmetric n x n result, or the dense product C = alpha A
-/// B + beta D with a result of `rows` x n. `ld` and `stride` count elements.
+/// A batch of products of 16-bit elements in the form that kernels read. Each product is either C =
+/// alpha A B^T + beta D + gamma I with a symmetric n x n result, or the dense product C = alpha A B
+/// + beta D with a result of `rows` x n. `ld` and `stride` count elements.
 struct SymmetricProblem {
   const uint16_t *a, *b, *d;  // d is null if there is no D
   uint16_t* c;

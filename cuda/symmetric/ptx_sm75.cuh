@@ -21,8 +21,8 @@ __device__ inline uint32_t shared_address(const void* memory) {
 /// Waits for all threads of the warp.
 __device__ inline void warp_sync() { asm volatile("bar.warp.sync 0xffffffff;" ::: "memory"); }
 
-/// Returns the value. The compiler cannot know that it is the same at every call, so it does not
-/// keep values that are computed from it in registers from one call to the next.
+/// Returns `value` unchanged. The compiler must assume that each call may return a different value.
+/// It therefore does not keep numbers computed from the result in registers between calls.
 __device__ inline int not_hoisted(int value) {
   asm volatile("" : "+r"(value));
   return value;

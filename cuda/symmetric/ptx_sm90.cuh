@@ -67,7 +67,7 @@ __device__ inline void mbarrier_init(uint64_t* barrier, int arrivals) {
                "r"(arrivals)
                : "memory");
 }
-/// Makes initialized barriers visible to the copies and to the other block.
+/// Makes initialized barriers visible to TMA copies and to the other block of the cluster.
 __device__ inline void fence_mbarrier_init() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
@@ -77,9 +77,9 @@ __device__ inline void mbarrier_arrive(uint64_t* barrier) {
                : "memory");
 }
 /// Arrives at the barrier with the same offset in block `rank` of the cluster. The instruction uses
-/// .release.cta, the default, as CUTLASS does. With .cluster it would fence the memory of the whole
-/// GPU. This fence is not needed, because the arrival only signals that memory has been read: it
-/// passes no value to the other block.
+/// the default, .release.cta, which CUTLASS uses, too. With .cluster it would fence the memory of
+/// the whole GPU. This fence is not needed, because the arrival only signals that memory has been
+/// read: it passes no value to the other block.
 __device__ inline void mbarrier_arrive_remote(uint64_t* barrier, uint32_t rank) {
   asm volatile(
       "{\n.reg .b32 there;\n"
@@ -94,10 +94,10 @@ __device__ inline void mbarrier_arrive_expect_tx(uint64_t* barrier, uint32_t byt
       "r"(bytes)
       : "memory");
 }
-/// Waits until the phase with this parity has ended. The instruction uses .acquire.cta, the
-/// default, as CUTLASS does. With .cluster each wait would invalidate the L1 cache. The
-/// invalidation is not needed, because TMA copies make their bytes visible before they count them,
-/// and no thread of the other block writes to this memory.
+/// Waits until the phase with this parity has ended. The instruction uses the default,
+/// .acquire.cta, which CUTLASS uses, too. With .cluster each wait would invalidate the L1 cache.
+/// The invalidation is not needed, because TMA copies make their bytes visible before they count
+/// them, and no thread of the other block writes to this memory.
 __device__ inline void mbarrier_wait(uint64_t* barrier, uint32_t parity) {
   asm volatile(
       "{\n.reg .pred done;\n"

@@ -15,7 +15,7 @@
 //
 // `peer_empty` counts only fills of pairs, which come first in both blocks and have the same
 // numbers there. A copy into both blocks waits for `empty` and `peer_empty`. Every fill of a pair
-// needs an arrival from the producers of both blocks: both copy bytes of the operands, and for D
+// needs arrivals from the producers of both blocks. For A and B, both producers copy bytes. For D,
 // the producer of the other block only arrives. If one block could fill a stage by itself, two
 // phases of `peer_empty` might end before the producer of the other block checks the barrier.
 

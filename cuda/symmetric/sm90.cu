@@ -20,7 +20,7 @@
 // of 64 columns, or in one box if only 64 columns of the tile are left.
 //
 // A launch may begin before the previous one has ended (programmatic launch). Before
-// `griddepcontrol_wait` it reads only arguments and lists, which no kernel writes.
+// `griddepcontrol_wait`, a launch reads only arguments and lists, which no kernel writes.
 
 #include "cuda/device/check.hpp"
 #include "cuda/device/launch.hpp"

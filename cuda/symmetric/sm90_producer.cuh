@@ -24,7 +24,7 @@ struct Config {
   static constexpr int kBarriersAt = kStagingAt + kConsumers * 2 * kSquareBytes;
   static constexpr int kTakenAt = kBarriersAt + 3 * kRingStages * 8;
   static constexpr int kSharedBytes = kTakenAt + kRingStages * 4;
-  // The registers that the producer releases are the only additional registers for the consumers.
+  // The consumers get no additional registers except those that the producer releases.
   static constexpr int kRegisters = 65536 / kThreads / 8 * 8, kProducerRegisters = 40,
                        kConsumerRegisters =
                            kRegisters + (kRegisters - kProducerRegisters) / kConsumers;
@@ -74,7 +74,7 @@ __device__ inline bool loads_once(const SymmetricProblem& p, const TileJob& job)
   return p.same && job.row * (kJobs == Sm90Jobs::kMedium ? 2 : 1) == job.col;
 }
 
-/// Waits for a free stage and announces the bytes. This is one of the two arrivals at `full`.
+/// Waits for a free stage and announces the bytes, which is one of the two arrivals at `full`.
 __device__ inline void open_stage(const Shared& shared, int fill, bool pair, int bytes) {
   if (waits(fill)) {
     mbarrier_wait(shared.empty(fill), parity_before(fill));

@@ -13,11 +13,12 @@
 // blocks. A second barrier keeps all blocks, and therefore their memory, alive until these reads
 // have ended.
 //
-// Epilogue: D arrives through the ring after the operands. It uses the slot of a stage's last
-// operand, because sums of slices occupy the slots of the first two. Squares of 64 x 64 elements
-// and their transpose are written to shared memory from the same registers (stmatrix). Then they
-// are stored in global memory with 16-byte stores. In a square on the diagonal, elements on and
-// above the diagonal come from the square itself, and elements below it from the transposed square.
+// Epilogue: D arrives through the ring after the operands. D uses the slot of a stage's last
+// operand, because sums of slices occupy the slots of the first two operands. Squares of 64 x 64
+// elements and their transpose are written to shared memory from the same registers (stmatrix).
+// Then they are stored in global memory with 16-byte stores. In a square on the diagonal, elements
+// on and above the diagonal come from the square itself, and elements below it from the transposed
+// square.
 //
 // Launches are programmatic, as in sm90.cu.
 

@@ -40,8 +40,8 @@ struct BlockClocks {
   double total() const { return std::max({least, loads, products}) + end; }
 };
 
-/// Returns the number of bytes in a stage: those of A's rows, and those of B's rows unless they are
-/// also A's rows.
+/// Returns the size of a stage in bytes. It contains A's rows, and B's rows unless they are also
+/// A's rows.
 double stage_bytes(int rows, int cols, bool diagonal) {
   return kRowBytes * (rows + cols - (diagonal ? rows : 0));
 }

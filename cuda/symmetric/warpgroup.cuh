@@ -39,8 +39,8 @@ __device__ inline void multiply_group(float (&sums)[kSums], uint32_t a, uint32_t
 
 /// Return the byte offset, in a swizzled square of 64 x 64, of the row and chunk whose address this
 /// thread passes for a strip. The first function is for the strip's straight copy, the second for
-/// its mirrored copy. In the straight copy the next strip is two chunks further, which is a bit of
-/// the swizzle's exclusive or. In the mirrored copy it is 16 rows further.
+/// its mirrored copy. In the straight copy the next strip is two chunks further, so the strip's
+/// number is XORed into the swizzled offset. In the mirrored copy it is 16 rows further.
 __device__ inline int next_straight(int first_strip, int strip) {
   return first_strip ^ (strip << 5);
 }
@@ -97,10 +97,9 @@ __device__ inline void finish_strips(uint32_t* words, const float* sums, const S
 }
 
 /// Stores both copies of kCount strips of a square, from `first` on, in swizzled squares of 64 x 64
-/// in shared memory. If kMirrors is false, stores only the straight copy.
-///
-/// Without the mirrored copies, the compiler would keep the addresses of all strips in registers
-/// during the products of the next tile, and ptxas would serialize these products (warning C7511).
+/// in shared memory. If kMirrors is false, stores only the straight copy, and computes the strips'
+/// addresses again for each call. Otherwise the compiler would keep these addresses in registers
+/// during the products of the next tile, and ptxas would serialize the products (warning C7511).
 template <int kCount, bool kMirrors = true>
 __device__ inline void stage_strips(const uint32_t* words, int first, unsigned char* straight,
                                     unsigned char* mirrored) {

@@ -44,7 +44,7 @@ int number_in(const char* name) {
   return error == std::errc() && *end == 0 && out >= 0 ? out : -1;
 }
 
-/// The variables that a launcher without MPI sets to a process's rank and the number of ranks.
+/// The variables in which a launcher without MPI passes a process's rank and the number of ranks.
 struct Launcher {
   const char *rank_name, *size_name;
   int rank() const { return number_in(rank_name); }
@@ -164,7 +164,7 @@ int run_threads(int ranks, double timeout, const ThreadLink& link,
 }
 
 #if MUONRT_TOOL_MPI
-/// Seconds that the other ranks get to exit after a failure: leaving an exchange in turn takes 6 s.
+/// Seconds in which the other ranks must exit after a failure. Leaving an exchange may take 6 s.
 constexpr double kGrace = 8;
 
 /// Returns the number of ranks in the launcher's environment, or 0 if it is `size`.

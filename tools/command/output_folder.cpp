@@ -56,7 +56,7 @@ std::string text_of(const Json& files) {
   return files.empty() ? "" : files.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
-/// Returns a text that differs whenever a file in the folder has changed. If the folder is empty or
+/// Returns a text that changes whenever a file in the folder changes. If the folder is empty or
 /// missing, returns "".
 std::string state_of(const fs::path& folder) {
   std::error_code none;
@@ -199,7 +199,7 @@ bool OutputFolder::lock() {
   return was_left;
 }
 
-/// Throws if the target is not a folder, or if it cannot be exchanged.
+/// Throws if the target is not a folder, or if it cannot be exchanged with the work folder.
 void OutputFolder::require_replaceable() const {
   const std::string name = target_.string();
   std::error_code error;

@@ -7,9 +7,9 @@ namespace muonrt::tool {
 
 /// An output folder that is written as NAME.muonrt-tmp and renamed to NAME when it is complete.
 /// After a crash, NAME is therefore either the old folder or the new one. If NAME is a symbolic
-/// link, the linked folder is replaced. A run locks the file NAME.muonrt-tmp.lock, which identifies
-/// the run, before it creates the work folder, and removes this file after the work folder. A work
-/// folder without a lock file therefore belongs to another program.
+/// link, the linked folder is replaced. Before a run creates the work folder, it locks the file
+/// NAME.muonrt-tmp.lock, which identifies the run. The run removes this file only after the work
+/// folder, so a work folder without a lock file belongs to another program.
 class OutputFolder {
  public:
   /// Removes the files of a killed run, and creates the work folder. Throws std::runtime_error if
@@ -25,7 +25,7 @@ class OutputFolder {
   OutputFolder(const OutputFolder&) = delete;
   OutputFolder& operator=(const OutputFolder&) = delete;
 
-  /// Returns the work folder, which the caller writes files to. The path depends only on `path`, so
+  /// Returns the work folder, to which the caller writes files. The path depends only on `path`, so
   /// every process can compute it.
   static std::string work_path(const std::string& path);
   const std::string& work_path() const { return work_; }

@@ -7,8 +7,9 @@
 
 namespace muonrt::tool {
 
-/// A simulated network between ranks that are threads. It delays each message as a network with
-/// this bandwidth and latency would, and each rank receives one message at a time.
+/// A simulated network between ranks that are threads. It delays each message by the time that a
+/// network with this bandwidth and latency would need, and each rank receives one message at a
+/// time.
 struct ThreadLink {
   double bytes_per_second = 0, message_seconds = 0;  // 0 adds no delay
   bool given() const { return bytes_per_second > 0 || message_seconds > 0; }

@@ -84,7 +84,7 @@ inline CLI::Validator size_with_unit() {
             if (const auto bytes = parse_bytes(text)) {
               text = std::to_string(*bytes);
             } else if (!CLI::detail::lexical_cast(text, rate) || !(rate >= 0 && rate < 1e300)) {
-              // The type of the option checks other numbers, such as a learning rate of 0.5.
+              // Other numbers, such as a learning rate of 0.5, pass: the option's type checks them.
               return text + " is not a size in bytes, such as 268435456, 256MiB or 5GB";
             }
             return std::string();

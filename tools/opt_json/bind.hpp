@@ -14,18 +14,18 @@ namespace muonrt::tool {
 /// The settings of one rule as C structs.
 class BoundRule {
  public:
-  /// If settings cannot be combined, throws a std::runtime_error that names key and value.
+  /// If settings cannot be combined, throws a std::runtime_error with the key and its value.
   /// @param file  the path of opt.json, for messages.
   BoundRule(const std::string& file, const ParamConfig& config);
 
-  /// Returns the settings at `step`, counted from 0. The pointers in the result are valid as long
-  /// as this object.
+  /// Returns the settings at `step`, counted from 0. The pointers in the result are valid while
+  /// this object exists.
   muonrt_group_t group(int64_t step) const;
   /// Returns the QK-clip, or null if the rule has none. The pointer stays valid if this object is
   /// moved.
   const muonrt_qk_clip_t* qk_clip() const { return qk_clip_.get(); }
-  /// Sets the owners and the priority of a parameter. The pointer to the owners is valid as long as
-  /// this object.
+  /// Sets the owners and the priority of a parameter. The pointer to the owners is valid while this
+  /// object exists.
   void set_exchange(muonrt_param_t& param) const;
   /// Returns whether `group` returns the same result for every step.
   bool constant() const { return !schedule_ && !lr_schedule_; }
@@ -68,7 +68,7 @@ OptimizerOptions bound_options(const StepConfig& config, const std::vector<size_
 /// Returns a warning if the first step has changed a matrix by more than 5% of its RMS, otherwise
 /// "".
 /// @param name  the name of the report's large_update_param.
-/// @param setting  the name and the value of the learning rate that the update is proportional to.
+/// @param setting  the name and the value of the learning rate to which the update is proportional.
 std::string large_update_text(const muonrt_step_report_t& report, const std::string& name,
                               const char* setting, double rate);
 

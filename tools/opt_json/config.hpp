@@ -74,7 +74,7 @@ struct Triple {
   double a, b, c;
 };
 
-/// A function that sets a field of the C struct, and the roles that it applies to.
+/// A function that sets a field of the C struct, and the roles to which the field applies.
 struct Setting {
   enum Use { kBoth, kMuon, kAdamW } use;
   std::function<void(muonrt_group_t&)> set;
@@ -148,8 +148,8 @@ struct StepConfig {
 /// Parses and checks the text of an opt.json. Throws std::runtime_error with the path of the key,
 /// such as "opt.json: rules[2].parts.rows: ...".
 /// @param file   the name for messages.
-/// @param steps  the default of total_steps of an lr_schedule; 0 if a schedule must have
-///     total_steps.
+/// @param steps  the default of total_steps of an lr_schedule; 0 if a schedule must set
+/// total_steps.
 StepConfig parse_config(std::string_view text, const std::string& file, int64_t steps = 0);
 
 /// Reads a file and parses it with parse_config(). Throws std::runtime_error if the file cannot be

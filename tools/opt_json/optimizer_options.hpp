@@ -12,8 +12,8 @@ struct OptimizerOptions {
   muonrt_distributed_config_t overlap = distributed_config();
   bool has_overlap = false;  // `overlap` replaces the window in `tuning`
 
-  /// Returns `general` with pointers to the other structs. The pointers are valid as long as this
-  /// object.
+  /// Returns `general` with pointers to the other structs. The pointers are valid while this object
+  /// exists.
   muonrt_optimizer_options_t linked() {
     muonrt_optimizer_options_t out = general;
     if (has_overlap) tuning.distributed = &overlap;

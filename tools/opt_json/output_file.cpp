@@ -61,8 +61,8 @@ bool same_file(const std::string& a, const std::string& b) {
 class Temporary {
  public:
   explicit Temporary(std::string path) : path_(std::move(path)), target_(regular_target(path_)) {
-    // Give the new file the owner and the permissions of the old file. Only root can change the
-    // owner.
+    // Give the new file the user, the group and the permissions of the old file. Only root can
+    // change the user.
     struct stat before;
     const bool replaces = stat(target_.c_str(), &before) == 0;
     std::random_device random;

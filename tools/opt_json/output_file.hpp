@@ -9,8 +9,8 @@ namespace muonrt::tool {
 /// Resolves all links in `path`, and returns the absolute path of the file, which need not exist.
 std::filesystem::path output_target(const std::string& path);
 
-/// Writes `content` to a temporary file in the same folder, and then renames this file, so that the
-/// old file stays intact if the process exits before the rename. If `path` is a symbolic link,
+/// Writes `content` to a temporary file in the same folder, and then renames this file. If the
+/// process exits before the rename, the old file stays intact. If `path` is a symbolic link,
 /// replaces the linked file. The new file gets the permissions of the old one. Throws a
 /// std::runtime_error that names the file.
 void write_text_file(const std::string& path, const std::string& content);

@@ -23,7 +23,7 @@ struct RoleByName {
 /// to all names.
 std::vector<ParamConfig> roles_of(const ParamConfig& config);
 
-/// Determines the role from name and shape, as muonrt_routing_resolve does.
+/// Determines the role from name and shape with muonrt_routing_resolve.
 /// @param config  one of the rules that roles_of returned.
 /// @param file    the name of opt.json, for messages.
 /// If name and shape do not determine a role, throws a std::runtime_error that names the parameter

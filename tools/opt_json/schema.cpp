@@ -72,8 +72,8 @@ Key<T> integer(const char* name, M T::*field, int64_t low, int64_t high) {
   return {name, [=](T& out, const Value& v) { out.*field = v.integer(low, high); }};
 }
 
-/// Returns a key whose value is one of a set of names. The field is set to this name, or to the C
-/// value that belongs to it.
+/// Returns a key whose value is one of a set of names. The field is set to the name, or to the
+/// corresponding C value.
 template <class T, class M>
 Key<T> choice(const char* name, M T::*field, std::span<const Word> words) {
   return {name, [=](T& out, const Value& v) { out.*field = v.choice(words); }};

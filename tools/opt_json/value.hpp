@@ -39,7 +39,7 @@ struct Value {
   bool boolean() const;
   std::string text() const;
   std::string choice(const std::vector<const char*>& known) const;
-  /// Returns the C value that belongs to the name.
+  /// Returns the C value for the name.
   int32_t choice(std::span<const Word> known) const;
   void require_object() const;
   /// Throws unless the value is a list with at least `least` items.

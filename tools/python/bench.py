@@ -3,9 +3,9 @@
   python tools/python/bench.py [--layers 12] [--width 768] [--steps 5] [--dtype bfloat16]
 
 In one process, the benchmark compares muonrt with torch's optimizers: torch.optim.Muon for matrices
-and AdamW for the other parameters. On two gloo ranks, each of which holds a part of the rows of
-every matrix, it compares muonrt with an all-gather, as in muon_reference.py of microsoft/dion: each
-rank gathers the momentum of every matrix, orthogonalizes the whole matrix and applies its rows.
+and AdamW for the other parameters. On two gloo ranks, each of which holds some rows of every matrix,
+it compares muonrt with an all-gather, as in muon_reference.py of microsoft/dion. In the all-gather,
+each rank gathers the momentum of every matrix, orthogonalizes the whole matrix and applies its rows.
 
 All optimizers use the same gradients. They iterate in the dtype of --dtype, except that the
 unmodified torch.optim.Muon iterates in bfloat16. With --dtype default, muonrt iterates and exchanges
@@ -60,7 +60,7 @@ def split(named) -> list[list]:
 
 
 def newton_schulz(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Orthogonalizes as torch.optim.Muon does, but iterates in `dtype`."""
+    """Orthogonalizes like torch.optim.Muon, but iterates in `dtype`."""
     tall = x.shape[0] > x.shape[1]
     x = (x.T if tall else x).to(dtype)
     x = x / x.norm().clamp(min=1e-7)

@@ -31,7 +31,7 @@ TOLERANCE = {"bfloat16": 6e-2, "float32": 1e-4}
 
 
 def newton_schulz(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Orthogonalizes as torch.optim.Muon does, with batched products for a batch."""
+    """Orthogonalizes like torch.optim.Muon, but uses batched products for a batch."""
     a, b, c = COEFFICIENTS
     add = torch.addmm if x.ndim == 2 else torch.baddbmm
     x = x.to(dtype)

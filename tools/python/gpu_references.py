@@ -4,8 +4,8 @@
   python tools/python/gpu_references.py [--products SHAPES] [--ns SHAPES] [--steps LIST[;LIST...]] [--json]
 
 SHAPES is a list of rows x columns [x count], separated by commas, with the short side first. A LIST
-is a list of shapes in this form, which may also contain lengths of vectors for AdamW, or the name
-gpt2-124m. Operands are bf16 and parameters are f32. All values are normally distributed.
+is the name gpt2-124m, or a list of such shapes and of lengths of vectors for AdamW. Operands are
+bf16 and parameters are f32. All values are normally distributed.
 
 The references are
   --products  torch.bmm, a symmetric kernel in Triton, and the symmetric product of QuACK;
@@ -46,7 +46,7 @@ if triton:
 
     @triton.jit
     def symmetric_kernel(x, out, m, n, x_matrix, out_matrix, ROWS: tl.constexpr, DEPTH: tl.constexpr):
-        """Computes a square tile of X X^T on or above the diagonal, and writes it and its
+        """Computes a square tile of X X^T on or above the diagonal, and writes the tile and its
         transpose."""
         index, matrix = tl.program_id(0), tl.program_id(1).to(tl.int64)
         # Finds row <= col with index = col (col + 1) / 2 + row.
@@ -119,8 +119,8 @@ def in_turns(works, iters, device):
 
 
 def wall_clock_in_turns(works, iters, device):
-    """Returns {name: median milliseconds}, measured on the host with a wait for the GPU before and
-    after each run, as `muonrt bench step` does."""
+    """Returns {name: median milliseconds}, measured on the host like in `muonrt bench step`: the
+    host waits for the GPU before and after each run."""
     milliseconds = {name: [] for name in works}
     for turn in range(-2, iters):
         for name, work in works.items():
@@ -144,8 +144,8 @@ def beyond_rounding(got, want, share=0.02):
 
 
 def standard_form(x):
-    """Applies Newton-Schulz in bf16 to a batch of matrices with rows <= columns. The iteration is
-    that of torch.optim.Muon."""
+    """Applies the iteration of torch.optim.Muon in bf16 to a batch of matrices with rows <=
+    columns."""
     a, b, c = COEFFICIENTS
     x = x.bfloat16()
     x = x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=1e-7)
@@ -164,8 +164,7 @@ def triton_symmetric(x, out):
 
 
 def products(shape, device, left_out):
-    """Returns {name: function of (x, out)}. A function may ignore `out`, and it returns its
-    result."""
+    """Returns {name: function of (x, out)}. A function returns its result, and may ignore `out`."""
     found = {"torch.bmm": lambda x, out: torch.bmm(x, x.mT, out=out)}
     if triton and device == "cuda":
         found["Triton, symmetric"] = lambda x, out: (triton_symmetric(x, out), out)[1]

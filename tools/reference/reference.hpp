@@ -7,8 +7,7 @@
 #include "base/dtype.hpp"
 
 // The reference implementation of every formula in the library, with float64 and portable loops. It
-// is based on the papers and not on the code in src, from which it uses only the storage type of
-// bf16.
+// is based on the papers. From src, it uses only the storage type of bf16.
 namespace reference {
 
 // ---- matrices -------------------------------------------------------------------------------
@@ -32,8 +31,8 @@ Matrix scale(double alpha, const Matrix& a);
 double frobenius(const Matrix& a);
 double max_difference(const Matrix& a, const Matrix& b);
 bool all_finite(const Matrix& a);
-/// Convert between IEEE binary16 and double, as the standard defines it. The first function returns
-/// the value of a bit pattern, and the second returns the nearest bit pattern (ties to even).
+/// Convert between binary16 and double, as defined by IEEE 754. The first function returns the
+/// value of a bit pattern, and the second returns the nearest bit pattern (ties to even).
 double half_value(uint16_t bits);
 uint16_t half_bits(double x);
 /// Rounds every entry to bf16, f16 or f32.
@@ -69,7 +68,7 @@ struct Triple {
 };
 using List = std::vector<Triple>;
 
-/// Returns the value that the polynomials of `list` map a singular value x to.
+/// Returns the value to which the polynomials of `list` map a singular value x.
 double compose(const List& list, double x);
 /// Returns the largest factor by which the polynomials can amplify a rounding error: the maximum of
 /// |dp/dx| over the singular values that a matrix can have after division by safety x norm.
@@ -124,8 +123,8 @@ constexpr double kRawCushion = 0.02407327424182761;
 enum class Scale { kOriginal, kMatchRms, kRatio, kMaxDim, kNone };
 double scale_factor(Scale rule, int64_t rows, int64_t cols);
 
-/// Returns the weight w after weight decay, before the update u is subtracted. `rate` is the
-/// learning rate times its factors.
+/// How a weight decays. `decayed` returns the weight w after the decay, before the update u is
+/// subtracted. `rate` is the learning rate times its factors.
 enum class Decay { kDecoupled, kIndependent, kLrSquared, kCautious };
 double decayed(Decay kind, double rate, double weight_decay, double w, double u);
 
@@ -150,8 +149,8 @@ struct Muon {
   double normuon_beta2 = 0.95;
   // dtype to which messages in both directions are rounded
   muonrt::DType transport = muonrt::DType::kF32;
-  /// If this is above 0, it is the number of the step, and the bias that results from a zero
-  /// initial momentum is corrected as in Optax.
+  /// If above 0: the number of the step, for which the bias from the zero initial momentum is
+  /// corrected as in Optax.
   int64_t corrected_at = 0;
 };
 /// Returns the orthogonalized direction O: divides u as `how` specifies, and applies Newton-Schulz.

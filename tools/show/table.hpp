@@ -52,7 +52,7 @@ class Table {
   std::string row(size_t index) const;
   /// Returns whether rows with the current widths fit the terminal.
   bool fits() const;
-  /// Returns the headings and all rows, fitted to the terminal as grid_text() does.
+  /// Returns the headings and all rows, and fits them to the terminal with grid_text().
   std::string text() const;
   /// Returns the same text for a terminal of `width` columns. 0 means an unlimited width.
   std::string text(size_t width) const;

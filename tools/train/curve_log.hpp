@@ -10,7 +10,7 @@
 namespace muonrt::train {
 
 /// Writes the curves of all runs during the training. Writes a line of loss.csv after each step.
-/// Draws loss.svg at intervals, so that drawing takes at most 5% of the time.
+/// Limits how often it draws loss.svg, so that drawing takes at most 5% of the time.
 class CurveLog {
  public:
   /// @param folder  an existing folder.

@@ -41,8 +41,8 @@ class TrainOptimizer {
   std::vector<muonrt_group_t> groups(int64_t step) const;
   /// Returns whether the groups are the same at every step.
   bool constant() const;
-  /// Sets the group and the QK-clip of a parameter. The pointer to the QK-clip is valid as long as
-  /// this object.
+  /// Sets the group and the QK-clip of a parameter. The pointer to the QK-clip is valid while this
+  /// object exists.
   void fill(muonrt_param_t& param, int64_t index) const;
 
   TrainOptimizer(const TrainOptimizer&) = delete;

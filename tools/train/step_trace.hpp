@@ -23,8 +23,7 @@ struct ClockOffset {
 
 /// Compares the clocks of rank 0 and another rank. No rank leaves a barrier before the other rank
 /// enters it, so each barrier bounds the offset from both sides. If an offset of 0 is within the
-/// bounds, assumes that the ranks share a clock, as threads and processes on the same host do, and
-/// returns exactly 0.
+/// bounds, returns exactly 0, because the ranks then probably share a clock, as on a single host.
 ClockOffset compare_clocks(const ClockReadings& root, const ClockReadings& rank);
 
 /// Collects the traces of the last steps of all ranks, on the clock of rank 0. Together, the ranks

@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 constexpr const char* kBibleCommand = "bible -f 'gen1:1-rev22:21' 2>/dev/null </dev/null";
 constexpr size_t kBibleLeast = 4'000'000;  // version 4.38 prints 4,404,412 bytes
 constexpr size_t kBibleMost = 5'000'000;
-// this file exists on every Debian system
+// This file exists on every Debian system.
 constexpr const char* kLicence = "/usr/share/common-licenses/GPL-3";
 
 struct ClosePipe {

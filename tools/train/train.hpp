@@ -11,7 +11,8 @@ namespace muonrt::train {
 
 /// Executes `muonrt train` on one rank, with all runs that the options request. Rank 0 then prints
 /// the result and writes it to the folder `out`. Collective.
-/// @param corpus  its context must be that of the preset; ranks that are threads can share it.
+/// @param corpus  its context must equal the context of the preset; ranks that are threads can
+///     share it.
 /// @param screen  the stream on which rank 0 shows progress. The result is written to standard
 ///     output.
 /// @return  the exit code: 0, or 128 plus the number of the signal that stopped the run, as in a

@@ -13,12 +13,12 @@
 
 namespace muonrt::tool {
 
-/// A provider of products: a device whose Ops::multiply computes them.
+/// A provider of products. Ops::multiply of its device computes the products.
 struct Provider {
   std::string name;
   std::function<std::unique_ptr<Device>()> make;
   bool portable = false;  // slow, so it skips large products
-  bool best = false;  // the vendor's fastest: computes symmetric products in full, may split sums
+  bool best = false;  // the vendor's fastest: computes all of a symmetric product, may split sums
 };
 /// Returns the providers in --providers, or all. If you add a kernel for products, add a line to
 /// this function. Throws CLI::ValidationError if a name is unknown, or if --tune is set without
@@ -32,8 +32,8 @@ struct DeviceReport : BenchReport {
       : BenchReport({a.json, a.stream, false}, std::move(columns)), arguments(a) {}
   const DeviceArguments& arguments;
 
-  /// Runs `work`, which adds rows. Finishes the report even if `work` throws. Returns the exit
-  /// status.
+  /// Runs `work`, which adds rows to the report. Finishes the report even if `work` throws. Returns
+  /// the exit status.
   int run(const std::function<void()>& work);
   /// Finishes the report and exits the process immediately. A normal exit would wait forever,
   /// because it frees memory that a hanging device is still using.
@@ -82,7 +82,7 @@ class Workbench {
   /// Returns the number of elements of the matrices that are infinite or NaN. If the memory was
   /// previously filled with NaN, this includes tiles that were never stored.
   int64_t not_finite(const MatrixBatch& m);
-  /// Returns the milliseconds of one run, measured with the device's clock.
+  /// Returns the time of one run in milliseconds, measured with the device's clock.
   double time_once(const std::function<void()>& enqueue);
 
  private:

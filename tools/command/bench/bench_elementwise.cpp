@@ -59,7 +59,7 @@ struct ElementwiseWorkload {
     const bool wide = data == Data::kMatrix || data == Data::kPlainMatrix;
     const bool tall = data == Data::kTall || data == Data::kPlainTall;
     cols = std::min(wide ? kWideCols : kCols, most);
-    if (tall)  // a power of two that makes rows 2 to 8 times the columns
+    if (tall)  // a power of two; the number of rows is then 2 to 8 times the number of columns
       for (cols = 1; 8 * cols * cols <= most;) cols *= 2;
     rows = most / cols;
     if (wide) rows = std::min(rows, kWideRows);
@@ -219,7 +219,7 @@ constexpr Pass kPlainPasses[] = {{"pack", 10, Data::kPlainMuon, pack},
                                  {"pack tall", 6, Data::kPlainTall, pack_tall},
                                  {"normalize", 8, Data::kPlainMatrix, normalize}};
 
-/// Runs the pass once. Returns the number of result bytes that differ from those of the host's
+/// Runs the pass once. Returns the number of bytes that differ from the result of the host's
 /// portable pass.
 int64_t wrong(DeviceReport& report, int64_t elements, const Provider& provider, const Pass& pass) {
   const Provider host = {"host", [] { return host::make_host_device({1, true}); }};

@@ -89,8 +89,8 @@ struct Arguments {
   int reserved_sms = 8;
 };
 
-/// The milliseconds of the slowest rank in each iteration, and the number of wrong bytes on all
-/// ranks. The times of products are those during the exchange, and during the reference.
+/// The time of the slowest rank in each iteration, in milliseconds, and the number of wrong bytes
+/// on all ranks. Products are timed during the exchange, and again during the reference.
 struct Measured {
   std::vector<double> ours, reference, enqueue, products, products_of_reference;
   double products_alone = 0;

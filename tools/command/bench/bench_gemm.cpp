@@ -17,8 +17,8 @@ namespace {
 
 struct Arguments : DeviceArguments {
   std::string values = "random";
-  // For tests of the check: in each result, replace the elements with these indices with NaN, or
-  // with a different number.
+  // For tests of the check: the indices of two elements of each result. The first becomes NaN, and
+  // the second becomes a different number. -1: no element.
   int64_t plant_nan = -1, plant = -1;
 };
 

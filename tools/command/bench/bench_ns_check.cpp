@@ -26,7 +26,7 @@ double image_unit(DType dtype) { return dtype == DType::kF32 ? 0x1p-18 : unit_of
 
 /// Limits for the change of a group, in units of image_unit. In measurements (five steps, oneDNN
 /// and portable loops, 512 to 2048), sums in a different order changed groups by 3 to 6 units in
-/// bf16, 3 to 5 units in f16 and up to 2 units in f32, and no group by more than 1.4 times the
+/// bf16, 3 to 5 units in f16 and up to 2 units in f32. No group changed by more than 1.4 times the
 /// median of its matrix. Rounding errors that are as large as a small singular value rotate its
 /// singular vectors, which changes all groups of the matrix. The limits allow for two such
 /// rotations.

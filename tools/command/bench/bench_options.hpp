@@ -38,7 +38,7 @@ void add_product_options(CLI::App& command, DeviceArguments& arguments);
 /// Returns the options that the JSON output contains, as pairs of name and JSON text.
 std::vector<std::pair<std::string, std::string>> product_fields(const DeviceArguments& arguments);
 
-/// The shape of `count` matrices, whose number of rows is the short side.
+/// The shape of `count` matrices. The number of rows is the short side.
 struct BenchShape {
   int64_t rows = 0, cols = 0, count = 1;
 };

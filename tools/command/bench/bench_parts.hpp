@@ -10,7 +10,8 @@ namespace muonrt::tool {
 // `bench calibrate` uses these measurements from other benchmarks, which create the operands and
 // check the results.
 
-/// The milliseconds of the products of a Newton-Schulz step with the device's default provider.
+/// The times of the products of a Newton-Schulz step in milliseconds, with the device's default
+/// provider.
 struct ProductTimes {
   double symmetric_ms = 0;  // mean of the two symmetric products
   double general_ms = 0;

@@ -116,7 +116,7 @@ struct Counts {
 struct Measured {
   std::vector<double> step;                          // the slowest rank, for each iteration
   std::array<std::vector<double>, kPartCount> mean;  // the mean over the ranks, for each iteration
-  Counts counts;  // the largest over the ranks; `wrong` is their sum
+  Counts counts;  // the maximum over the ranks; for `wrong`, the sum
   double flops = 0;
   std::string trace;  // only on rank 0: the last steps
   PartsTable parts;   // only on rank 0: a comparison with the model

@@ -13,11 +13,11 @@
 
 namespace muonrt::tool {
 
-/// After this number of bytes, a GPU's L2 no longer contains the operands of the first runs.
+/// After accesses to this number of bytes, L2 no longer contains the operands of the first runs.
 constexpr int64_t kColdBytes = int64_t{128} << 20;
 /// Maximum number of runs in one measurement, and therefore of copies of the operands.
 constexpr int64_t kMaxRepeats = 100;
-/// Portable loops are slow, so they skip products and Newton-Schulz jobs with more FLOPs than this.
+/// Portable loops are slow. They skip products and Newton-Schulz jobs with more FLOPs than this.
 constexpr double kMaxPortableFlops = 2e9;
 
 /// Runs copies of up to 64 MiB. While the host enqueues the work to be measured, these copies keep
@@ -61,7 +61,7 @@ class ClockSampler {
 struct Times {
   std::vector<double> ms;
   std::vector<double> enqueue_ms;  // the host's time to enqueue a run
-  int64_t repeats = 1;             // number of runs in each time
+  int64_t repeats = 1;             // number of runs in each measurement
   /// True if the host had enqueued all runs of each measurement before the GPU started. Otherwise a
   /// time may include waiting for the host. Not set if the device is the host.
   std::optional<bool> ahead;
@@ -69,7 +69,7 @@ struct Times {
 };
 
 /// Work to be measured. On a GPU, a measurement consists of enough runs to last a third of a
-/// millisecond, and starts with a filler that lasts until the host has enqueued all of them. On the
+/// millisecond. It starts with a filler that lasts until the host has enqueued all runs. On the
 /// host, a measurement is a single run.
 class TimedWork {
  public:
@@ -86,8 +86,8 @@ class TimedWork {
         portable_(portable) {}
 
   /// Runs the work without measuring it; runs portable work only once.
-  /// @param steady  whether to start each measurement of less than 20 ms with 20 ms of runs (at
-  ///     most 5000), so that the GPU reaches the power and the clocks that this work causes.
+  /// @param steady  whether to run the work for 20 ms (at most 5000 runs) before each measurement
+  ///     that is shorter. The GPU then reaches the power and the clocks that this work causes.
   void warm_up(bool steady);
   void measure(ClockSampler& clocks);
   const Times& times() const { return times_; }
@@ -111,8 +111,8 @@ class TimedWork {
   Buffer clock_;
 };
 
-/// Repeats work on a busy stream, and returns the milliseconds of one run. The result is the median
-/// of `iters` measurements, each with enough runs to last about a millisecond.
+/// Repeats work on a busy stream, and returns the time of one run in milliseconds. The result is
+/// the median of `iters` measurements, each with enough runs to last about a millisecond.
 /// @param most  maximum number of runs in a measurement.
 double time_repeated(Workbench& bench, int iters, const std::function<void()>& enqueue,
                      int64_t most = 200);

@@ -41,7 +41,7 @@ class DeviceExchange final : public ExchangeWorkload {
         gpu_(gpu),
         sizes_(sizes),
         bench_(device_of(gpu)),
-        // On the host, this thread waits for each exchange anyway, so it may also run it.
+        // On the host, this thread waits for each exchange anyway, so it may also run the exchange.
         stream_(bench_.device().create_stream(gpu < 0 ? StreamKind::kCommOnCaller
                                                       : comm.stream_kind())),
         done_(bench_.device().create_event()) {

@@ -12,11 +12,11 @@ namespace muonrt::tool {
 /// itself.
 using ExchangeSizes = std::vector<std::vector<int64_t>>;
 
-/// Returns the sizes if every rank sends `bytes` in equal shares. If there is a remainder, the
-/// first shares are one byte larger.
+/// Returns the sizes of an exchange in which every rank sends `bytes` in equal shares. If there is
+/// a remainder, the first shares are one byte larger.
 ExchangeSizes exchange_sizes(int ranks, int64_t bytes);
 
-/// The milliseconds of an exchange on one rank.
+/// The times of an exchange on one rank, in milliseconds.
 struct ExchangeTime {
   double ms, enqueue_ms;  // until all bytes have arrived; until the host has enqueued the exchange
 };
@@ -34,10 +34,11 @@ class ExchangeWorkload {
 
   /// Exchanges the bytes. Collective.
   virtual ExchangeTime run() = 0;
-  /// Returns the milliseconds of a copy, on this rank's device, of the bytes that it sends.
+  /// Copies the bytes that this rank sends, on this rank's device. Returns the time in
+  /// milliseconds.
   virtual double copy() = 0;
   /// Copies the bytes that this rank sends into the receive buffers of all ranks (PeerCopies).
-  /// Returns the milliseconds. The first call is collective.
+  /// Returns the time in milliseconds. The first call is collective.
   virtual double copy_to_peers() = 0;
   /// Overwrites the received bytes.
   virtual void forget() = 0;

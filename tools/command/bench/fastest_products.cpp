@@ -81,8 +81,9 @@ class FastestProducts final : public VendorProducts {
       library_.launch(words, way.algorithm, p, i, stream);
   }
 
-  /// Returns the milliseconds of one run whose operands are not in L2. The memsets take longer than
-  /// the host needs to enqueue the runs, so the time does not include waiting for the host.
+  /// Returns the time of one run in milliseconds. The operands are not in L2. The memsets take
+  /// longer than the host needs to enqueue the runs, so the time does not include waiting for the
+  /// host.
   double ms_of(const MatmulDescriptors& words, const Way& way, const Product& p,
                cudaStream_t stream) {
     auto* const times = clock_.as<int64_t>();

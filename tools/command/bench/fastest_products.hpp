@@ -6,9 +6,9 @@
 
 namespace muonrt::tool {
 
-/// Creates products for CudaSettings that use cuBLASLt's fastest algorithm, for comparison in
-/// benchmarks. The first `multiply` of a batch measures all algorithms that cuBLASLt proposes, on
-/// operands that are not in L2, and blocks for at most 20 s in each measurement. The algorithms
+/// Creates VendorProducts for CudaSettings. They use cuBLASLt's fastest algorithm, for comparison
+/// in benchmarks. The first `multiply` of a batch measures all algorithms that cuBLASLt proposes,
+/// on operands that are not in L2, and blocks for at most 20 s in each measurement. The algorithms
 /// include those that split the inner dimension. Later calls use the fastest algorithm, so the
 /// rounding depends on the measurement. Errors: NOT_SUPPORTED if no algorithm can compute a batch;
 /// TIMEOUT.

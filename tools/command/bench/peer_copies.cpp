@@ -37,8 +37,8 @@ int64_t sum_of_first(const std::vector<int64_t>& list, size_t count) {
                          int64_t{0});
 }
 
-/// Runs `work` on this rank. If it fails on any rank, throws the error of this rank, or an error
-/// that another rank failed. Collective.
+/// Runs `work` on this rank. If it fails on any rank, throws this rank's error or, if there is
+/// none, an error that names a rank on which it failed. Collective.
 template <class Work>
 void on_all(Comm& comm, const Work& work) {
   std::optional<Error> error;

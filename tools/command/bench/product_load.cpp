@@ -14,7 +14,7 @@ namespace muonrt::tool {
 
 namespace {
 
-constexpr int kTimes = 5;  // of a product, of which the median counts
+constexpr int kTimes = 5;  // number of measurements of a product; the median is used
 constexpr int64_t kMaxProducts = 50;
 constexpr std::chrono::milliseconds kMaxStart(10);
 

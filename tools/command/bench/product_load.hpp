@@ -13,13 +13,14 @@ class ProductLoad {
  public:
   ProductLoad(int gpu, const BenchShape& shape, int reserved_sms);
 
-  /// From now on, every run lasts about `ms`, if no exchange runs, and at least one product.
+  /// Sets how long the following runs take: about `ms` without an exchange, and at least one
+  /// product.
   void set_duration(double ms);
   /// Returns how long the products take without an exchange, in milliseconds.
   double alone_ms() const { return static_cast<double>(repeats_) * product_ms_; }
   /// Enqueues the products. Returns when the GPU has begun to run them, or after 10 ms.
   void start();
-  /// Waits for the products. Returns their milliseconds on the GPU's clock.
+  /// Waits for the products. Returns their time on the GPU's clock, in milliseconds.
   double finish();
 
  private:

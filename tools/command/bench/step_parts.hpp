@@ -8,8 +8,8 @@ struct muonrt_plan;
 
 namespace muonrt::tool {
 
-/// The times of one step over all ranks in milliseconds: first those of its parts, then those of
-/// each kind of span.
+/// The times of one step over all ranks in milliseconds: first the parts of the step, and then each
+/// kind of span.
 struct StepParts {
   /// `step` is the time from the start of the first span to the end of the last span, over all
   /// ranks. The other times are means over the ranks: `products` and `local` (spans of the compute

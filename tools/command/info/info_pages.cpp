@@ -66,8 +66,8 @@ void print_man_page(const CLI::App& top) {
   });
 }
 
-/// Returns the words that the validator of an option accepts, according to its type name, such as
-/// "TEXT:{a,b}".
+/// Returns the words that the validator of an option accepts. The type name of the option lists
+/// them, as in "TEXT:{a,b}".
 std::string choices_of(const CLI::Option& option) {
   const std::string type = option.get_type_name();
   const size_t begin = type.find('{');

@@ -14,7 +14,7 @@ namespace muonrt::tool {
 struct LayoutWords {
   std::string name;  // such as "FSDP2 x TP"
   std::string mesh, rank_array;
-  std::string placements;  // for matrices; dimensions that a tensor lacks are replicated
+  std::string placements;  // for matrices; if a tensor lacks a sharded dimension, R instead
   std::string stack;       // for stacks; empty: as for matrices
   std::string reading, flat_dims;
   std::string cuts;  // used instead of placements
@@ -37,8 +37,7 @@ struct Stretch {
 /// Returns the number of ranks of a mesh that is given as text. Throws if the text cannot be
 /// parsed.
 int64_t mesh_ranks(const std::string& mesh);
-/// Throws if a dimension of the mesh that is given as text has a name that muonrt/strategies.h does
-/// not define.
+/// Throws unless muonrt/strategies.h defines the names of all dimensions of `mesh`.
 void check_mesh_names(const std::string& mesh);
 
 /// The layout of one tensor: the struct of the C ABI, and the elements that each rank holds.
@@ -52,7 +51,7 @@ class TensorLayout {
   ~TensorLayout();
   TensorLayout(TensorLayout&&) noexcept;
 
-  /// Returns the struct of the C ABI, which is valid as long as this object.
+  /// Returns the struct of the C ABI, which is valid while this object exists.
   const muonrt_layout_t* c() const;
   std::vector<Stretch> stretches(int rank) const;
   /// Returns whether the gradient is a sum of partial gradients over mesh dimensions.

@@ -24,7 +24,7 @@ Table comparison_table(const std::string& first, const std::vector<ComparisonRow
 /// Returns a line "name: assumption" for each row.
 std::string assumptions_of(const std::vector<ComparisonRow>& rows);
 
-/// Returns the JSON text {"rows": [...], "assumptions": {...}}, for meshes without assumptions.
+/// Returns the JSON text {"rows": [...], "assumptions": {...}}. For meshes, omits "assumptions".
 std::string comparison_json(const std::string& first, const std::vector<ComparisonRow>& rows);
 
 }  // namespace muonrt::tool

@@ -44,7 +44,7 @@ class Machine {
   /// @param traces  whether to fill `trace`.
   MachineAnswer answer(const muonrt_plan_t* plan, const muonrt_plan_rank_t& memory,
                        bool traces) const;
-  /// Returns only the seconds of a step.
+  /// Returns only the time of a step, in seconds.
   double seconds(const muonrt_plan_t* plan) const;
   /// Returns a row for each strategy that other systems would use for this step.
   std::vector<ComparisonRow> compare(const muonrt_plan_t* plan, const MachineAnswer& answer) const;

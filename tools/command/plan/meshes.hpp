@@ -35,8 +35,8 @@ class TextMesh {
 /// tensors. If the mesh of the experts has fewer ranks, the remaining ranks hold replicas.
 class PlanMeshes {
  public:
-  /// Throws std::runtime_error with both sizes if the experts' ranks do not divide those of `mesh`,
-  /// or if only `mesh` has ranks with partial gradients.
+  /// Throws std::runtime_error with both sizes if the number of ranks of `experts` does not divide
+  /// that of `mesh`, or if only `mesh` has ranks with partial gradients.
   /// @param experts  the mesh of experts; if empty, they have the same mesh as all other tensors.
   PlanMeshes(const std::string& mesh, const std::string& experts);
 

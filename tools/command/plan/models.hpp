@@ -24,7 +24,7 @@ struct ModelTensor {
   bool transposed = false;           // stored as (in, out)
   bool named = false;                // whether the name shows how TP shards the tensor
 
-  /// Returns the seed for the tensor's values, which depends only on the name and not on the index.
+  /// Returns the seed for the tensor's values. It depends only on the name, and not on the index.
   uint64_t seed() const;
   bool stack() const { return muon && shape.size() == 3; }
   int64_t matrices() const;

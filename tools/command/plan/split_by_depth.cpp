@@ -24,9 +24,9 @@ struct Kind {
   double seconds = 0;  // for each matrix
 };
 
-/// Returns the seconds of the busiest rank if each of these matrices were divided among `ranks`
-/// ranks. The other matrices keep their owners. Each part is assigned to the least busy rank that
-/// holds the matrix.
+/// Returns the time of the busiest rank, in seconds, if each of these matrices were divided among
+/// `ranks` ranks. The other matrices keep their owners. Each part is assigned to the least busy
+/// rank that holds the matrix.
 double divided_makespan(const Planning& planning, const std::vector<Kind>& kinds, size_t divided,
                         int64_t ranks, std::vector<double> load) {
   const Plan& plan = planning.plan();

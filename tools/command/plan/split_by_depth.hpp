@@ -10,8 +10,8 @@
 
 namespace muonrt::tool {
 
-/// Computes the seconds for the products of one matrix, without any other work. Computes equal
-/// matrices only once.
+/// Computes the time for the products of one matrix in seconds, without any other work. For equal
+/// matrices, computes it only once.
 class MatrixSeconds {
  public:
   MatrixSeconds(const Planning& planning, const MachineProfile& profile);
@@ -35,7 +35,7 @@ struct DepthSplit {
   int64_t ranks = 0;             // number of ranks that share a matrix
   int64_t rows = 0, cols = 0;    // shape of the largest divided matrix
   int64_t sums = 0;              // number of times its Gram matrices are summed
-  int64_t extra_bytes = 0;       // bytes that each of its ranks would send to sum them
+  int64_t extra_bytes = 0;       // bytes that each of its ranks would send for these sums
   int64_t equally_large = 0;     // number of matrices that cost as much as the largest
 };
 DepthSplit split_by_depth(const Planning& planning, const MachineProfile& profile);

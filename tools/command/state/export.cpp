@@ -24,7 +24,7 @@ using Shape = std::vector<int64_t>;
 // The name of the format, in the metadata of files with momentum and moments.
 constexpr const char* kStateFormat = "muonrt step state 1";
 
-/// A tensor, and a function that reads its data, which the writer calls when it needs the data.
+/// A tensor with a function that reads its data. The writer calls it when it needs the data.
 struct LateTensor {
   TensorEntry entry;
   std::function<Bytes()> bytes;

@@ -12,8 +12,8 @@ struct ImportArguments {
   double momentum = 0.95, beta1 = 0.9;  // constants of the optimizers
 };
 
-/// Writes a checkpoint from a file of muonrt.convert, and prints its assumptions.
-/// Errors: INVALID_ARGUMENT with the name of the offending tensor; IO; CORRUPT.
+/// Writes a checkpoint from a file of muonrt.convert, and prints the assumptions of the conversion.
+/// Errors: INVALID_ARGUMENT with the name of the invalid tensor; IO; CORRUPT.
 void import_checkpoint(const ImportArguments& arguments);
 
 }  // namespace muonrt::tool

@@ -58,8 +58,8 @@ std::string text_of(const std::map<std::string, int64_t>& counts) {
   return out.empty() ? "none" : out;
 }
 
-/// Returns whether a tensor has the name and the shape of a weight of GPT-2's Conv1D, which is
-/// stored as inputs x outputs, but its rule does not set `transposed`.
+/// Returns whether a tensor has the name and the shape of a weight of GPT-2's Conv1D, although its
+/// rule does not set `transposed`. Conv1D stores weights as inputs x outputs.
 bool looks_transposed(const StepTensor& t) {
   if (!t.steps() || t.adamw() || t.config->transposed) return false;
   const auto [rows, cols] = t.matrix_shape();

@@ -23,7 +23,7 @@ class StepReporter {
   void add_step(const muonrt_step_report_t& report, const std::string& file,
                 std::vector<std::string> inactive);
   void set_state_notes(std::vector<std::string> notes) { state_notes_ = std::move(notes); }
-  /// Adds to the most recently added step the heads that QK-clip has scaled.
+  /// For the step that was added last, adds the heads that QK-clip has scaled.
   /// @param unused  the names of logits for layers without qk_clip.
   void add_clipped(const Optimizer& optimizer, std::vector<std::string> unused);
   /// @param plan   the JSON text from muonrt_optimizer_describe_plan(), or "" if all parameters are

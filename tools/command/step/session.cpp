@@ -197,7 +197,7 @@ void StepSession::load(const std::string& folder, const TensorModel& params, boo
                                   [](const Local& local) { return local.tensor->f16(); });
   muonrt_load_options_t options;
   muonrt_load_options_init(&options);
-  // If the file contains F16 values, round the loaded values to F16 before the comparison.
+  // If the file contains F16 values, load the parameters. They are rounded and compared below.
   options.without_params = rounds ? 0 : 1;
   options.partial = partial ? 1 : 0;
   // First set the groups as in the saved step. Notes then mention a setting only if opt.json has
@@ -259,7 +259,7 @@ muonrt_step_report_t StepSession::step(const TensorModel& grads, const std::vect
   muonrt_step_args_init(&args);
   args.inactive_params = inactive_.data();
   args.n_inactive_params = std::ssize(inactive_);
-  // 1, because lr_factor contains the learning rate of each rule
+  // All rates are 1, because lr_factor contains the learning rate of each rule.
   const std::vector<double> rates(rules_.size(), 1.0);
   args.group_lrs = rates.data();
   args.n_group_lrs = static_cast<int32_t>(rates.size());

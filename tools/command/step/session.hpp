@@ -25,7 +25,7 @@ class StepSession {
               const RunDevice& where);
 
   /// Runs one step with the gradients of this file. Collective.
-  /// @param logits  the logits for QK-clip, as read_logits returns them.
+  /// @param logits  the logits for QK-clip, from read_logits.
   muonrt_step_report_t step(const TensorModel& grads, const std::vector<float>& logits);
 
   bool empty() const { return params_.empty(); }
@@ -36,7 +36,8 @@ class StepSession {
   /// Returns the local shard in the dtype of the file. The pointer is valid until the next call for
   /// the same parameter. Throws if the dtype is F16 and a value exceeds its range.
   const void* data(const StepTensor& tensor);
-  /// Loads a checkpoint. Collective. Throws if its parameters differ from those of the file.
+  /// Loads a checkpoint. Collective. Throws if its parameters differ from the parameters in the
+  /// file.
   void load(const std::string& folder, const TensorModel& params, bool partial);
 
  private:

@@ -89,7 +89,7 @@ void take_layouts(StepTensor& t, const std::string& given, int world) {
         " contains P, but a parameter is not a sum; write P in grad_placements");
   }
   if (l.grad_placements.empty()) return;
-  // Row bounds, an owner and flat ranges do not apply to the gradient.
+  // `row_bounds`, `owner` and `flat` do not apply to the gradient.
   t.grad_layout = layout_of(t, {t.entry->shape, mesh, l.grad_placements, l.reading, {}, {}, {}, {}},
                             "grad_placements");
   t.partial = l.grad_placements.find('P') != std::string::npos;

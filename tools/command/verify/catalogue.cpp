@@ -17,8 +17,9 @@ namespace {
 
 using Sizes = std::vector<int>;
 
-/// A layout: a mesh, and options of `muonrt layout`. Names in braces stand for values: a, b and c
-/// for the sizes of the three mesh dimensions, and other names for lists of ranks.
+/// A layout: a mesh, and options of `muonrt layout`. Names in braces are replaced: a, b and c by
+/// the sizes of the three mesh dimensions, and other names by numbers or lists of ranks that follow
+/// from the sizes.
 struct Form {
   const char *name, *mesh, *words;
 };

@@ -7,8 +7,8 @@
 
 namespace muonrt::tool {
 
-/// A layout and its options for `muonrt layout`. In the options, "..." stands for numbers that
-/// differ between tensors.
+/// A layout and its options for `muonrt layout`. In the options, "..." replaces numbers that differ
+/// between tensors.
 struct ListedLayout {
   LayoutWords words;
   std::string arguments;

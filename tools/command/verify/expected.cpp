@@ -73,8 +73,8 @@ double largest(const std::vector<double>& list) {
 /// messages, a value near the midpoint of two bf16 values may be rounded in the other direction. In
 /// the result, such a rounding adds an error of one bf16 unit, which is 2^-7 for an entry near 1.
 /// In the input, it adds an error of 2^-8 of one entry of the normalized matrix, which the
-/// polynomial amplifies if singular values are small. The bound therefore contains this amount
-/// twice.
+/// polynomial amplifies if singular values are small. The bound therefore contains two bf16 units,
+/// 2^-6.
 double entry_tolerance(const Rounding& rounding, double gain, int64_t short_side) {
   double out = tolerance::newton_schulz_f32(gain);
   if (rounding.half_transport) out += 0x1p-6;
@@ -103,7 +103,7 @@ std::vector<Expected> reference_steps(const std::vector<ModelTensor>& tensors,
     e.data = values(tensors[t].seed(), numel, -1, rounding.half_data);
     e.momentum.assign(static_cast<size_t>(numel), 0.0);
     if (!tensors[t].muon) e.variance = e.momentum;
-    double moved = 0;  // largest change that an entry of size 1 causes, times its tolerance
+    double moved = 0;  // largest error of a weight that the errors of all updates can cause
     // the largest gradient, because terms of a sum may cancel, but their rounding errors do not
     double slope = 0;
     for (int step = 0; step < steps; ++step) {

@@ -28,8 +28,9 @@ struct RunSettings {
   RunDevice where;
 };
 
-/// Returns the value of an element of the tensor with this seed, or of its gradient in `step` if
-/// `step` >= 0. Values are in [-1, 1) and exact in f32. Every rank can compute every value.
+/// Returns the value of an element of the tensor with this seed. If `step` >= 0, returns the
+/// element's gradient in this step instead. Values are in [-1, 1) and exact in f32. Every rank can
+/// compute every value.
 float element_value(uint64_t seed, int64_t element, int64_t step);
 
 /// The bytes of a whole tensor and of its state. Only AdamW has a `variance`, and only bf16 tensors

@@ -1,6 +1,7 @@
-/* Runs four steps with one optimizer. Then runs two steps, saves a checkpoint, loads it into
- * another optimizer, and runs two more steps. The results must be bitwise identical, and the
- * checkpoint must contain the same parameter.
+/* Trains twice from the same weights. The first run takes four steps with one optimizer. The second
+ * run saves a checkpoint after two steps. Another optimizer then loads it and takes the last two
+ * steps. Both runs must give bitwise identical results, and the checkpoint must contain the weights
+ * after two steps.
  * Usage: checkpoint FOLDER */
 #include <muonrt/muonrt.h>
 #include <stdio.h>

@@ -1,4 +1,4 @@
-/* One step on one rank, and Newton-Schulz without an optimizer. */
+/* Runs one step on one rank. Then runs Newton-Schulz without an optimizer. */
 #include <muonrt/muonrt.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -32,7 +32,7 @@ int main(void) {
   mesh.ndim = 1;
   mesh.shape = &ranks;
 
-  /* The root README shows the lines from here to the step (tools/check/readme). */
+  /* The root README quotes the lines from here to the step; tools/check/readme compares them. */
   check(muonrt_comm_create_self(&comm)); /* or MPI, TCP, threads, your own functions */
   muonrt_layout_init(&layout);           /* how the tensor is distributed */
   layout.mesh = &mesh;                   /* the ranks */
@@ -53,7 +53,7 @@ int main(void) {
 
   printf("w1[0] = %.5f\n", (double)shard[0]);
 
-  /* include/muonrt/README.md shows the lines from here to the call. */
+  /* include/muonrt/README.md quotes the lines from here to the call. */
   x.data = (char*)shard_gradient;
   x.shape = shape;
   x.ndim = 2;        /* or more: a batch of matrices */

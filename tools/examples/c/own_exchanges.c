@@ -1,6 +1,6 @@
-/* Assigns owners and exchanges data over MPI with its own functions (muonrt/distributed.h). The
- * weights must be bitwise identical to those with muonrt's own exchanges. If you pass an argument,
- * the program uses MPI without threads. */
+/* Assigns owners and exchanges data with its own functions, which use MPI (muonrt/distributed.h).
+ * The weights must be bitwise identical to those with muonrt's own exchanges. If you pass an
+ * argument, the program initializes MPI without support for threads. */
 #include <muonrt/mpi_comm.h>
 #include <muonrt/muonrt.h>
 #include <stdio.h>
@@ -11,7 +11,7 @@ static const char* const names[PARAMS] = {"a", "b", "c", "d"};
 static const int64_t shape[2] = {ROWS, COLS};
 static const muonrt_placement_t by_rows = {MUONRT_PLACEMENT_SHARD, 0, 0};
 
-/* The number of elements of a matrix that each rank holds, and the position of the first one. */
+/* For each rank: the number of matrix elements that it holds, and the position of the first one. */
 typedef struct rows {
   int size, rank, calls, counts[MAX_RANKS], begins[MAX_RANKS];
   muonrt_layout_t layout;
@@ -52,7 +52,7 @@ static void fill(const rows_t* r, int seed, float* out) {
     out[i] = (float)((r->begins[r->rank] + i + 1) * (i + 7 * seed + 3) % 101) / 50.0f - 1.0f;
 }
 
-/* Trains from the same weights in every call. If `config` is null, muonrt exchanges the data. */
+/* Trains, from the same weights in every call. If `config` is null, muonrt exchanges the data. */
 static void train(const rows_t* r, const muonrt_distributed_config_t* config,
                   float weights[PARAMS][ROWS * COLS]) {
   static float grads[PARAMS][ROWS * COLS];

@@ -1,5 +1,5 @@
-/* Trains on one rank, or on several ranks under mpirun. The program fits a matrix W and a bias b to
- * a teacher, so that W x + b has the teacher's values. W and b are sharded by rows. Muon updates W
+/* Trains on one rank, or on several ranks under mpirun. The program fits W x + b, with a matrix W
+ * and a bias b, to the output of a fixed teacher model. W and b are sharded by rows. Muon updates W
  * and AdamW updates b. The loss must fall below a twentieth of its first value. */
 #include <muonrt/muonrt.h>
 #include <stdio.h>

@@ -14,7 +14,7 @@ namespace {
 constexpr int64_t kRows = 10, kCols = 6;
 const int64_t kShape[] = {kRows, kCols};
 
-// Returns the rows [begin, end) of the matrix that each of the ranks holds, in rank order.
+// Returns the rows [begin, end) of the matrix that `rank` holds. Ranks hold rows in rank order.
 muonrt_run_t rows_of(const muonrt_layout_t& layout, int32_t ranks, int32_t rank) {
   muonrt_run_t rows = {0, 0};
   int64_t count = 0;

@@ -1,4 +1,4 @@
-"""Trains with DeepSpeed's ZeRO stage 1 or 2, in which each rank updates a range of all elements.
+"""Trains with DeepSpeed's ZeRO stage 1 or 2. Each rank updates one range of the model's elements.
 
   deepspeed --num_gpus 2 deepspeed_zero.py FOLDER [STEPS [STAGE]]
   torchrun --standalone --nproc-per-node 2 deepspeed_zero.py FOLDER [STEPS [STAGE]]
@@ -38,7 +38,7 @@ class ZeroClient(torch.optim.Optimizer):
 
     def bind(self):
         """Creates the optimizer. Call this method once after deepspeed.initialize(), which replaces
-        the parameters with the partition."""
+        the parameters with this rank's partition."""
         flat, = self.param_groups[0]["params"]
         rank, size, length = dist.get_rank(), dist.get_world_size(), flat.numel()
         mesh = muonrt.Mesh((size,), ["zero"])

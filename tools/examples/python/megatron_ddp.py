@@ -1,4 +1,4 @@
-"""Trains with Megatron-LM's DistributedDataParallel and optimizer classes; no distributed optimizer.
+"""Trains with Megatron-LM's DistributedDataParallel and FP32Optimizer, without its distributed optimizer.
 
   torchrun --standalone --nproc-per-node 2 megatron_ddp.py FOLDER [STEPS]
 """
@@ -46,7 +46,7 @@ def main(folder, steps=16):
     if os.path.exists(saved):
         state = torch.load(saved, weights_only=False)
         module.load_state_dict(state["model"])
-        # Do not use Megatron's own method, which identifies groups by its own keys.
+        # Do not use Megatron's load_state_dict(), which identifies groups by its own keys.
         muon.load_state_dict(state["optimizer"])
         first = muon.param_groups[0]["steps"]
     rank, size = dist.get_rank(), dist.get_world_size()

@@ -20,9 +20,10 @@ import muonrt.torch
 class MegatronMuon(torch.optim.Optimizer):
     """Updates the matrices in the same way as Megatron's Muon. Megatron's own AdamW updates all other parameters.
 
-    muonrt's optimizer is created before the first step, because Megatron changes the parameter groups after it
-    has created this one: it replaces bf16 parameters by float32 copies, and its layer-wise optimizer leaves each
-    rank only the matrices that this rank updates."""
+    Megatron changes the parameter groups of this optimizer after the constructor has returned. It
+    replaces bf16 parameters with float32 copies, and its layer-wise optimizer removes from each
+    rank the matrices that other ranks update. This class therefore creates muonrt's optimizer just
+    before the first step."""
 
     def __init__(self, params, lr=3e-4, weight_decay=0.01, muon_momentum=0.95, muon_nesterov=False,
                  use_layer_wise_distributed_optimizer=False, betas=None):

@@ -1,4 +1,4 @@
-"""Trains with FSDP2, and with its own choice of owners and exchanges over torch.distributed.
+"""Trains with FSDP2, and itself chooses owners and exchanges data over torch.distributed.
 
   torchrun --standalone --nproc-per-node 2 torch_functions.py
 """

@@ -1,4 +1,4 @@
-"""Trains a mixture of experts, one 3-D tensor, with FSDP2 and expert parallelism.
+"""Trains a mixture of experts with FSDP2 and expert parallelism. 3-D tensors hold the experts.
 
   torchrun --standalone --nproc-per-node 4 torch_moe.py
 """
@@ -15,8 +15,8 @@ EXPERTS, WIDTH, HIDDEN, STEPS = 4, 16, 32, 150
 
 
 class Mixture(torch.nn.Module):
-    """A layer of experts, some of which are on each rank of "ep". All experts process all tokens,
-    and the layer returns the sum of their outputs."""
+    """A layer of experts, which are sharded over the mesh dimension "ep". All experts process all
+    tokens, and the layer returns the weighted sum of their outputs."""
 
     def __init__(self, ep):
         super().__init__()

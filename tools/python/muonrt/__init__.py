@@ -4,7 +4,7 @@ import atexit as _atexit
 
 try:
     from . import _core
-# The loader's message names only a file, so name the package and a remedy.
+# The loader's message names only a file, so this message also names the package and a remedy.
 except ImportError as _error:
     raise ImportError(
         f"muonrt cannot load its library: {_error}; install the missing library (with Debian libdnnl2 or "
@@ -43,8 +43,8 @@ __all__ = [
 ]
 __all__ += _errors.__all__
 
-# Rank 0 closes its communicator before its process ends. Otherwise the other ranks may not receive
-# its last messages.
+# Close all communicators before the process ends. Otherwise the other ranks may not receive the
+# last messages of rank 0.
 _atexit.register(_core._close_all)
 
 

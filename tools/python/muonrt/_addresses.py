@@ -1,4 +1,4 @@
-"""Finds an address of a rank that ranks on other machines can reach, for muonrt.torch."""
+"""Finds an address at which ranks on other machines can reach a rank, for muonrt.torch."""
 
 import contextlib
 import fcntl
@@ -48,12 +48,12 @@ def own_addresses() -> dict[str, list[str]]:
 
 
 def select(own: dict[str, list[str]], names: str | None, likely: list[str]) -> list[str]:
-    """Returns the addresses to listen on, in the order that other ranks try them.
+    """Returns the addresses to listen on, in the order in which other ranks try them.
 
     own: the addresses of each interface.
     names: interfaces or addresses, separated by commas. None allows every address. If this machine
         has none of them, the result is empty.
-    likely: host names and addresses that are tried first.
+    likely: host names and addresses that other ranks try first.
     """
     every = [address for addresses in own.values() for address in addresses]
     if names is not None:
@@ -78,7 +78,7 @@ def _is_loopback(address: str) -> bool:
 
 
 def listening_addresses(interface: str | None, store_host: str | None, has_store: bool) -> list[str]:
-    """Returns the addresses that ranks on other machines may be able to reach this machine at.
+    """Returns the addresses at which ranks on other machines may be able to reach this machine.
 
     interface: the name or an address of an interface. None: the interfaces in GLOO_SOCKET_IFNAME,
         or all if it is not set.
@@ -109,7 +109,7 @@ def listening_addresses(interface: str | None, store_host: str | None, has_store
 
 
 def reachable(hosts: list[str], port: int, timeout: float) -> str:
-    """Returns the first of these addresses that a muonrt rank listens on."""
+    """Returns the first of `hosts` at which a muonrt rank listens."""
     end = time.monotonic() + timeout
     why = {}
     while time.monotonic() < end:

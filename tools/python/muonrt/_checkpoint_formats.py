@@ -30,8 +30,8 @@ SETTINGS = {
                       "nesterov": "nesterov"},
              "adamw": {"lr": "lr", "weight_decay": "weight_decay", "betas": "betas",
                        "epsilon": "eps"}}}
-# RULES lists the settings that belong to the update rule and not to the state, with the values for
-# which muonrt's rule is the same. _DION lists those of a Dion param_group, with the values from
+# RULES lists the settings of an update rule that are not part of the state. With these values, the
+# rule is the same as muonrt's. _DION lists such settings of a Dion param_group, with the values from
 # Dion's reference implementation.
 _DION = {"cautious_wd": False, "nesterov": False, "flatten": False, "adjust_lr": "spectral_norm",
          "mu": 0.95, "betas": (0.9, 0.95), "epsilon": 1e-8}
@@ -44,7 +44,7 @@ RULES = {
     "moonlight": {"muon": {"ns_steps": 5, "adamw_betas": (0.9, 0.95), "adamw_eps": 1e-8},
                   "adamw": {"ns_steps": 5, "momentum": 0.95, "nesterov": True}},
     "dion": {"muon": _DION, "adamw": _DION}}
-# Values that select an update rule that muonrt does not implement. The converter rejects such a
-# checkpoint.
+# Values that select an update rule that muonrt does not implement. The converter rejects checkpoints
+# that contain one of them.
 REFUSED = {"amsgrad": True, "maximize": True, "decoupled_weight_decay": False}
 STRUCTURE = {"params", "param_names", "role", "algorithm", "step", "steps", "initial_lr"}

@@ -31,8 +31,8 @@ class InvalidArgumentError(Error, ValueError):
 
 
 class InvalidStateError(Error):
-    """The object does not allow the call now, because it is closed, has failed, or is in use by
-    another thread."""
+    """The object cannot run the call now, because it is closed, has failed, or is in use by another
+    thread."""
 
     status = 11
 
@@ -81,7 +81,7 @@ class TimeoutError(Error, TimeoutError):  # noqa: A001 (muonrt.TimeoutError is P
 
 
 class AbortedError(Error):
-    """A rank has called abort(), or Ctrl-C has interrupted its call."""
+    """A rank has called abort(), or Ctrl-C has interrupted a call on a rank."""
 
     status = 52
 
@@ -119,8 +119,8 @@ class InternalError(Error):
 
 _BY_STATUS = {c.status: c for c in Error.__subclasses__()}
 
-# C functions and fields that have a different name in Python. In Python, enum values are strings in
-# lower case.
+# Python names of C functions that do not follow the usual pattern SCOPE.METHOD(). Enum values are
+# lower-case strings in Python.
 _OTHER_NAMES = {
     "optimizer_copy_state": "optimizer.copy_state_from()", "optimizer_set_step": "optimizer.steps = ...",
     "optimizer_get_trace": "optimizer.trace()", "comm_create_mpi": "Comm.mpi()",
@@ -150,7 +150,7 @@ def _of_python(match: re.Match) -> str:
         return f"'{_WORDS.get(value.lower(), value.lower())}'"
     if count:
         return f"len({'lr' if count == 'group_lrs' else count}) is"
-    # Otherwise the match is an empty group name, which is removed.
+    # If the match is none of these, it is an empty group name, which is removed.
     return {"group_lrs": "lr", "grad_multiplier": "grad_scale_inv", "copy_state: from": "copy_state_from: old",
             "NULL": "None"}.get(match[0], "")
 

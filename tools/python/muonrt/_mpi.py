@@ -39,10 +39,10 @@ def comm_of(comm, timeout: float) -> muonrt.Comm:
 
 
 class _Channel:
-    """Implements the functions of the communicator. Except for `abort`, a single thread calls them.
+    """Implements the functions of the communicator. One thread calls all of them except `abort`.
 
-    MPI sends from and receives into copies of muonrt's buffers, because operations that are pending
-    after an error cannot be cancelled, so MPI may still access the memory.
+    MPI sends from and receives into copies of muonrt's buffers. After an error, pending operations
+    cannot be cancelled, and MPI may still access these copies.
     """
 
     def __init__(self, MPI, comm, timeout: float):
@@ -141,8 +141,8 @@ class _Channel:
             self._raise_published_error()
 
     def _raise_published_error(self) -> None:
-        """Raises the error that a peer's `abort`, or the `abort` of another thread of this rank,
-        has sent."""
+        """Raises an error that was sent by `abort` of a peer, or by `abort` in another thread of
+        this rank."""
         if self._comm is None:
             return
         with self._lock:

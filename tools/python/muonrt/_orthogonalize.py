@@ -16,7 +16,7 @@ _of_thread = threading.local()
 def _core_of(x: Any, settings: dict) -> _core.Orthogonalizer:
     kind, index = x.__dlpack_device__()
     cuda = int(kind) in (2, 13)
-    # The key includes the type, because True == 1, but numeric settings reject True.
+    # The key includes the type, because True equals 1 but is not a valid number.
     items = tuple(sorted((k, type(v).__name__, v if isinstance(v, (str, int, float)) else tuple(v))
                          for k, v in settings.items()))
     key = (os.getpid(), cuda, int(index) if cuda else 0, items)  # not shared with forked children
@@ -98,8 +98,8 @@ def _stream(x: Any, stream: int | None) -> int:
 def orthogonalize(x: Any, *, out: Any = None, stream: int | None = None, **settings: Any) -> Any:
     """Orthogonalizes a matrix, or each matrix of a batch, with Newton-Schulz.
 
-    The result is bitwise identical to the unscaled update of an optimizer step with the same
-    settings, if the step's ``transport_dtype`` is the dtype of ``x``. See muonrt_orthogonalize() in
+    If the ``transport_dtype`` of an optimizer step is the dtype of ``x``, and all other settings
+    are equal, the result is bitwise identical to the step's unscaled update. See muonrt_orthogonalize() in
     ``muonrt/orthogonalize.h``. Autograd does not record the call, so the function rejects a tensor
     that requires grad unless gradients are disabled.
 

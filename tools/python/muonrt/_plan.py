@@ -1,5 +1,5 @@
 """Implements muonrt.plan(), which predicts the communication, memory use and step time of Muon for
-a model on a mesh. It runs no ranks and needs no GPU and little memory."""
+a model on a mesh. It runs no ranks, uses little memory and needs no GPU."""
 
 import json
 import math
@@ -19,9 +19,9 @@ def plan(model: "Mapping[str, Sequence[int]] | Any", mesh: "str | Mapping[str, i
     Example: ``with torch.device("meta"): model = Model(...)``, then
     ``muonrt.plan(model, "dp=2,fsdp=8,tp=4", dtype="bfloat16").rank(0)["total_bytes"]``.
 
-    :param model: a torch.nn.Module, on any device (also "meta"), or a dict of names and shapes. The
-        roles of a module's parameters are those of muonrt.torch.Muon, and the roles of a dict are
-        those of muonrt.route().
+    :param model: a torch.nn.Module, on any device (also "meta"), or a dict of names and shapes. For
+        a module, parameters have the roles that muonrt.torch.Muon would assign. For a dict, they
+        have the roles that muonrt.route() returns.
     :param mesh: the size of each named dimension, as text or as a dict. The documentation of
         muonrt_placements_for_tensor() explains the names. With pipeline parallelism pass the model
         and the mesh of one stage.
@@ -29,11 +29,11 @@ def plan(model: "Mapping[str, Sequence[int]] | Any", mesh: "str | Mapping[str, i
         ``mesh``, the remaining ranks hold replicas. None: ``mesh``.
     :param dtype: "float32" or "bfloat16". None: the dtype of each parameter; "float32" for a dict.
     :param grad_dtype: dtype of gradients. Default: the dtype of the parameter.
-    :param master_kind: how the optimizer keeps the bits that ``dtype`` cannot hold; see
-        muonrt.Param.
+    :param master_kind: how the optimizer stores the bits of the weights that ``dtype`` cannot hold;
+        see muonrt.Param.
     :param muon: settings of muonrt.Group for Muon.
     :param adamw: settings of muonrt.Group for AdamW.
-    :param machine: the machine of ``Plan.time()`` and of replica_mode="auto": a name such as "h100", the path
+    :param machine: the machine that ``Plan.time()`` and replica_mode="auto" assume: a name such as "h100", the path
         of a profile \\*.json (``muonrt bench calibrate`` writes one), or its JSON text. The default of
         ``device`` is the machine's device. Example:
         ``muonrt.plan(model, "fsdp=64", machine="h100").time()["step_seconds"]``.
@@ -68,7 +68,7 @@ def _machine(given: str) -> tuple[str, str]:
     try:
         return given, str(json.loads(given).get("device", "host"))
     except ValueError:
-        return given, "host"  # Plan() names the error
+        return given, "host"  # Plan() raises the error
 
 
 def _mesh(given, what: str) -> Mesh:

@@ -7,8 +7,8 @@ from importlib import resources
 import muonrt
 
 DTYPES = {"f32": "float32", "bf16": "bfloat16", "f16": "float16"}
-# Keys of a rule that are not settings of a group. `master_kind` affects only memory, because
-# muonrt.torch keeps float32 master weights for bfloat16 parameters.
+# Keys of a rule that are not settings of a group. `master_kind` is ignored because it affects only
+# memory use: muonrt.torch keeps float32 master weights for bfloat16 parameters.
 OTHER_KEYS = ("name", "role", "view", "master_kind", "momentum_schedule")
 
 
@@ -62,7 +62,7 @@ def _settings(rule: dict) -> dict:
             out[key] = DTYPES.get(value, value) if key.endswith("_dtype") else value
     if is_muon and out.get("row_scaling") == "aol":
         out.setdefault("coefficients", "aol")
-    # For a list other than the default, 0 selects the number of steps that it was published with.
+    # For coefficients other than the default, 0 means the number of steps that was published with them.
     if is_muon and out.get("coefficients", "polar_express") != "polar_express":
         out.setdefault("steps", 0)
     return out

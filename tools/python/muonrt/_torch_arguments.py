@@ -100,8 +100,8 @@ LARGEST = {"lr": 1e30, "weight_decay": 1e30, "eps": 1e30, "momentum": 1.0, "beta
 
 
 def check_number(what: str, value: Any, below: float) -> None:
-    """Raises an error unless the value is a number that is at least 0 and less than `below`, also
-    after it is rounded to float32. Rejects booleans and strings, although float() accepts them."""
+    """Raises an error unless the value is a number that is at least 0 and less than `below`, before
+    and after rounding to float32. Rejects booleans and strings, although float() accepts them."""
     is_bool = isinstance(value, bool) or str(getattr(value, "dtype", "")).endswith("bool")
     try:
         out = math.nan if is_bool or isinstance(value, (str, bytes)) else float(value)
@@ -114,8 +114,7 @@ def check_number(what: str, value: Any, below: float) -> None:
 def check_numbers(settings: dict[str, Any], what: str = "{}") -> None:
     """Checks the settings in LARGEST, and nesterov.
 
-    :param what: describes the setting in error messages, in which {} stands for its key.
-    """
+    :param what: the description of a setting in error messages; the setting's key replaces {}. """
     for key, value in settings.items():
         if key == "nesterov" and value not in (False, True):
             raise muonrt.InvalidArgumentError(f"{what.replace('{}', key)} is {value!r}; pass True or False")
@@ -138,7 +137,7 @@ def reject_unknown(what: str, given: Iterable[str], known: "Sequence[str]", *,
     """Rejects names that other optimizers use, and names that resemble a known one.
 
     keeps_others: whether to accept all other names, because a trainer can add entries such as
-        "initial_lr" to a group. In this case "fused" and "foreach" are also accepted: torchtitan
+        "initial_lr" to a group. If it is True, "fused" and "foreach" are also accepted: torchtitan
         sets them in each group, and they do not affect results.
     """
     for name in given:
@@ -167,8 +166,8 @@ def named(params: Any) -> tuple[list, "torch.nn.Module | None"]:
     if module is not None:
         params = module.named_parameters()
     elif inspect.isgenerator(params) and params.gi_frame is not None:
-        # named_parameters() and parameters() return generators, which refer to their module until
-        # they start.
+        # named_parameters() and parameters() return generators. Before such a generator starts, its
+        # frame refers to the module.
         found = params.gi_frame.f_locals
         if isinstance(found.get("self"), torch.nn.Module) and not found.get("prefix"):
             module = found["self"]
@@ -206,8 +205,8 @@ def named(params: Any) -> tuple[list, "torch.nn.Module | None"]:
 
 
 def names_of(tensors: list, module: "torch.nn.Module | None" = None) -> tuple[dict, Any]:
-    """Finds the names of parameters that were passed without names, as Hugging Face's Trainer and
-    torchtitan do. Returns {id of a parameter: name}, and the module that contains the
+    """Finds the names of parameters that were passed without names, for example by Hugging Face's
+    Trainer or torchtitan. Returns {id of a parameter: name}, and the module that contains the
     parameters."""
     wanted = {id(p) for p in tensors}
 

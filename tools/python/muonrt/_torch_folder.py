@@ -63,8 +63,8 @@ class Folders:
             self._saving = False
 
     def _of_folder(self, call: Callable, folder: str | os.PathLike, **options: Any):
-        """Prepares the optimizer for `call`, and calls it. If the preparation fails on any rank,
-        all ranks raise its error."""
+        """Prepares the optimizer, and then runs `call`. If the preparation fails on any rank, all
+        ranks raise its error."""
         def prepare():
             with ranks.on_device(self._device):
                 self._follow()

@@ -13,8 +13,7 @@ DTYPES = {"float32": torch.float32, "uint16": torch.bfloat16}
 
 
 def tensor_of(array) -> torch.Tensor | None:
-    """Returns a tensor that shares the memory of an array that muonrt.Optimizer passes to a
-    function."""
+    """Returns a tensor over the memory of an array that muonrt.Optimizer passes to a function."""
     if array is None:
         return None
     if not hasattr(array, "ctypes"):

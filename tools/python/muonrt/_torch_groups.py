@@ -1,5 +1,5 @@
-"""Handles the groups of muonrt.torch.Muon: sets their learning rates, and creates a new core
-optimizer in add_param_group, or if parameters have been sharded or moved to another device since
+"""Handles the groups of muonrt.torch.Muon. Sets their learning rates, and replaces the core optimizer
+when add_param_group adds parameters, or when parameters were sharded or moved to another device after
 the optimizer was created."""
 
 from collections.abc import Iterable
@@ -12,7 +12,7 @@ from muonrt import _torch_roles as roles
 from muonrt._torch_arguments import check_numbers
 from muonrt._torch_state import State
 
-# Muon's learning rates if neither the caller nor the preset sets one, with the scale rule match_rms
+# Muon's learning rate if neither the caller nor the preset sets one: with the scale rule match_rms,
 # and with other scale rules.
 MATCH_RMS_LR, OTHER_LR = 3e-4, 0.02
 
@@ -28,8 +28,8 @@ def _matches_adamw(muon: dict) -> bool:
 
 
 def set_rates(given: dict, preset: dict, lr, adamw_lr, muon: dict) -> None:
-    """Sets the learning rates that apply to groups without a learning rate. AdamW's stays None if
-    it is unknown.
+    """Sets the learning rates of groups that do not set one. AdamW's learning rate stays None if it
+    is unknown.
 
     :param lr, adamw_lr: arguments of the call, or None.
     :param muon: settings of muonrt.Group for Muon.
@@ -45,8 +45,8 @@ def set_rates(given: dict, preset: dict, lr, adamw_lr, muon: dict) -> None:
 
 
 def split(params: Iterable, role, given: dict, muon: dict) -> list[tuple]:
-    """Splits groups as _torch_roles.split does, and adds a learning rate to the settings of each
-    new group."""
+    """Splits groups with _torch_roles.split, and adds a learning rate to the settings of each new
+    group."""
     entries = list(params)
     if not entries or not isinstance(entries[0], dict):
         entries = [{"params": entries}]
@@ -128,9 +128,9 @@ def add(optimizer, param_group: dict, enter) -> None:
 
 
 def register_again(optimizer, params: list) -> None:
-    """Creates a core optimizer for `params`, which differ from the registered parameters only in
-    placements or device. Raises an error after the first step, because the state would be lost.
-    Collective."""
+    """Replaces the core optimizer with one for `params`, whose placements or device differ from
+    those of the registered parameters. Raises an error after the first step, because the state
+    would be lost. Collective."""
     first = next(i for i, (p, old) in enumerate(zip(params, optimizer._params))
                  if p is not old or ranks.local_of(p).device.type != optimizer._device.type)
     if optimizer._core.steps > 0:

@@ -52,8 +52,8 @@ def is_vector(p: torch.Tensor) -> bool:
 
 
 def of_name(name: str, p: torch.Tensor) -> tuple[str, dict, str]:
-    """Returns the role that follows from name and shape, settings of muonrt.Param, and the reason
-    for the role."""
+    """Returns three values: the role that follows from name and shape, settings of muonrt.Param,
+    and the reason for the role."""
     if p.ndim > 1 and is_vector(p):
         return "adamw", {}, f"at most one dimension of {tuple(p.shape)} is greater than 1"
     kind, view, reason = muonrt._core._route_and_reason(name, p.ndim)
@@ -78,7 +78,7 @@ class ModelRoles:
         self._find_outputs(model)
 
     def _find_outputs(self, model: nn.Module) -> None:
-        """Finds the numbers of tokens and of labels, and the modules that are output heads."""
+        """Finds the number of tokens, the number of labels, and the modules that are output heads."""
         config = getattr(model, "config", None)
         text = getattr(config, "text_config", None)
         values = [getattr(c, key, None) for c in (config, text, model)

@@ -87,7 +87,7 @@ class Registered(torch.optim.Optimizer):
             f"with {text(old)}; {remedy}")
 
     def _follow_groups(self) -> None:
-        """Registers the current parameters of param_groups, which accelerate replaces."""
+        """Registers the current parameters of param_groups, because accelerate replaces them there."""
         held = [p for group in self.param_groups for p in group["params"]]
         if len(held) == len(self._params) and all(map(lambda p, q: p is q, held, self._params)):
             return

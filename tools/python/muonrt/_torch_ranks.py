@@ -28,7 +28,7 @@ NO_TAG = 840
 
 def is_dtensor(tensor) -> bool:
     """Returns whether a tensor is a DTensor. Does not import the DTensor module, because the import
-    takes half a second, and no DTensor can exist before it."""
+    takes half a second, and no DTensor can exist before the import."""
     if type(tensor) in (torch.Tensor, torch.nn.Parameter):
         return False
     module = sys.modules.get("torch.distributed.tensor")
@@ -201,7 +201,7 @@ def over_gloo(tcp: muonrt.Comm, ranks: list[int]) -> muonrt.Comm:
             # No rank sends this message, so only an error can arrive.
             tcp.exchange([], [(peer, bytearray(1))])
         except muonrt.TimeoutError:
-            if time.monotonic() - start < REASON_S:  # a timeout that a peer has reported
+            if time.monotonic() - start < REASON_S:  # a peer has reported a timeout of its operation
                 raise
             raise muonrt.CommError(f"rank {peer}: {error}") from error
 

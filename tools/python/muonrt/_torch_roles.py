@@ -162,8 +162,8 @@ def split(params: Iterable, role: Role | None) -> list[tuple[str, list[tuple], d
 
 
 def warn_of_conv1d(groups: list[dict], param_settings: list[dict], muon: dict) -> None:
-    """Warns if a parameter seems to be a Conv1D weight of GPT-2, by its name and shape. Does
-    nothing if no setting distinguishes rows from columns."""
+    """Warns if the name and the shape of a parameter suggest a Conv1D weight of GPT-2. Does nothing
+    if no setting distinguishes rows from columns."""
     if muon.get("scale_rule") not in ("original", "ratio") \
             and muon.get("normuon_axis", "off") == "off" and not muon.get("block_period"):
         return

@@ -9,8 +9,8 @@ import torch
 import muonrt
 from muonrt import _torch_ranks as ranks
 
-# Maps the keys of torch.optim.Muon and AdamW to muonrt's kinds of state. The momentum of both is a
-# running mean.
+# Maps the keys of torch.optim.Muon and AdamW to muonrt's kinds of state. In both, the momentum is an
+# exponential moving average.
 KINDS = {"muon": {"momentum_buffer": "momentum"},
          "adamw": {"exp_avg": "momentum", "exp_avg_sq": "variance"}}
 
@@ -80,8 +80,8 @@ class State:
         self._optimizer = optimizer
         shards = optimizer._core.state_shards()
         self._local = {(s.param, s.kind): s.data for s in shards}
-        # The entries "step": for AdamW the update count of the parameter, for Muon the number of
-        # all steps.
+        # The entries "step": for AdamW the update count of the parameter, for Muon the optimizer's
+        # number of steps.
         self._steps = torch.zeros(len(optimizer._params), dtype=torch.float32, device="cpu")
         # _views: for each parameter, the tensors that muonrt has put into `state`. _memory: local
         # tensors that share this memory.
@@ -168,8 +168,8 @@ class State:
         counts = [int(n) if c else count
                   for n, c, count in zip(steps.tolist(), changed, core.update_counts)]
         all_muon = all(c for c, muon in zip(changed, is_muon) if muon)
-        # All of Muon's "step" entries hold the number of all steps, so the number of steps changes
-        # only if the trainer has changed all of these entries.
+        # Each of Muon's "step" entries holds the optimizer's number of steps. This number therefore
+        # changes only if the trainer has changed all of these entries.
         number = max(counts) if any(changed) and all_muon else max(core.steps, *counts)
         core.steps = number
         core.update_counts = counts
@@ -207,8 +207,8 @@ class State:
 
     @staticmethod
     def _as_param(local: torch.Tensor, p: torch.Tensor) -> torch.Tensor:
-        """Returns a tensor that shares the memory of `local`, and is a DTensor if the parameter is
-        one."""
+        """Returns a tensor that shares the memory of `local`. If the parameter is a DTensor, so is
+        the result."""
         if not ranks.is_dtensor(p):
             return local.view_as(local)
         from torch.distributed.tensor import DTensor
@@ -221,8 +221,8 @@ class State:
         self._optimizer._core.reset_masters()
 
     def take_over(self, states: dict, core) -> None:
-        """Copies the state and the counts from the previous core, which contains only the first of
-        these parameters. `states`: the entries of the previous `optimizer.state`."""
+        """Copies the state and the counts from the previous core, whose parameters are the first
+        ones of this optimizer. `states`: the entries of the previous `optimizer.state`."""
         for p, old in states.items():
             new = self._optimizer.state[p]
             for key, tensor in old.items():
@@ -253,7 +253,7 @@ class State:
         for group, other in zip(groups, saved):
             factor = 1.0
             steps = max(steps, _number("'steps' of a group", other.get("steps", 0)))
-            # AdamW's momentum has no kind.
+            # Only Muon's momentum can be a heavy-ball sum or an EMA.
             if group["role"] == "muon" and "momentum" in other:
                 ours = group["momentum_kind"]
                 theirs = other.get("momentum_kind", ours if "role" in other else "ema")
@@ -300,8 +300,8 @@ class State:
         return [of[name] for name in group["param_names"]]
 
     def _checked_entries(self, i: int, p: torch.Tensor, found: dict, factor: float) -> list[tuple]:
-        """Returns the copies that load() makes for a parameter, as tuples of memory, new values and
-        the factor to apply."""
+        """Returns the copies that load() makes for a parameter, as tuples of destination, new values
+        and the factor to apply."""
         out = []
         name = self._optimizer._names[i]
         for key, view in self._views[i].items():

@@ -59,8 +59,8 @@ class Steps(Registered):
         gradient differ from those of its parameter, redistributes the gradient. `compute` then
         begins the step, and `wait` completes it.
 
-        Until you call `compute`, do not write to gradients or parameters. Other than `compute`, you
-        can call only `zero_grad`, which discards the prepared step, and `close`. If `prepare`
+        Until you call `compute`, do not write to gradients or parameters. Until then you can call
+        only `compute`, `close`, and `zero_grad`, which discards the prepared step. If `prepare`
         raises an error on one rank, call `wait` on all ranks; it raises the error on the other
         ranks. Hooks registered for `step` do not run.
 
@@ -70,8 +70,8 @@ class Steps(Registered):
         self._prepared = self._arguments(qk_logits, False)
 
     def compute(self) -> None:
-        """Begins the prepared step, and returns before the step is complete, as `step` with
-        ``sync=False`` does. The ranks exchange gradients, orthogonalize matrices, vote, and update
+        """Begins the prepared step, and returns before the step is complete, like `step` with
+        ``sync=False``. The ranks exchange gradients, orthogonalize matrices, vote, and update
         every parameter or none. `wait` completes the step. Collective.
         """
         prepared, self._prepared = self._prepared, None

@@ -2,8 +2,8 @@
 
   python -m muonrt.convert IN... OUT [--to FORMAT] [--names FILE] [--model FILE] [--set KEY=VALUE]...
 
-Each IN is a file of torch.save or a folder of torch.distributed.checkpoint (DCP), with state dicts
-of optimizers at any depth (for torch: Muon's and AdamW's), or from `muonrt state export --state`.
+Each IN is a file of torch.save or a folder of torch.distributed.checkpoint (DCP) that contains state dicts of
+optimizers at any depth (for torch: Muon's and AdamW's), or a .safetensors file of `muonrt state export --state`.
 OUT is NAME.safetensors for `muonrt state import`, NAME.pt for torch.load, or else a DCP folder.
 """
 
@@ -130,7 +130,7 @@ def read_dict(out: Checkpoint, found: dict, names) -> None:
             out.add(name, read_entry(out, form, role, name, entry))
             members[role].append(name)
         out.set_step(group.get("steps", 0))
-        step = group.get("step")  # Dion's
+        step = group.get("step")  # Dion's groups have this key
         for role, named in members.items():
             if named:
                 out.groups.append(Group(role, named, read_settings(form, role, group)))

@@ -70,8 +70,8 @@ class Muon(Folders, Steps):
         muonrt.Param, such as "transposed", "parts" or "qk_clip", which override those of the group.
         If a plain tensor is a shard, this dict must contain its "layout" and the "shape" of the
         whole tensor. If the function is missing or returns None, AdamW updates embeddings, output
-        heads, norms and vectors, and Muon updates the other matrices. muonrt recognizes them by
-        their modules if you pass the model, and by their names otherwise; see describe().
+        heads, norms and vectors, and Muon updates the other matrices. If you pass the model, muonrt
+        determines these roles by modules, and otherwise by names; see describe().
     :param qk_clip: a muonrt.QkClip without kind and layer. It clips all query and key projections whose
         names muonrt recognizes, such as "layers.3.self_attn.q_proj.weight"; see muonrt_qk_layer_parse().
         The function `role` can return a different "qk_clip" for a parameter, or "qk_clip": None to

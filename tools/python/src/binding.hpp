@@ -89,7 +89,7 @@ std::set<T*>& alive() {
   return all;
 }
 
-/// Adds the communicators of all objects of a class that other threads are using.
+/// Appends the communicators of all objects of a class that other threads are using to `comms`.
 template <class T>
 void list_used_comms(std::vector<std::shared_ptr<muonrt_comm_t>>& comms) {
   for (T* object : alive<T>())
@@ -120,7 +120,7 @@ struct Comm {
   std::shared_ptr<muonrt_comm_t> handle;
   std::atomic<bool> busy{false};
 
-  /// @param over  the communicator that `raw` was created over. It is kept alive as long as `raw`.
+  /// @param over  the communicator that `raw` was created over; kept alive until `raw` is freed.
   explicit Comm(muonrt_comm_t* raw, std::shared_ptr<muonrt_comm_t> over = nullptr);
   ~Comm() { alive<Comm>().erase(this); }
   Comm(const Comm&) = delete;
@@ -333,8 +333,8 @@ struct Options : muonrt_optimizer_options_t, muonrt_tuning_options_t, muonrt_deb
   bool has_distributed = false;  // whether a keyword has set one of its fields
 };
 
-/// Determines the device: the one in `settings` or, if `settings` does not name one, that of the
-/// arrays. Sets it in the options and returns it. Rejects arrays that are on another device.
+/// Determines the device from `settings` or, if they do not name one, from the arrays. Sets it in
+/// the options and returns it. Rejects arrays that are on another device.
 Place place_of(const std::vector<Param*>& params, Options& options, const nb::kwargs& settings);
 
 /// The report of a step: muonrt_step_report_t.
@@ -374,7 +374,7 @@ std::string state_word(muonrt_state_kind_t kind);
 
 void bind_comm(nb::module_& module);
 void bind_log(nb::module_& module);
-/// Adds the communication calls to the class of communicators.
+/// Binds the communication calls of communicators.
 void bind_comm_calls(nb::class_<Comm>& comm);
 void bind_layout(nb::module_& module);
 void bind_mesh(nb::module_& module);
@@ -386,8 +386,7 @@ void bind_optimizer(nb::module_& module);
 void bind_orthogonalize(nb::module_& module);
 void bind_checkpoint_reader(nb::module_& module);
 void bind_distributed(nb::module_& module);
-/// Sets Python's current error to an exception of the class in muonrt._errors that belongs to the
-/// status.
+/// Sets Python's current error to the exception of muonrt._errors for the status.
 void set_python_error(const muonrt::Error& error);
 /// Closes all optimizers and communicators, so that their peers receive this rank's last messages
 /// before the process exits. First aborts objects that other threads, such as daemon threads, are

@@ -4,7 +4,7 @@ namespace binding {
 
 namespace {
 
-/// Returns an array over memory of the step. If `data` is NULL but the array would have elements,
+/// Returns an array over the step's memory. If `data` is NULL but the array would have elements,
 /// returns None. The array keeps `owner` alive, so the memory stays valid after the call, but its
 /// values may change.
 nb::object view_of(const CallerFunctions& f, const void* data, const std::vector<size_t>& shape,

@@ -22,7 +22,7 @@ void set_python_error(const muonrt::Error& error) {
 
 namespace {
 
-/// Raises the exception class of muonrt._errors that belongs to the status.
+/// Raises the exception of muonrt._errors for the status.
 void raise(const std::exception_ptr& thrown, void*) {
   try {
     std::rethrow_exception(thrown);

@@ -19,7 +19,7 @@ struct AssignInfo {
 
 struct Held;
 
-/// The caller's functions for muonrt/distributed.h, and the data that the module uses to create the
+/// The caller's functions for muonrt/distributed.h, and the data from which the module creates the
 /// arrays that it passes to them.
 struct CallerFunctions {
   struct Tensor {
@@ -72,7 +72,7 @@ struct Held {
   std::vector<Array> scalars;  // arrays of a step that is running or has failed
   std::unique_ptr<CallerFunctions> functions;
   muonrt_optimizer_t* handle = nullptr;
-  nb::object grad_owners;  // objects that own the gradients passed by address
+  nb::object grad_owners;  // objects that keep the gradients passed by address alive
 
   Held() = default;
   Held(const Held&) = delete;
@@ -113,8 +113,8 @@ class Optimizer {
   StepReport wait();
   void set_grad(nb::handle param, nb::handle grad);
   void set_grads(const std::vector<nb::object>& grads);
-  /// Sets gradients as set_grads() does, but the caller must have checked dtypes, shapes and
-  /// devices.
+  /// Sets gradients without the checks of set_grads(): the caller must have checked dtypes, shapes
+  /// and devices.
   /// @param addresses  0 for a parameter without a gradient.
   /// @param owners     objects that are kept alive while the optimizer uses the gradients.
   void set_grad_addresses(const std::vector<uintptr_t>& addresses, nb::object owners);
@@ -218,11 +218,11 @@ class Optimizer {
   std::atomic<bool> busy_{false};
 };
 
-/// Adds the functions that access state to the class.
+/// Binds the functions that access state.
 void bind_state(nb::class_<Optimizer>& optimizer);
-/// Adds the class Plan, and plan() to the class.
+/// Binds the class Plan, and Optimizer.plan().
 void bind_plan(nb::module_& module, nb::class_<Optimizer>& optimizer);
-/// Adds to the class the functions that save and load checkpoints.
+/// Binds the functions that save and load checkpoints.
 void bind_checkpoint(nb::class_<Optimizer>& optimizer);
 
 }  // namespace binding

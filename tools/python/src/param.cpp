@@ -120,7 +120,7 @@ Exported export_array(const std::string& what, nb::handle object, const std::str
   nb::object source = nb::borrow(object);
   Exported out;
   out.dtype = dtype;
-  // torch exports only detached tensors
+  // Torch exports only detached tensors.
   if (nb::hasattr(source, "detach")) source = source.attr("detach")();
   // Arrays with the bfloat16 of ml_dtypes support neither the buffer protocol nor DLPack.
   if (nb::hasattr(source, "dtype") && nb::hasattr(source, "view") &&
@@ -129,7 +129,7 @@ Exported export_array(const std::string& what, nb::handle object, const std::str
     out.dtype = "bfloat16";
   }
   if (!nb::try_cast(source, out.array, false)) {
-    // this call raises an exception with the reason
+    // This call raises an exception with the reason.
     if (nb::hasattr(source, "__dlpack__")) source.attr("__dlpack__")();
     refuse(kInvalidArg, cat(what, " has type ", nb::type_name(source.type()).c_str(),
                             ", which supports neither DLPack nor the buffer protocol; pass an "

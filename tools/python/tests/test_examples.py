@@ -52,8 +52,8 @@ def example(rank, size, name, port, arguments):
 
 @contextlib.contextmanager
 def cuda_on_the_host(replaced):
-    """Creates tensors for CUDA in host memory, because Megatron-LM requests no other device. Gathers tensors of
-    different sizes, which gloo cannot."""
+    """Creates tensors for CUDA in host memory, because Megatron-LM supports no other device. Also replaces
+    all_gather by a version for tensors of different sizes, which gloo does not support."""
     import torch
     import torch.distributed as dist
 
@@ -65,7 +65,7 @@ def cuda_on_the_host(replaced):
     class OnHost(torch.overrides.TorchFunctionMode):
         def __torch_function__(self, function, types, arguments=(), settings=None):
             settings = dict(settings or {})
-            if function is torch.Tensor.type and not arguments[1:]:  # Megatron-LM knows only types of CUDA
+            if function is torch.Tensor.type and not arguments[1:]:  # Megatron-LM accepts only CUDA's types
                 return function(*arguments).replace("torch.", "torch.cuda.")
             if str(settings.get("device", "")).startswith("cuda"):
                 settings["device"] = "cpu"

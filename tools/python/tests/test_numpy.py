@@ -1,5 +1,5 @@
 """Tests muonrt.Optimizer on NumPy arrays: whether settings, layouts and arrays reach the library,
-and whether the state is located where state_shards() says."""
+and whether state_shards() reports the right places of the state."""
 
 import numpy as np
 import pytest

@@ -1,5 +1,5 @@
-"""Tests muonrt.plan() with models as dicts of shapes and as modules, compares it with running
-optimizers, and tests invalid input."""
+"""Tests muonrt.plan() with models as dicts of shapes and as modules, compares its results with those
+of existing optimizers, and tests invalid input."""
 
 import json
 import pathlib

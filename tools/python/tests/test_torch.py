@@ -23,7 +23,7 @@ def muon(m, **settings):
 
 
 class Float32Torch:
-    """Replaces the module torch, but bfloat16 is float32."""
+    """A replacement for the module torch in which bfloat16 is float32."""
 
     bfloat16 = torch.float32
 
@@ -32,7 +32,7 @@ class Float32Torch:
 
 
 def torch_muon_in_float32(monkeypatch):
-    """Returns torch.optim.Muon, but its iteration runs in float32 instead of bf16."""
+    """Returns torch.optim.Muon with an iteration in float32 instead of bf16."""
     from torch.optim import _muon
 
     monkeypatch.setattr(_muon, "torch", Float32Torch())

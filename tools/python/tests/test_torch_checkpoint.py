@@ -96,8 +96,8 @@ def test_a_state_of_torch_optim_muon(settings, factor):
     train(m, [0], theirs)
     one = muonrt.torch.Muon(named, **settings)
     one.load_state_dict(theirs.state_dict())
-    # After one step, torch's running mean is a tenth of the gradient, and a heavy ball is the
-    # gradient.
+    # After one step, torch's exponential moving average is a tenth of the gradient, and a heavy-ball
+    # sum is the gradient.
     for p in (m[0].weight, m[2].weight):
         assert torch.allclose(one.state[p]["momentum_buffer"], factor * 0.1 * p.grad, rtol=1e-6)
     assert one.param_groups[0]["momentum"] == 0.9

@@ -1,6 +1,6 @@
-"""muonrt.convert: training that continues from torch's optimizers has equal updates. Every tensor and
-setting of states as in MoonshotAI/Moonlight c2ad5b2 (examples/toy_train.py) and microsoft/dion 0a059a4
-(dion/muon.py, scalar_opts.py) is converted to muonrt and back."""
+"""Tests muonrt.convert. Training that continues from the state of torch's optimizers must have equal updates.
+Every tensor and setting in a state of MoonshotAI/Moonlight c2ad5b2 (examples/toy_train.py) or microsoft/dion
+0a059a4 (dion/muon.py, scalar_opts.py) must be converted to muonrt and back."""
 
 import copy
 import subprocess
@@ -175,7 +175,7 @@ def test_a_file_and_back_keeps_every_bit(tmp_path, monkeypatch):
     assert run(tmp_path / "state.safetensors", tmp_path / "ball.safetensors", "--set",
                "momentum_kind=heavy_ball") == 0
     ball, metadata = _safetensors.read(tmp_path / "ball.safetensors")
-    # The momentum constant is 0.9, so the heavy ball is ten times the mean.
+    # The momentum constant is 0.9, so the heavy-ball sum is ten times the average.
     assert metadata["momentum/0.weight"] == "heavy_ball"
     assert torch.allclose(ball["momentum/0.weight"], 10 * tensors["momentum/0.weight"])
 
@@ -210,7 +210,7 @@ def test_dcp_folders(tmp_path, monkeypatch):
     dcp.load(found, checkpoint_id=tmp_path / "out", no_dist=True)
     of_model.set_optimizer_state_dict(twin, one, optim_state_dict=found["optimizer"])
     same_updates(m, theirs, twin, [one])
-    # Converts also from muonrt's DCP format to torch's, which has both optimizers in one dict.
+    # Also converts from muonrt's DCP format to torch's, which has both optimizers in one dict.
     dcp.save({"optimizer": of_model.get_optimizer_state_dict(twin, one)},
              checkpoint_id=tmp_path / "in2", no_dist=True)
     assert run(tmp_path / "in2", tmp_path / "out2", "--to", "torch") == 0

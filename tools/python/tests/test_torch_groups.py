@@ -1,5 +1,5 @@
-"""Tests the groups of muonrt.torch.Muon: their learning rates, and add_param_group, after which the
-other parameters continue with bitwise identical results."""
+"""Tests the groups of muonrt.torch.Muon: their learning rates, and add_param_group. After this
+call, the other parameters must continue with bitwise identical results."""
 
 import warnings
 
@@ -26,8 +26,8 @@ SETTINGS = dict(muon={"normuon_axis": "rows"})
 
 
 def unfreeze(m):
-    """Runs two steps without the parameters LATE, and then two with them. LATE always has
-    gradients."""
+    """Runs two steps without the parameters LATE, and then two with them. These parameters always
+    have gradients."""
     late = [(n, p) for n, p in m.named_parameters() if n in LATE]
     for _, p in late:
         p.requires_grad_(False)
@@ -47,8 +47,8 @@ def unfreeze(m):
 def test_other_parameters_continue_and_new_ones_start(dtype):
     m, rest, late = (Model().to(dtype) for _ in range(3))
     one = unfreeze(m)
-    # For comparison, the original parameters are trained alone for four steps, and the late
-    # parameters alone for two.
+    # For comparison, one optimizer trains the original parameters for four steps, and another one
+    # trains the late parameters for two.
     for x, steps, settings in ((rest, range(4), {}),
                                (late, range(2, 4), dict(lr=0.05, adamw_lr=0.05))):
         for name, p in x.named_parameters():

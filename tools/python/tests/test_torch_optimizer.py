@@ -38,7 +38,7 @@ HALF = torch.bfloat16
 
 
 def replaced_in_groups(m, one):
-    """Gives the model and the groups new parameters with the same values, as accelerate does."""
+    """Like accelerate, gives the model and the groups new parameters with the same values."""
     new = {id(p): torch.nn.Parameter(p.detach().clone()) for p in m.parameters()}
     for group in one.param_groups:
         group["params"] = [new[id(p)] for p in group["params"]]
@@ -269,7 +269,8 @@ def test_copies_are_refused(copied):
 
 
 def offloaded(one):
-    """Moves the state to other memory and back, as trainers do between steps."""
+    """Moves the state to other memory and back, like a trainer that offloads state between
+    steps."""
     for entries in one.state.values():
         for key, value in entries.items():
             entries[key] = value.clone()

@@ -61,8 +61,7 @@ def ddp(m, size):
 
 
 def flattened(m, size):
-    """Shards over two dimensions of a mesh as if they were one, as torchtitan's dp_shard_cp
-    does."""
+    """Shards over two dimensions of a mesh as if they were one, like torchtitan's dp_shard_cp."""
     from torch.distributed.fsdp import fully_shard
 
     mesh = init_device_mesh("cpu", (2, size // 2), mesh_dim_names=("dp", "cp"))

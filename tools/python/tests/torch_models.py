@@ -75,7 +75,7 @@ def train(m, steps, *optimizers):
 
 
 def cut_as(p, whole):
-    """Returns this rank's shard of `whole`, sharded as torch does it: first by TP, then by FSDP."""
+    """Returns this rank's shard of `whole`. Like torch, shards first by TP, and then by FSDP."""
     placements = list(p.placements)
     coordinate = p.device_mesh.get_coordinate()
     strided = [i for i, q in enumerate(placements) if "StridedShard" in type(q).__name__]

@@ -37,7 +37,8 @@ struct Layers {
   static void gelu_backward(int64_t n, const float* x, float* dy);
 
   /// Converts scores to probabilities in place: row i of the length x length block becomes
-  /// softmax(scale * s[i, 0..i]), with zeros to the right of it. length >= 1, scale > 0.
+  /// softmax(scale * s[i, 0..i]), followed by zeros. `length` must be at least 1, and `scale` must
+  /// be above 0.
   /// @return  the largest of scale * s[i, 0..i] over all rows.
   static float causal_softmax(int64_t length, float scale, float* scores);
   /// Replaces dprob with the gradient with respect to the scores before they are scaled.
