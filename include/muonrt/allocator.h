@@ -23,8 +23,8 @@ extern "C" {
  * muonrt_optimizer_create() calls `allocate` and `release`, and muonrt_optimizer_destroy() calls
  * `release`. A step calls neither function, because it allocates no device memory. The functions
  * run on the thread that has called muonrt_optimizer_create() or muonrt_optimizer_destroy(). On
- * CUDA, the optimizer's GPU is the current device of this thread during the calls. They must not
- * throw and must not call muonrt.
+ * CUDA, the optimizer's GPU is the current device of this thread during the calls. The functions
+ * must not throw and must not call muonrt.
  *
  * @par Streams
  * On CUDA, `stream` is a cudaStream_t that belongs to muonrt. After `allocate` returns, muonrt

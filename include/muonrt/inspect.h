@@ -188,10 +188,10 @@ MUONRT_API muonrt_status_t muonrt_optimizer_describe_plan(char* buffer, int64_t 
  * stream. `ts` is the time of the host's monotonic clock (std::chrono::steady_clock,
  * CLOCK_MONOTONIC) in microseconds, so you can merge the events of multiple steps, and of all ranks
  * on one host, into one list. `args` contains the number of committed steps (`step`) and the index
- * of the chunk (`chunk`). An exchange also has `bytes_sent` and `bytes_received`, without the
- * messages of a rank to itself. A matrix product also has `matrices`, the names of the matrices. On
- * CUDA the call waits until the optimizer's work is complete, because it compares the clocks of the
- * GPU and the host.
+ * of the chunk (`chunk`). For an exchange, it also contains `bytes_sent` and `bytes_received`,
+ * which exclude the messages of a rank to itself. For a matrix product, it also contains the names
+ * of the matrices (`matrices`). On CUDA the call waits until the optimizer's work is complete,
+ * because it compares the clocks of the GPU and the host.
  *
  * Threads: one at a time per optimizer. Collective: no.
  *
