@@ -288,8 +288,8 @@ MUONRT_API muonrt_status_t muonrt_comm_allreduce_sum(double* sums, muonrt_comm_t
  *
  * Each rank may send at most one message to each rank, including itself. The sender and the
  * receiver of a message must pass the same size. If a rank has nothing to send to another rank,
- * leave the message out of the lists of both ranks. A rank that exchanges no messages with other
- * ranks does not wait.
+ * neither of the two lists a message. A rank that exchanges no messages with other ranks does not
+ * wait.
  *
  * @code
  * // Pass `n` bytes to the next rank of a ring.

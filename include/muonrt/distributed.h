@@ -12,7 +12,9 @@
 extern "C" {
 #endif
 
-/** The description of a parameter that `assign` receives. It is valid only during the call. */
+/**
+ * A description of one parameter, which `assign` receives and which is valid only during the call.
+ */
 typedef struct muonrt_assign_info {
   /** Size of the struct in bytes; set by muonrt. */
   uint32_t struct_size;
@@ -81,7 +83,8 @@ typedef struct muonrt_assign_info {
  * can work at the same time. Round 0 contains the first parameter of every owner, round 1 contains
  * the second parameter of every owner, and so on. Without `async_parallelism` a round contains one
  * parameter. Parameters with a lower `priority` are in earlier rounds. In each round, muonrt first
- * calls `gather` for all parameters of the round, and then `redistribute` for all of them.
+ * calls `gather` for all parameters of the round, and then `redistribute` for all of them. The
+ * arguments of the functions are as follows:
  *   - `local` contains the elements of this rank's shard, row-major and contiguous, in the
  *     transport dtype (`transport_dtype` of muonrt_tuning_options_t). It is NULL if the shard is
  *     empty.
@@ -136,7 +139,7 @@ typedef struct muonrt_distributed_config {
    * Sets `*owner` to the rank that orthogonalizes parameter `param`. The function must set the same
    * owner on every rank. For a stack, `owner` has `info->n_matrices` elements, which muonrt has set
    * to -1. The function sets either only the first element, to choose one owner for the whole
-   * stack, or all elements. Without `gather`, the owner of a matrix must hold a part of it.
+   * stack, or all elements. Without `gather`, the owner of a matrix must hold a part of the matrix.
    * muonrt_optimizer_create() calls the function once for each Muon parameter, in the order of the
    * parameters. For these parameters, the field `owner` of muonrt_param_t must be -1. Default:
    * NULL, which lets muonrt choose the owners.

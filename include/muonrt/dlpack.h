@@ -154,7 +154,7 @@ static inline muonrt_status_t muonrt_dlpack_read(void** data, enum muonrt_dtype*
  *
  * Set the parameter's name, shape and layout first. If `shape` is NULL, the tensor is the whole
  * parameter, and the function also sets `shape`. If the layout is MUONRT_LAYOUT_FLAT, the tensor
- * has one dimension, and the function leaves `ndim` and `local_shape` unchanged.
+ * must have one dimension, and the function leaves `ndim` and `local_shape` unchanged.
  *
  * The parameter then points to the tensor's shape, so keep the shape valid until
  * muonrt_optimizer_create() has returned.

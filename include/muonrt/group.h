@@ -13,7 +13,6 @@ extern "C" {
 
 /**
  * How Muon accumulates gradients g in its momentum m. The coefficient mu is the field `momentum`.
- *
  * Without `nesterov`, Muon orthogonalizes m. With `nesterov`, it orthogonalizes (1 - mu) g + mu m,
  * or g + mu m for MUONRT_MOMENTUM_HEAVY_BALL.
  */
@@ -33,7 +32,10 @@ enum muonrt_momentum_kind {
   MUONRT_MOMENTUM_EMA_CORRECTED = 2
 };
 
-/** Lists of coefficients (a, b, c). A step maps a singular value x to a x + b x^3 + c x^5. */
+/**
+ * Lists of coefficients, with one triple (a, b, c) for each Newton-Schulz step. The step maps a
+ * singular value x to a x + b x^3 + c x^5.
+ */
 typedef int32_t muonrt_coefficients_t;
 enum muonrt_coefficients {
   /** Polar Express, computed from `steps`, `lower_bound`, `cushion` and `safety`. */
@@ -66,7 +68,6 @@ enum muonrt_coefficients {
 
 /**
  * The factor by which an orthogonalized update is multiplied, depending on the shape of the matrix.
- *
  * In all settings, rows are the outputs of a layer and columns are its inputs, even if the
  * parameter is stored `transposed`.
  */
@@ -92,9 +93,9 @@ enum muonrt_scale_rule {
 typedef int32_t muonrt_form_t;
 enum muonrt_form {
   /**
-   * MUONRT_FORM_GRAM if all of the following are true, and otherwise MUONRT_FORM_STANDARD: the
-   * short side is at least 512; the long side is at least 1.5 times the short side; the rounding
-   * errors of the Gram form stay bounded; and the Gram form does not need a wider dtype.
+   * MUONRT_FORM_GRAM if the short side is at least 512, the long side is at least 1.5 times the
+   * short side, the Gram form has bounded rounding errors, and it needs no wider dtype than the
+   * standard form. Otherwise MUONRT_FORM_STANDARD.
    */
   MUONRT_FORM_AUTO = 0,
 
@@ -206,12 +207,12 @@ enum muonrt_adam_form {
  * marked "AdamW" have none in a group for Muon, but their values must still be in range.
  *
  * Unless a field's comment says otherwise, 0 means zero and not "default", and numbers are at most
- * 1e30. NaN is rejected. Fields marked "Fixed" cannot change after the optimizer is created.
- * muonrt_optimizer_set_group() changes the other fields between steps.
+ * 1e30. NaN is rejected. Fields marked "Fixed" cannot change after the optimizer is created. Use
+ * muonrt_optimizer_set_group() to change the other fields between steps.
  *
  * @par Coefficients
  * muonrt_optimizer_create() rejects a list of coefficients unless both conditions are true:
- *   - Singular values in (0, 1] never grow above 4 in any step.
+ *   - Singular values that start in (0, 1] never exceed 4 after a step.
  *   - All steps together map singular values of up to 1 + 2^-7 (in f32: 1 + 2^-20) to positive
  *     values of at most max(1.5, 1.25 y). Here y is the largest result for values in (0, 1].
  */
@@ -295,10 +296,10 @@ typedef struct muonrt_group {
   double normalize_eps;
 
   /**
-   * Muon: the Newton-Schulz steps before which the Gram form restarts, in ascending order, 1 to
-   * steps - 1; the first step is 0. A restart applies the previous steps to the matrix and computes
-   * a new Gram matrix. Must be NULL with MUONRT_FORM_STANDARD. Fixed. Default: NULL, which lets
-   * muonrt choose. The error is then at most the error of the standard form in bf16.
+   * Muon: numbers of the Newton-Schulz steps, counted from 0, before which the Gram form restarts,
+   * ascending from 1 to steps - 1. A restart applies the previous steps to the matrix and computes
+   * a new Gram matrix. Must be NULL with MUONRT_FORM_STANDARD. Fixed. Default: NULL: muonrt chooses
+   * restarts with which the error is at most that of the standard form in bf16.
    */
   const int32_t* gram_restarts;
 
@@ -336,8 +337,8 @@ typedef struct muonrt_group {
   muonrt_adam_form_t adam_form;
 
   /**
-   * AdamW: number of committed steps per update, 1 to 2^30; 1 for Muon. An update uses only the
-   * gradient of its own step. In the other steps, weights do not decay, and the gradient may be
+   * AdamW: number of committed steps per update, 1 to 2^30; must be 1 for Muon. An update uses only
+   * the gradient of its own step. In the other steps, weights do not decay, and the gradient may be
    * NULL. If it is not NULL, it must be finite, and clip_norm includes it. Fixed. Default: 1.
    */
   int32_t update_every;

@@ -62,7 +62,7 @@ extern "C" {
 /**
  * A mesh, which is a row-major array of ranks. Call muonrt_mesh_init() before you set fields.
  *
- * muonrt reads everything that the struct points to during the call and keeps no pointer.
+ * A call that receives the struct reads everything that the struct points to, and keeps no pointer.
  */
 typedef struct muonrt_mesh {
   /** Size of the struct in bytes; set by muonrt_mesh_init(). */
@@ -72,8 +72,8 @@ typedef struct muonrt_mesh {
   int32_t ndim;
 
   /**
-   * The sizes of the `ndim` dimensions, each >= 1. Their product is at most the number of ranks of
-   * the communicator. Default: NULL, which is rejected.
+   * The sizes of the `ndim` dimensions, each >= 1. Their product must be at most the number of
+   * ranks of the communicator. Default: NULL, which is rejected.
    */
   const int64_t* shape;
 
@@ -194,7 +194,7 @@ typedef struct muonrt_cut {
 } muonrt_cut_t;
 
 /**
- * The last step of a layout, after the cuts.
+ * The kind of the last step of a layout.
  *
  * After the cuts, each rank has a local tensor. The last step distributes this tensor over the mesh
  * dimensions `last_dims`. The resulting shards are numbered in row-major order over these
@@ -238,7 +238,7 @@ enum muonrt_layout_kind {
  * lacks. For example, if the weight of a norm is sharded over the submesh "dp" of a mesh with the
  * dimensions "dp" and "tp", it is replicated over "tp".
  *
- * muonrt reads everything that the struct points to during the call and keeps no pointer.
+ * A call that receives the struct reads everything that the struct points to, and keeps no pointer.
  */
 typedef struct muonrt_layout {
   /** Size of the struct in bytes; set by muonrt_layout_init(). */
