@@ -124,9 +124,9 @@ MUONRT_API void muonrt_load_options_init_sized(muonrt_load_options_t* options, u
  * both. `saved_param_bytes` of muonrt_counters_t is the number of bytes that the parameters add to
  * the checkpoint. With `without_params`, the checkpoint contains a hash of each parameter instead.
  *
- * Each rank writes its part into one file in `folder`. Then rank 0 writes manifest.json under a
- * temporary name and renames it. The rename replaces the previous checkpoint, so an interrupted
- * save leaves the previous checkpoint intact.
+ * Each rank writes its part into one file in `folder`. Then rank 0 writes the new manifest.json
+ * under a temporary name and renames it. Only this rename replaces the previous manifest.json, so
+ * an interrupted save leaves the previous checkpoint intact.
  *
  * Threads: one at a time per optimizer. Collective: over the optimizer's ranks, between steps.
  * Blocking; each rank waits for all other ranks, up to `timeout_ms` of the optimizer's options.
@@ -137,8 +137,8 @@ MUONRT_API void muonrt_load_options_init_sized(muonrt_load_options_t* options, u
  *   - If the newest checkpoint in the folder belongs to a different model, the call returns an
  *     error; see `overwrite`.
  *   - The folder is locked while a checkpoint is being saved. If a second save to the folder starts
- *     before the first one has ended, in this or in another process, it returns MUONRT_ERROR_IO. On
- *     a file system without locks, muonrt cannot detect the second save.
+ *     before the first one has ended, in this or in another process, the second save returns
+ *     MUONRT_ERROR_IO. A file system without locks cannot detect this.
  *   - The next successful save removes the files that a failed save has left in the folder.
  *   - On CUDA, the save waits for the work that is already queued on the default stream. If a
  *     non-blocking stream writes parameters, synchronize that stream before the call, because the

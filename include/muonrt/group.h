@@ -296,9 +296,9 @@ typedef struct muonrt_group {
   double normalize_eps;
 
   /**
-   * Muon: numbers of the Newton-Schulz steps, counted from 0, before which the Gram form restarts,
-   * ascending from 1 to steps - 1. A restart applies the previous steps to the matrix and computes
-   * a new Gram matrix. Must be NULL with MUONRT_FORM_STANDARD. Fixed. Default: NULL: muonrt chooses
+   * Muon: numbers of the Newton-Schulz steps, counted from 0, before which the Gram form restarts;
+   * 1 to steps - 1, ascending. A restart applies the previous steps to the matrix and computes a
+   * new Gram matrix. Must be NULL with MUONRT_FORM_STANDARD. Fixed. Default: NULL: muonrt chooses
    * restarts with which the error is at most that of the standard form in bf16.
    */
   const int32_t* gram_restarts;
