@@ -249,7 +249,7 @@ MUONRT_API muonrt_status_t muonrt_optimizer_save_wait(muonrt_optimizer_t* optimi
 /**
  * Loads a checkpoint into the optimizer.
  *
- * The checkpoint may have been saved on any number of ranks, with any mesh, placement and owners.
+ * The checkpoint may have been saved on any number of ranks, with any mesh, placements and owners.
  * With the same gradients, the results of later steps are bitwise identical to those of an
  * uninterrupted run. The gradients themselves may differ if the program sums them in a different
  * order, for example on a different number of ranks.

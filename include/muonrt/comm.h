@@ -3,9 +3,8 @@
  * Communicators, which the ranks of a job use to exchange data.
  *
  * The functions of this header create communicators for a single rank, for ranks that are threads
- * of one process, and for a transport that the caller implements. muonrt/mpi_comm.h creates
- * communicators that use MPI, muonrt/rendezvous.h creates communicators that use TCP, and
- * muonrt/nccl.h creates communicators for GPU memory.
+ * of one process, and for a transport that the caller implements. Other headers have functions for
+ * MPI (muonrt/mpi_comm.h), TCP (muonrt/rendezvous.h) and GPU memory (muonrt/nccl.h).
  */
 #ifndef MUONRT_COMM_H
 #define MUONRT_COMM_H

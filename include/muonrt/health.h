@@ -39,7 +39,7 @@ typedef struct muonrt_health {
   int32_t skipped;
 
   /**
-   * Number of committed steps when the step that collected the statistics ended; -1 if no step has
+   * Number of committed steps after the step that collected the statistics; -1 if no step has
    * collected statistics yet.
    */
   int64_t step;

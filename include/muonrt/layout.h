@@ -98,7 +98,7 @@ enum muonrt_placement_kind {
 
   /**
    * The mesh dimension shards tensor dimension `dim`. Each shard holds ceil(indices / shards)
-   * consecutive indices, but the last shards may hold fewer or none.
+   * indices, but the last shards may hold fewer or none.
    */
   MUONRT_PLACEMENT_SHARD = 1,
 
@@ -334,8 +334,8 @@ MUONRT_API void muonrt_layout_init_sized(muonrt_layout_t* layout, uint32_t size)
  * Gets the shape of a rank's shard.
  *
  * Special cases:
- *   - A dimension of which the rank holds no index has the size 0, while the sizes of the other
- *     dimensions do not change. For example, the shape may be {0, 2048}.
+ *   - If the rank holds no index of a dimension, the size of this dimension is 0, but the other
+ *     sizes are not affected. For example, the shape may be {0, 2048}.
  *   - With MUONRT_LAYOUT_FLAT the shape is {elements, 1, ..., 1}.
  *   - If the mesh does not contain `rank`, all sizes are 0.
  *
