@@ -1,7 +1,7 @@
 /**
  * @file muonrt/allocator.h
- * Custom memory allocation: a program can pass functions to muonrt that allocate the memory of an
- * optimizer, for example from a framework's caching allocator.
+ * Custom allocators: functions that muonrt calls to allocate the memory of an optimizer, for
+ * example from a framework's caching allocator.
  */
 #ifndef MUONRT_ALLOCATOR_H
 #define MUONRT_ALLOCATOR_H
@@ -15,16 +15,16 @@ extern "C" {
 /**
  * Functions that allocate and release memory on the optimizer's device.
  *
- * Call muonrt_allocator_init() first, then set both functions. Set `allocator` of
+ * Call muonrt_allocator_init() first, set both functions, and set `allocator` of
  * muonrt_tuning_options_t to the address of the struct. muonrt_optimizer_create() copies the
  * struct.
  *
  * @par When muonrt calls the functions
  * muonrt_optimizer_create() calls `allocate` and `release`, and muonrt_optimizer_destroy() calls
  * `release`. A step calls neither function, because it allocates no device memory. The functions
- * run on the thread that has called muonrt_optimizer_create() or muonrt_optimizer_destroy(), and
- * the optimizer's GPU is then the current CUDA device of this thread. They must not throw and must
- * not call muonrt.
+ * run on the thread that has called muonrt_optimizer_create() or muonrt_optimizer_destroy(). On
+ * CUDA, the optimizer's GPU is the current device of this thread during the calls. The functions
+ * must not throw and must not call muonrt.
  *
  * @par Streams
  * On CUDA, `stream` is a cudaStream_t that belongs to muonrt. After `allocate` returns, muonrt
@@ -33,13 +33,12 @@ extern "C" {
  * the memory can be reused immediately.
  *
  * @par Multiple GPUs in one process
- * NCCL and ranks that are threads read the memory of other GPUs in the process directly. If ranks
- * in one process use different GPUs, each of these GPUs must therefore have access to the memory of
- * the others. If the memory comes from a CUDA memory pool, grant the access with
- * cudaMemPoolSetAccess().
+ * If ranks in one process use different GPUs, each of these GPUs must have access to the memory of
+ * the others, because NCCL and ranks that are threads read this memory directly. If the memory
+ * comes from a CUDA memory pool, grant the access with cudaMemPoolSetAccess().
  *
- * muonrt does not call these functions for pinned host memory or for the memory of communicators
- * (muonrt/nccl.h).
+ * muonrt allocates pinned host memory and the memory of communicators (muonrt/nccl.h) without these
+ * functions.
  */
 typedef struct muonrt_allocator {
   /** Size of the struct in bytes; set by muonrt_allocator_init(). */
@@ -59,7 +58,7 @@ typedef struct muonrt_allocator {
    * memory must be on the CUDA device with the index `device`. On the host, `device` is -1 and
    * `stream` is NULL. If the function returns NULL, muonrt_optimizer_create() returns
    * MUONRT_ERROR_OUT_OF_MEMORY on every rank. If the address is not a multiple of 256 or is not on
-   * the device, it returns MUONRT_ERROR_INVALID_ARGUMENT. Required.
+   * the device, muonrt_optimizer_create() returns MUONRT_ERROR_INVALID_ARGUMENT. Required.
    */
   void* (*allocate)(void* state, int64_t bytes, int32_t device, void* stream);
 

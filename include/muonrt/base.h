@@ -7,23 +7,24 @@
  * includes <mpi.h>. No header includes a CUDA or NCCL header.
  *
  * @par Structs with struct_size
- * Structs that may grow in later versions begin with `struct_size` and grow only at the end. Before
- * you set fields, call the struct's init macro, for example muonrt_transport_init(&transport). The
- * macro sets `struct_size` and sets every other field to its default. It calls a function whose
- * name ends in `_sized`. Language bindings call this function directly, with the size of the struct
- * as they declare it.
+ * Structs that may grow in later versions begin with `struct_size`, and new fields are added only
+ * at the end. Before you set fields, call the struct's init macro, for example
+ * muonrt_transport_init(&transport). The macro sets `struct_size` and sets every other field to its
+ * default. To do this, the macro calls a function whose name ends in `_sized`. Language bindings
+ * call this function directly and pass the size of their own declaration of the struct.
  *   - If the program was compiled with headers that are newer than the library, a struct may have
- *     fields that the library does not know. The init macro sets these fields to zero, and they
- *     must remain zero; otherwise the call returns MUONRT_ERROR_INVALID_ARGUMENT. When the library
- *     fills a struct, it leaves these fields unchanged.
+ *     fields that the library does not support. The init macro sets these fields to zero. If they
+ *     are not zero in a struct that you pass to a function, the function returns
+ *     MUONRT_ERROR_INVALID_ARGUMENT. When the library fills a struct, it leaves these fields
+ *     unchanged.
  *   - If the program was compiled with headers that are older than the library, the library
- *     accesses only the first `struct_size` bytes of a struct. Before version 1.0, it returns
- *     MUONRT_ERROR_INVALID_ARGUMENT if a struct is shorter than the library declares it; only
- *     muonrt_transport_t may be shorter. From version 1.0 on, it uses the defaults of the missing
- *     fields.
+ *     accesses only the first `struct_size` bytes of a struct. Before version 1.0, a struct that is
+ *     shorter than in the library's own headers is rejected with MUONRT_ERROR_INVALID_ARGUMENT,
+ *     unless it is a muonrt_transport_t. From version 1.0 on, the library uses the defaults of the
+ *     missing fields.
  *   - In an array of structs, the `struct_size` of the first element is the size of every element.
  *
- * Fields named `reserved` must be 0.
+ * Reserved fields must be 0.
  *
  * @par Enums
  * Each enum `muonrt_x` has a companion type `muonrt_x_t`, which is an int32_t. Struct fields have
@@ -36,19 +37,19 @@
  * Each function's comment states which threads may call it. "Threads: any" means any thread at any
  * time. "One at a time per optimizer" means that only one thread at a time may be inside a function
  * of the same optimizer. A collective function must be called on all ranks that its comment names,
- * because these ranks communicate in the call.
+ * because these ranks communicate during the call.
  *
  * @par Terms
  *   - The owner of a matrix is the rank that orthogonalizes it in a step. The owner gathers the
- *     matrix from the ranks that hold shards of it, and sends the update to them.
- *   - A replica is one complete copy of a tensor. One rank holds it, or multiple ranks hold its
- *     shards.
+ *     shards of the matrix from the ranks that hold them, and sends the update back to these ranks.
+ *   - A replica is one complete copy of a tensor, either on one rank or sharded over multiple
+ *     ranks.
  *   - A chunk is a group of matrices that a step gathers, orthogonalizes and returns together.
  *   - The ranks vote on each step: each rank reports whether its part of the step was successful.
  *     If all ranks report success, they commit the step, which means that they write the new
  *     parameters and state. Otherwise no rank commits it.
- *   - Master weights are f32 copies of bf16 parameters. A step updates the master weights and sets
- *     the parameters to their rounded values.
+ *   - Master weights are f32 copies of bf16 parameters. A step updates the master weights and
+ *     rounds them to obtain the parameters.
  *   - The state of a parameter is everything that the optimizer stores for it between steps:
  *     momentum, moments and master weights.
  */
@@ -107,7 +108,7 @@ enum muonrt_status {
   /** The call is not allowed in the current state of the object or the process. */
   MUONRT_ERROR_INVALID_STATE = 11,
 
-  /** The build, the machine or the combination of options does not support the call. */
+  /** The call is not supported by this build, on this machine or with these options. */
   MUONRT_ERROR_NOT_SUPPORTED = 12,
 
   /** A function that the caller has passed to muonrt returned an error. */
@@ -129,8 +130,8 @@ enum muonrt_status {
   MUONRT_ERROR_TIMEOUT = 51,
 
   /**
-   * A rank has called muonrt_comm_abort(), or a rank's thread has exited inside a function that the
-   * caller has passed to muonrt.
+   * A rank has called muonrt_comm_abort(), or a function that the caller has passed to muonrt has
+   * ended the thread on which it ran.
    */
   MUONRT_ERROR_ABORTED = 52,
 
@@ -161,8 +162,8 @@ typedef int32_t muonrt_dtype_t;
 enum muonrt_dtype { MUONRT_DTYPE_F32 = 1, MUONRT_DTYPE_BF16 = 2, MUONRT_DTYPE_F16 = 3 };
 
 /**
- * A tensor in the caller's memory. The struct has the same fields as DLPack's DLTensor, so you can
- * cast a pointer to a DLTensor to a pointer to this struct.
+ * A tensor in the caller's memory. The struct has the same memory layout as DLPack's DLTensor, so
+ * you can cast a `DLTensor*` to a `muonrt_dltensor_t*`.
  */
 typedef struct muonrt_dltensor {
   /** Start of the memory. The first element is `byte_offset` bytes after this address. */
@@ -197,15 +198,15 @@ typedef struct muonrt_dltensor {
 } muonrt_dltensor_t;
 
 /**
- * The role of a parameter: the algorithm that updates it. An optimizer never derives the role from
- * the name or the shape, but the functions of muonrt/routing.h suggest a role for a name.
+ * The role of a parameter: the algorithm that updates it. You choose the role of each group, and
+ * the functions of muonrt/routing.h can suggest a role for the name of a parameter.
  */
 typedef int32_t muonrt_role_t;
 enum muonrt_role { MUONRT_ROLE_MUON = 1, MUONRT_ROLE_ADAMW = 2 };
 
 /**
  * Selects whether NorMuon normalizes the rows or the columns of a matrix. NorMuon keeps one second
- * moment for each of these rows or columns.
+ * moment for each row or for each column.
  */
 typedef int32_t muonrt_normuon_axis_t;
 enum muonrt_normuon_axis {
@@ -246,14 +247,14 @@ enum muonrt_qk_kind {
   MUONRT_QK_MLA_KEY_VALUE = 4,
 
   /**
-   * Fused QKV projection, stored group by group. A group consists of the rows of its query heads,
-   * then those of its key head, then those of its value head.
+   * Fused QKV projection, stored group by group. A group contains the rows of its query heads,
+   * followed by the rows of its key head and the rows of its value head.
    */
   MUONRT_QK_QKV = 5,
 
   /**
-   * Fused QKV projection, stored as three blocks: the rows of all query heads, those of all key
-   * heads, and those of all value heads.
+   * Fused QKV projection, stored as three blocks: the rows of all query heads, the rows of all key
+   * heads, and the rows of all value heads.
    */
   MUONRT_QK_QKV_BLOCKS = 6,
 
@@ -268,14 +269,12 @@ enum muonrt_qk_kind {
  *
  * @param[in] status  A status code.
  *
- * @return The name, in static storage. If the library does not know the code, the name is
- * "MUONRT_ERROR_UNKNOWN". Never NULL.
+ * @return The name, in static storage; "MUONRT_ERROR_UNKNOWN" for an unknown code. Never NULL.
  */
 MUONRT_API const char* muonrt_status_get_name(muonrt_status_t status);
 
 /**
- * Returns the error message of the calling thread. It describes the last call of this thread that
- * returned an error or MUONRT_SKIPPED.
+ * Returns the message of the last call in this thread that returned an error or MUONRT_SKIPPED.
  *
  * Threads: any; each thread has its own message. Collective: no.
  *
@@ -307,9 +306,7 @@ enum muonrt_log_level {
   /** A communicator or a step has failed. */
   MUONRT_LOG_ERROR = 1,
 
-  /**
-   * A step was skipped or rejected, or muonrt has replaced a requested method with a slower one.
-   */
+  /** A step was skipped or rejected, or muonrt uses a slower method than the requested one. */
   MUONRT_LOG_WARNING = 2,
 
   /**
@@ -326,9 +323,9 @@ enum muonrt_log_level {
  * Receives a log message.
  *
  * The function runs on the thread that logs the message, which may be one of muonrt's threads. Only
- * one thread calls the function at a time, and other threads that log a message wait until it
- * returns, so it should return quickly. It must not call muonrt, throw, or end the thread. It must
- * not wait for a thread that is inside a muonrt call, because that thread may be waiting for this
+ * one thread at a time calls the function. It should return quickly, because other threads that log
+ * a message wait until it returns. It must not call muonrt, throw, or end the thread. It must not
+ * wait for a thread that is inside a muonrt call, because that thread may be waiting to call this
  * function.
  *
  * @param[in] state    The pointer that was passed to muonrt_set_log().

@@ -4,7 +4,7 @@
  * them to resume training.
  *
  * A checkpoint can be loaded on any number of ranks, with any mesh, placements and owners. It
- * consists of safetensors files with checksums and of a JSON file, manifest.json, which describes
+ * consists of safetensors files with checksums, and of the JSON file manifest.json, which describes
  * them. This header includes muonrt/checkpoint_reader.h, which declares functions that read a
  * checkpoint without an optimizer.
  *
@@ -46,7 +46,7 @@ typedef struct muonrt_save_options {
 
   /**
    * 0 (default): return an error if the newest checkpoint in the folder belongs to a different
-   * model, which means that a parameter has a different name or shape. 1: replace that checkpoint.
+   * model, in which a parameter has a different name or shape. 1: replace that checkpoint.
    */
   int32_t overwrite;
 
@@ -61,16 +61,16 @@ typedef struct muonrt_load_options {
 
   /**
    * 0 (default): load the parameters that the checkpoint contains, and compute the others from
-   * their master weights. If the checkpoint contains neither for a parameter, the parameter must
-   * have the same values as when the checkpoint was saved. 1: leave all parameters unchanged. All
-   * of them must then have the same values as when the checkpoint was saved.
+   * their master weights. A parameter for which the checkpoint contains neither must have the
+   * values that it had when the checkpoint was saved. 1: leave all parameters unchanged. All of
+   * them must then have the values that they had when the checkpoint was saved.
    */
   int32_t without_params;
 
   /**
    * 0 (default): reject a checkpoint whose parameters or kinds of state differ from the
-   * optimizer's. 1: ignore surplus entries in the checkpoint, and initialize state that the
-   * checkpoint lacks: moments and update counts with 0, master weights from the parameter.
+   * optimizer's. 1: ignore parameters and state that only the checkpoint has, and initialize state
+   * that it lacks: moments and update counts with 0, master weights from the parameter.
    */
   int32_t partial;
 
@@ -119,28 +119,26 @@ MUONRT_API void muonrt_load_options_init_sized(muonrt_load_options_t* options, u
  *
  * The checkpoint contains the parameters, all state, the step number, the update counts, and the
  * seed and keys of stochastic rounding. If a parameter has f32 master weights, the checkpoint
- * usually contains only these, because muonrt_optimizer_load() can compute the parameter from them
- * by rounding as a step does. If the parameter differs from its rounded master weights, the
- * checkpoint contains both. `saved_param_bytes` of muonrt_counters_t is the number of bytes that
- * the parameters add to the checkpoint. With `without_params`, the checkpoint contains a hash of
- * each parameter instead.
+ * usually contains only the master weights, and muonrt_optimizer_load() rounds them to obtain the
+ * parameter. If the parameter differs from its rounded master weights, the checkpoint contains
+ * both. `saved_param_bytes` of muonrt_counters_t is the number of bytes that the parameters add to
+ * the checkpoint. With `without_params`, the checkpoint contains a hash of each parameter instead.
  *
- * Each rank writes its part into one file in `folder`. Then rank 0 writes manifest.json under a
- * temporary name and renames it. The rename replaces the previous checkpoint, so an interrupted
- * save leaves the previous checkpoint intact.
+ * Each rank writes its part into one file in `folder`. Then rank 0 writes the new manifest.json
+ * under a temporary name and renames it. Only this rename replaces the previous manifest.json, so
+ * an interrupted save leaves the previous checkpoint intact.
  *
  * Threads: one at a time per optimizer. Collective: over the optimizer's ranks, between steps.
- * Blocking; each rank waits for all other ranks, but at most for `timeout_ms` of the optimizer's
- * options.
+ * Blocking; each rank waits for all other ranks, up to `timeout_ms` of the optimizer's options.
  *
  * @par Rules
  *   - All ranks must see the same folder. The folder and its parents are created if they do not
  *     exist.
  *   - If the newest checkpoint in the folder belongs to a different model, the call returns an
  *     error; see `overwrite`.
- *   - The folder is locked while a checkpoint is being saved. A second call that saves to the
- *     folder at the same time returns MUONRT_ERROR_IO, even if a different process makes it. On a
- *     file system without locks, muonrt cannot detect the second call.
+ *   - The folder is locked while a checkpoint is being saved. If a second save to the folder starts
+ *     before the first one has ended, in this or in another process, the second save returns
+ *     MUONRT_ERROR_IO. A file system without locks cannot detect this.
  *   - The next successful save removes the files that a failed save has left in the folder.
  *   - On CUDA, the save waits for the work that is already queued on the default stream. If a
  *     non-blocking stream writes parameters, synchronize that stream before the call, because the
@@ -180,8 +178,8 @@ MUONRT_API muonrt_status_t muonrt_optimizer_save(muonrt_optimizer_t* optimizer, 
  * written.
  *
  * Call it once, after muonrt_optimizer_create(), with the options that you will use to save. The
- * memory holds a copy of everything that this rank writes. muonrt_optimizer_describe_plan() does
- * not include this memory in the plan. muonrt_optimizer_destroy() releases it.
+ * memory is large enough for a copy of everything that this rank writes. It is not included in the
+ * memory that muonrt_optimizer_describe_plan() prints, and muonrt_optimizer_destroy() releases it.
  *
  * Threads: one at a time per optimizer. Collective: no.
  *
@@ -210,11 +208,11 @@ MUONRT_API muonrt_status_t muonrt_optimizer_save_reserve(int64_t* bytes,
  * muonrt_optimizer_save_reserve(NULL, optimizer, &save);     // once
  * muonrt_optimizer_save_begin(optimizer, "run/state", &save);
  * // ... more steps ...
- * muonrt_optimizer_save_wait(optimizer);                     // now it is the newest checkpoint
+ * muonrt_optimizer_save_wait(optimizer);                     // completes the checkpoint
  * @endcode
  *
- * Until muonrt_optimizer_save_wait() has returned, the folder holds the previous checkpoint, and no
- * other save or load can start. If you destroy the optimizer without calling
+ * Until muonrt_optimizer_save_wait() has returned, the previous checkpoint is the newest one in the
+ * folder, and no other save or load can start. If you destroy the optimizer without calling
  * muonrt_optimizer_save_wait(), the new checkpoint is discarded. A relative path is resolved
  * against the working directory at the time of this call.
  *
@@ -251,20 +249,21 @@ MUONRT_API muonrt_status_t muonrt_optimizer_save_wait(muonrt_optimizer_t* optimi
 /**
  * Loads a checkpoint into the optimizer.
  *
- * The checkpoint may have been saved on any number of ranks, with any mesh, placement and owners.
- * If the optimizer then receives the same gradients, its results are bitwise identical to those of
- * an optimizer that has run the earlier steps itself. The gradients themselves may differ if the
- * program sums them in a different order, for example on a different number of ranks.
+ * The checkpoint may have been saved on any number of ranks, with any mesh, placements and owners.
+ * With the same gradients, the results of later steps are bitwise identical to those of an
+ * uninterrupted run. The gradients themselves may differ if the program sums them in a different
+ * order, for example on a different number of ranks.
  *
  * The optimizer's parameters must have the same names, shapes, dtypes and roles as those in the
- * checkpoint, and the same kinds of state in the same dtypes. `partial` permits exceptions. The
- * following may differ:
+ * checkpoint, and the same kinds of state in the same dtypes. With `partial`, parameters and kinds
+ * of state may be missing from the checkpoint or from the optimizer. The following may always
+ * differ:
  *   - The momentum convention (heavy ball or EMA). If it differs, the momentum is converted with
  *     m_heavy_ball = m_ema / (1 - momentum), where `momentum` is the saved value.
  *   - The form of the master weights: f32 values, or remainders (the lower 16 bits of the f32
- *     values). If the form differs, the weights are converted, and their f32 values do not change.
- *     A conversion to remainders also writes the parameter, because remainders round ties away from
- *     zero instead of to even.
+ *     values). If the form differs, the master weights are converted without a change of their f32
+ *     values. A conversion to remainders also writes the parameter, because with remainders it is
+ *     rounded with ties away from zero instead of ties to even.
  *   - Other settings, such as learning rate factors. They keep the values of this optimizer, and
  *     muonrt_optimizer_get_load_notes() lists the differences.
  *
@@ -289,8 +288,8 @@ MUONRT_API muonrt_status_t muonrt_optimizer_save_wait(muonrt_optimizer_t* optimi
  *   - MUONRT_ERROR_IO: a file could not be read, or the folder holds no checkpoint.
  *   - MUONRT_ERROR_CORRUPT: a file is damaged; the message names the file and the damaged bytes.
  *   - MUONRT_ERROR_INVALID_ARGUMENT: `folder` is NULL or an option is out of range; the checkpoint
- *     belongs to a different model, and the message lists the differences; parameters that are not
- *     loaded do not have the values that they had when the checkpoint was saved; or converted
+ *     belongs to a different model, and the message lists the differences; a parameter that is not
+ *     loaded does not have the values that it had when the checkpoint was saved; or converted
  *     momentum is not finite.
  *   - MUONRT_ERROR_NOT_SUPPORTED: the format of the checkpoint is not "muonrt checkpoint 1", which
  *     is the only format so far.
@@ -304,8 +303,8 @@ MUONRT_API muonrt_status_t muonrt_optimizer_save_wait(muonrt_optimizer_t* optimi
  *   - MUONRT_ERROR_COMM, _ABORTED: the communicator has failed or was aborted.
  *
  * Usually nothing has changed after an error. However, an error can occur while muonrt is writing
- * the state, for example because a file changes while it is being loaded. In that case the message
- * says that the state is partly written, and the optimizer is unusable on every rank.
+ * the state, for example if a file changes while it is being loaded. The message then says that the
+ * state is partly written, and the optimizer is unusable on every rank.
  */
 MUONRT_API muonrt_status_t muonrt_optimizer_load(muonrt_optimizer_t* optimizer, const char* folder,
                                                  const muonrt_load_options_t* options);
@@ -313,12 +312,15 @@ MUONRT_API muonrt_status_t muonrt_optimizer_load(muonrt_optimizer_t* optimizer, 
 /**
  * Gets the notes of the last successful muonrt_optimizer_load().
  *
- * The first line gives the number and the size in bytes of the parameters that were loaded. It also
- * gives the number of parameters that were computed from master weights. The third number in this
- * line is the number of parameters that are unchanged because the checkpoint contains neither their
- * values nor their master weights. With `without_params` this line is omitted. Each of the other
- * lines names a setting that differs, or a momentum or master weight that was converted. With
- * `partial` it may also name a parameter or kind of state that was initialized or ignored.
+ * The first line, which is omitted with `without_params`, contains
+ *   - the number of parameters that were loaded, and their size in bytes;
+ *   - the number of parameters that were computed from master weights;
+ *   - the number of parameters that are unchanged because the checkpoint contains neither their
+ *     values nor their master weights.
+ *
+ * Each of the other lines names a setting that differs, or a momentum or master weights that were
+ * converted. With `partial`, a line may also name a parameter or a kind of state that was
+ * initialized or ignored.
  *
  * Threads: one at a time per optimizer. Collective: no.
  *

@@ -3,9 +3,9 @@
  * Functions that list, read and verify the tensors of a checkpoint, without an optimizer, a
  * communicator or a GPU.
  *
- * muonrt_optimizer_save() (muonrt/checkpoint.h) writes the checkpoints. A reader needs no
- * information about the ranks that saved a checkpoint, because these functions return whole
- * tensors. The following program verifies a checkpoint and prints the first momentum value of each
+ * muonrt_optimizer_save() (muonrt/checkpoint.h) writes the checkpoints. The functions of this
+ * header return whole tensors, so you need no information about the ranks that saved a checkpoint.
+ * The following program verifies a checkpoint and prints the first momentum value of each
  * parameter:
  *
  * @code
@@ -44,10 +44,10 @@
  * }
  * @endcode
  *
- * The size of the files limits the time and the memory that a call needs, even if the files are
- * damaged. A function maps a data file into memory when it first needs the file. The file stays
- * readable even if a later save removes it. Do not truncate a file before
- * muonrt_checkpoint_destroy(), because reading the missing part ends the process with SIGBUS.
+ * Even if files are damaged, the time and the memory that a call needs are limited by the size of
+ * the files. A function maps a data file into memory when it first needs the file. The mapped file
+ * stays readable even if a later save removes it. Do not truncate a file before
+ * muonrt_checkpoint_destroy(), because reading the missing part would end the process with SIGBUS.
  *
  * Every function returns MUONRT_ERROR_INVALID_ARGUMENT if the checkpoint is NULL or was destroyed,
  * and MUONRT_ERROR_INVALID_STATE in a child process that was forked after the checkpoint was
@@ -64,7 +64,7 @@
 extern "C" {
 #endif
 
-/** An open checkpoint, which is independent of other open checkpoints and of optimizers. */
+/** An open checkpoint. It is independent of other open checkpoints and of optimizers. */
 typedef struct muonrt_checkpoint muonrt_checkpoint_t;
 
 /** Description of a checkpoint. Call muonrt_checkpoint_info_init() before you pass the struct. */
@@ -87,7 +87,7 @@ typedef struct muonrt_checkpoint_info {
   /** Number of committed steps. */
   int64_t step;
 
-  /** Number of the save, counted from 1 in each folder; independent of `step`. */
+  /** Number of the save, counted from 1 in each folder, independently of `step`. */
   int64_t save;
 
   /** Seed of stochastic rounding. */
@@ -96,7 +96,7 @@ typedef struct muonrt_checkpoint_info {
   /** Number of parameters. */
   int64_t n_params;
 
-  /** Number of tensors, which are the parameters and the tensors of their state. */
+  /** Number of tensors: the parameters, and the tensors of their state. */
   int64_t n_tensors;
 } muonrt_checkpoint_info_t;
 
@@ -185,10 +185,10 @@ MUONRT_API void muonrt_checkpoint_tensor_init_sized(muonrt_checkpoint_tensor_t* 
  * Lists the checkpoints in a folder.
  *
  * Each line of the text is the file name of a manifest. The first line is manifest.json, the
- * manifest of the newest checkpoint. The other lines are the manifests of older checkpoints that
- * saves have kept (`keep` of muonrt_save_options_t), the newest first. An example is
- * manifest-0000000007-0000000000002000.json, which belongs to save 7, after step 2000. The text is
- * empty if the folder holds no checkpoint. The call does not read the manifests.
+ * manifest of the newest checkpoint. The other lines are the manifests of older checkpoints, the
+ * newest first, that saves have kept (`keep` of muonrt_save_options_t). For example,
+ * manifest-0000000007-0000000000002000.json belongs to save 7, after step 2000. The text is empty
+ * if the folder holds no checkpoint. The call does not read the manifests.
  *
  * Threads: any. Collective: no.
  *
@@ -282,9 +282,9 @@ MUONRT_API muonrt_status_t muonrt_checkpoint_get_manifest(char* buffer, int64_t 
  * Gets the description of a tensor, for example its name, dtype, shape and size.
  *
  * The tensors are in the order of the parameters. The first tensor of each parameter is the
- * parameter itself. The tensors of its state follow in ascending order of `kind`. Even in a damaged
- * checkpoint, `bytes` is at most the size of the data files, so it is safe to allocate `bytes`
- * bytes of memory.
+ * parameter itself. The tensors of its state follow in ascending order of `kind`. You can safely
+ * allocate `bytes` bytes of memory, because even in a damaged checkpoint `bytes` is at most the
+ * size of the data files.
  *
  * Threads: one at a time per checkpoint. Collective: no.
  *
@@ -326,13 +326,13 @@ MUONRT_API muonrt_status_t muonrt_checkpoint_find_tensor(int64_t* index,
 /**
  * Reads a whole tensor, in row-major order.
  *
- * The call assembles the tensor from the blocks that the ranks have saved. It verifies the checksum
- * of each block of 1 MiB in a data file when it first reads from this block.
+ * The call assembles the tensor from the blocks that the ranks have saved. A data file has a
+ * checksum for each MiB, which the call verifies when it first reads from this MiB.
  *
  * Threads: one at a time per checkpoint. Collective: no.
  *
  * @param[out] data        Host memory of `bytes` bytes. May be NULL if `bytes` is 0. After an
- *                         error, a part of the memory may have been written.
+ *                         error, a part of the tensor may have been written.
  * @param[in]  bytes       Size of the tensor, `bytes` of muonrt_checkpoint_tensor_t.
  * @param[in]  checkpoint  The checkpoint.
  * @param[in]  index       Index of the tensor.
@@ -357,7 +357,7 @@ MUONRT_API muonrt_status_t muonrt_checkpoint_read(void* data, int64_t bytes,
  *   - moments are finite, second moments are >= 0, and all moments are 0 at step 0;
  *   - saved parameters match their hashes in the manifest.
  *
- * The call does not stop at the first problem. muonrt_checkpoint_get_problems() lists all problems.
+ * The call continues after a problem, and muonrt_checkpoint_get_problems() lists all problems.
  *
  * Threads: one at a time per checkpoint. Collective: no.
  *

@@ -14,7 +14,7 @@
 namespace muonrt {
 inline namespace v0 {
 
-/// An open checkpoint, which is read without an optimizer; see muonrt/checkpoint_reader.h. The
+/// An open checkpoint, which can be read without an optimizer; see muonrt/checkpoint_reader.h. The
 /// object can be moved but not copied. The destructor calls muonrt_checkpoint_destroy().
 class Checkpoint {
  public:
@@ -71,7 +71,7 @@ class Checkpoint {
       return muonrt_checkpoint_get_problems(buffer, capacity, needed, get());
     });
   }
-  /// @return The handle. It still belongs to this object, so do not destroy it.
+  /// @return The handle, which this object destroys.
   muonrt_checkpoint_t* get() const noexcept { return handle_.get(); }
 
  private:

@@ -3,9 +3,8 @@
  * Communicators, which the ranks of a job use to exchange data.
  *
  * The functions of this header create communicators for a single rank, for ranks that are threads
- * of one process, and for a transport that the caller implements. The functions for MPI are in
- * muonrt/mpi_comm.h, those for TCP in muonrt/rendezvous.h, and those for GPU memory in
- * muonrt/nccl.h.
+ * of one process, and for a transport that the caller implements. Other headers have functions for
+ * MPI (muonrt/mpi_comm.h), TCP (muonrt/rendezvous.h) and GPU memory (muonrt/nccl.h).
  */
 #ifndef MUONRT_COMM_H
 #define MUONRT_COMM_H
@@ -22,13 +21,13 @@ extern "C" {
  *
  * Use a communicator from one thread at a time; only muonrt_comm_abort() may be called from any
  * thread at any time. An optimizer duplicates its communicator when it is created, so you can
- * destroy the communicator before the optimizer. An error in the optimizer does not make your
- * communicator unusable, unless the communicator shares resources with its duplicates. With TCP it
- * shares connections, with callbacks without `duplicate` it shares `state` (muonrt/transport.h),
- * and it may also share a borrowed ncclComm_t (muonrt/nccl.h).
+ * destroy the communicator before the optimizer. After an error in the optimizer your communicator
+ * is still usable, unless it shares one of the following resources with its duplicates: TCP
+ * connections, the `state` of a transport without `duplicate` (muonrt/transport.h), or a borrowed
+ * ncclComm_t (muonrt/nccl.h).
  *
  * @par Handles
- * These rules apply to communicators, thread groups and optimizers:
+ * These rules apply to the handles of communicators, thread groups and optimizers:
  *   - A function that receives a handle of a different type, or a handle that has been destroyed,
  *     returns MUONRT_ERROR_INVALID_ARGUMENT.
  *   - In a child process that was created by fork(), functions that receive a handle of the parent
@@ -84,16 +83,17 @@ MUONRT_API muonrt_status_t muonrt_thread_group_create(muonrt_thread_group_t** gr
 MUONRT_API void muonrt_thread_group_destroy(muonrt_thread_group_t* group);
 
 /**
- * Creates the communicator of one thread of a thread group.
+ * Creates the communicator of one rank of a thread group.
  *
  * Threads: any. Collective: no.
  *
  * @param[out] comm   The new communicator; NULL on error. Destroy it with muonrt_comm_destroy().
  * @param[in]  group  The thread group.
- * @param[in]  rank   Rank of the thread, 0 to size - 1. Each rank can be used once.
+ * @param[in]  rank   Rank of the thread, 0 to size - 1. Each rank can be used only once.
  *
  * @return MUONRT_OK, or
- *   - MUONRT_ERROR_INVALID_ARGUMENT: a pointer is NULL, or `rank` is out of range or in use;
+ *   - MUONRT_ERROR_INVALID_ARGUMENT: a pointer is NULL, or `rank` is out of range or was used
+ *     before;
  *   - MUONRT_ERROR_OUT_OF_MEMORY.
  */
 MUONRT_API muonrt_status_t muonrt_comm_create_thread(muonrt_comm_t** comm,
@@ -109,7 +109,7 @@ MUONRT_API muonrt_status_t muonrt_comm_create_thread(muonrt_comm_t** comm,
  *
  * @param[out] comm       The new communicator; NULL on error. Destroy it with
  *                        muonrt_comm_destroy().
- * @param[in]  transport  The functions. muonrt copies the struct, so you may free it after the
+ * @param[in]  transport  The transport. muonrt copies the struct, so you may free it after the
  *                        call. Keep `transport->state` until muonrt calls `destroy`.
  *
  * @return MUONRT_OK, or
@@ -124,9 +124,9 @@ MUONRT_API muonrt_status_t muonrt_comm_create_callbacks(muonrt_comm_t** comm,
  * Destroys a communicator.
  *
  * If another thread is inside a call on this communicator, muonrt_comm_destroy() waits until that
- * call has returned. To make it return early, use muonrt_comm_abort(). A function of
- * muonrt/transport.h that the caller implements must not destroy the communicator for which it is
- * called. If it does, the call has no effect, and muonrt_get_last_error() returns the reason.
+ * call has returned. To end that call early, use muonrt_comm_abort(). The functions of a transport
+ * (muonrt/transport.h) must not destroy their own communicator. If one of them calls
+ * muonrt_comm_destroy(), the call has no effect, and muonrt_get_last_error() returns the reason.
  *
  * If a peer is waiting for this rank, the effect depends on the transport. If the ranks are threads
  * or are connected by TCP, the peer's operation returns MUONRT_ERROR_COMM. With MPI and callbacks,
@@ -182,9 +182,9 @@ MUONRT_API muonrt_status_t muonrt_comm_set_timeout(muonrt_comm_t* comm, int64_t 
  * Aborts a communicator: on every rank, all pending and later operations return an error.
  *
  * On every rank, the call also aborts the optimizers and communicators that were created from
- * `comm` or are being created from it. If a step is in progress, it returns the error, too. If a
- * communicator that uses MPI or callbacks is being duplicated at the time of the call, a peer may
- * wait until its timeout.
+ * `comm` or are being created from it. A step in progress therefore returns the error, too.
+ * However, if a communicator that uses MPI or callbacks is being duplicated at the same time, a
+ * peer may wait until its timeout.
  *
  * With NCCL the call may block for up to three seconds; see muonrt/nccl.h.
  *
@@ -251,7 +251,7 @@ MUONRT_API muonrt_status_t muonrt_comm_allgather(void* all, muonrt_comm_t* comm,
  * Every rank receives the values of all ranks and adds them in double precision in rank order:
  * `((values of rank 0 + values of rank 1) + values of rank 2) + ...`. The sums are therefore
  * bitwise identical on all ranks, in every run, and with every transport. Infinities and NaN follow
- * IEEE 754, except that a sum that is NaN is always the same quiet NaN.
+ * IEEE 754, and a sum that is NaN is always the same quiet NaN.
  *
  * @code
  * // The mean loss of all tokens: each rank adds its own losses, and counts its tokens.
@@ -261,9 +261,9 @@ MUONRT_API muonrt_status_t muonrt_comm_allgather(void* all, muonrt_comm_t* comm,
  * @endcode
  *
  * The function is intended for a small number of values, because it sends every value to every
- * rank. A rank receives 8 * `n` bytes from each rank, which is at most 8 MiB because of the limit
- * on `n`. During the call, a rank needs 8 * `n` bytes of host memory for its sums. For the values
- * that it receives, it needs at most 4 MiB, or 8 * size bytes if this is more.
+ * rank. Each rank receives 8 * `n` bytes (at most 8 MiB) from every rank. During the call, it needs
+ * 8 * `n` bytes of host memory for the sums, and at most the larger of 4 MiB and 8 * size bytes for
+ * the values that it receives.
  *
  * Threads: one at a time per communicator. Collective: over all ranks. Blocking.
  *
@@ -271,7 +271,7 @@ MUONRT_API muonrt_status_t muonrt_comm_allgather(void* all, muonrt_comm_t* comm,
  *                     if `n` is 0.
  * @param[in]  comm    The communicator.
  * @param[in]  values  The `n` values of this rank. NULL is accepted if `n` is 0.
- * @param[in]  n       Number of values, 0 to 1048576, equal on all ranks. If it is 0, the call only
+ * @param[in]  n       Number of values, 0 to 1048576, equal on all ranks. With 0, the call only
  *                     checks that all ranks have passed 0.
  *
  * @return The statuses of muonrt_comm_barrier(), or
@@ -287,8 +287,8 @@ MUONRT_API muonrt_status_t muonrt_comm_allreduce_sum(double* sums, muonrt_comm_t
  *
  * Each rank may send at most one message to each rank, including itself. The sender and the
  * receiver of a message must pass the same size. If a rank has nothing to send to another rank,
- * leave the message out of the lists of both ranks. A rank that exchanges no messages with other
- * ranks does not wait.
+ * neither of the two lists a message. A rank that exchanges no messages with other ranks does not
+ * wait.
  *
  * @code
  * // Pass `n` bytes to the next rank of a ring.

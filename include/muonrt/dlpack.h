@@ -3,12 +3,12 @@
  * Functions that set the buffers of a muonrt_param_t from DLPack tensors. They are implemented in
  * this header, which muonrt.h does not include.
  *
- * DLPack's own header is not needed, because every version of DLPack has the DLTensor that
- * muonrt/base.h declares as muonrt_dltensor_t. If DLPack's header is included first, the compiler
- * checks that both structs have the same size.
+ * DLPack's own header is not needed, because muonrt/base.h declares DLPack's DLTensor, which is the
+ * same in all versions of DLPack, as muonrt_dltensor_t. If DLPack's header is included first, the
+ * compiler checks that both structs have the same size.
  *
  * To pass a tensor, pass the address of its DLTensor, for example `&m->dl_tensor` for a
- * `DLManagedTensor* m`. muonrt uses the memory and the shape of the tensor, but does not own them
+ * `DLManagedTensor* m`. muonrt uses the memory and the shape of the tensor, but does not free them
  * and does not call the deleter. Steps write to the data of a parameter even if the tensor is
  * marked as read-only, because a DLTensor does not contain the flags of a DLManagedTensorVersioned.
  */
@@ -117,9 +117,9 @@ static inline muonrt_status_t muonrt_dlpack_check_strides(const muonrt_dltensor_
  * @param[in]  device_index  CUDA device index of the optimizer.
  *
  * @return MUONRT_OK, or MUONRT_ERROR_INVALID_ARGUMENT if `device` is not one of the two devices, or
- * if `tensor` is NULL or not suitable. A suitable tensor is on the device, has f32 or bf16 elements
- * and at most MUONRT_MAX_DIMS dimensions, and is row-major and contiguous. The outputs are
- * unchanged after an error.
+ * if `tensor` is NULL or not suitable. A suitable tensor is accessible to the device, has f32 or
+ * bf16 elements and at most MUONRT_MAX_DIMS dimensions, and is row-major and contiguous. After an
+ * error the outputs are unchanged.
  */
 static inline muonrt_status_t muonrt_dlpack_read(void** data, enum muonrt_dtype* dtype,
                                                  const void* tensor, const char* what,
@@ -154,9 +154,9 @@ static inline muonrt_status_t muonrt_dlpack_read(void** data, enum muonrt_dtype*
  *
  * Set the parameter's name, shape and layout first. If `shape` is NULL, the tensor is the whole
  * parameter, and the function also sets `shape`. If the layout is MUONRT_LAYOUT_FLAT, the tensor
- * has one dimension, and the function leaves `ndim` and `local_shape` unchanged.
+ * must have one dimension, and the function leaves `ndim` and `local_shape` unchanged.
  *
- * The parameter then points to the tensor's shape, so keep the tensor's shape until
+ * The parameter then points to the tensor's shape, so keep the shape valid until
  * muonrt_optimizer_create() has returned.
  *
  * Threads: any. Collective: no.
@@ -214,8 +214,8 @@ static inline muonrt_status_t muonrt_param_set_data_dlpack(muonrt_param_t* param
  * @param[in]     device_index  CUDA device index of the optimizer.
  *
  * @return MUONRT_OK, or MUONRT_ERROR_INVALID_ARGUMENT if muonrt_dlpack_read() rejects the tensor,
- * or if the shape of the tensor must be `local_shape` and differs. `*param` is unchanged after an
- * error.
+ * or if `grad_layout` is NULL and the shape of the tensor is not `local_shape`. `*param` is
+ * unchanged after an error.
  */
 static inline muonrt_status_t muonrt_param_set_grad_dlpack(muonrt_param_t* param,
                                                            const void* tensor,

@@ -12,8 +12,7 @@ extern "C" {
 #endif
 
 /**
- * How Muon accumulates gradients g in its momentum m, with the coefficient mu = `momentum`.
- *
+ * How Muon accumulates gradients g in its momentum m. The coefficient mu is the field `momentum`.
  * Without `nesterov`, Muon orthogonalizes m. With `nesterov`, it orthogonalizes (1 - mu) g + mu m,
  * or g + mu m for MUONRT_MOMENTUM_HEAVY_BALL.
  */
@@ -26,20 +25,23 @@ enum muonrt_momentum_kind {
   MUONRT_MOMENTUM_HEAVY_BALL = 1,
 
   /**
-   * Like MUONRT_MOMENTUM_EMA, but with Optax's bias correction. Step t = 1, 2, ... orthogonalizes m
-   * / (1 - mu^t) or, with `nesterov`, (1 - mu) g / (1 - mu^t) + mu m / (1 - mu^(t + 1)). Here t is
-   * the number of committed steps of the optimizer, not the number of updates of the parameter.
+   * Like MUONRT_MOMENTUM_EMA, but with Optax's bias correction: Muon orthogonalizes m / (1 - mu^t)
+   * or, with `nesterov`, (1 - mu) g / (1 - mu^t) + mu m / (1 - mu^(t + 1)). Here t = 1, 2, ...
+   * counts the committed steps of the optimizer, not the updates of the parameter.
    */
   MUONRT_MOMENTUM_EMA_CORRECTED = 2
 };
 
-/** Coefficients (a, b, c). A Newton-Schulz step maps singular values x to a x + b x^3 + c x^5. */
+/**
+ * Lists of coefficients, with one triple (a, b, c) for each Newton-Schulz step. The step maps a
+ * singular value x to a x + b x^3 + c x^5.
+ */
 typedef int32_t muonrt_coefficients_t;
 enum muonrt_coefficients {
   /** Polar Express, computed from `steps`, `lower_bound`, `cushion` and `safety`. */
   MUONRT_COEFFICIENTS_POLAR_EXPRESS = 0,
 
-  /** Keller Jordan: (3.4445, -4.7750, 2.0315) in every step. */
+  /** Keller Jordan: the triple (3.4445, -4.7750, 2.0315) in every step. */
   MUONRT_COEFFICIENTS_KELLER_JORDAN = 1,
 
   /** You Jiacheng: five triples; `steps` must be 5. */
@@ -48,16 +50,16 @@ enum muonrt_coefficients {
   /** CANS, computed from `steps` and `lower_bound`; `cushion` has no effect. */
   MUONRT_COEFFICIENTS_CANS = 3,
 
-  /** DeepSeek-V4: eight steps of Keller Jordan, then (2, -1.5, 0.5); `steps` >= 9. */
+  /** DeepSeek-V4: Keller Jordan's triple in eight steps, then (2, -1.5, 0.5); `steps` >= 9. */
   MUONRT_COEFFICIENTS_DEEPSEEK_V4 = 4,
 
   /** Cubic: five triples with c = 0; `steps` must be 5. */
   MUONRT_COEFFICIENTS_CUBIC = 5,
 
-  /** Classical: (15/8, -10/8, 3/8) in every step. */
+  /** Classical: the triple (15/8, -10/8, 3/8) in every step. */
   MUONRT_COEFFICIENTS_CLASSICAL = 6,
 
-  /** Turbo-Muon: four triples, made for MUONRT_ROW_SCALING_AOL; `steps` must be 4. */
+  /** Turbo-Muon: four triples, for use with MUONRT_ROW_SCALING_AOL; `steps` must be 4. */
   MUONRT_COEFFICIENTS_AOL = 7,
 
   /** The list in `custom`. */
@@ -65,14 +67,13 @@ enum muonrt_coefficients {
 };
 
 /**
- * The factor that scales an orthogonalized update. It depends on the shape of the matrix.
- *
- * In all settings, rows are the outputs of the layer and columns are its inputs, even if the
- * parameter is `transposed`.
+ * The factor by which an orthogonalized update is multiplied, depending on the shape of the matrix.
+ * In all settings, rows are the outputs of a layer and columns are its inputs, even if the
+ * parameter is stored `transposed`.
  */
 typedef int32_t muonrt_scale_rule_t;
 enum muonrt_scale_rule {
-  /** 0.2 sqrt(max(rows, cols)): updates have about AdamW's RMS, so use AdamW's learning rates. */
+  /** 0.2 sqrt(max(rows, cols)): gives about the RMS of AdamW, so use AdamW's learning rates. */
   MUONRT_SCALE_MATCH_RMS = 0,
 
   /** sqrt(max(1, rows / cols)), as in the original Muon by Keller Jordan. */
@@ -92,22 +93,22 @@ enum muonrt_scale_rule {
 typedef int32_t muonrt_form_t;
 enum muonrt_form {
   /**
-   * MUONRT_FORM_GRAM if the short side is at least 512, the long side at least 1.5 times the short
-   * side, and the Gram form is safe and needs no wider dtype; otherwise MUONRT_FORM_STANDARD. Safe
-   * means that rounding errors stay bounded.
+   * MUONRT_FORM_GRAM if the short side is at least 512, the long side is at least 1.5 times the
+   * short side, the Gram form has bounded rounding errors, and it needs no wider dtype than the
+   * standard form. Otherwise MUONRT_FORM_STANDARD.
    */
   MUONRT_FORM_AUTO = 0,
 
-  /** The iteration runs on the matrix. */
+  /** The iteration runs on the matrix X itself. */
   MUONRT_FORM_STANDARD = 1,
 
-  /** The iteration runs on the Gram matrix of the short side. */
+  /** The iteration runs on the smaller Gram matrix: X X^T if X is wide, and X^T X if X is tall. */
   MUONRT_FORM_GRAM = 2
 };
 
 /**
- * How `safety` is applied. Rounding can increase singular values above 1. `safety` then keeps them
- * in the range for which the coefficients were computed.
+ * How the factor `safety` is applied. Rounding can increase singular values to more than 1, and the
+ * factor keeps them in the range for which the coefficients were computed.
  */
 typedef int32_t muonrt_safety_mode_t;
 enum muonrt_safety_mode {
@@ -128,13 +129,13 @@ enum muonrt_safety_mode {
   MUONRT_SAFETY_ALL = 2,
 
   /**
-   * The list is unchanged, and the input is divided by safety * norm. In bf16 and f16, muonrt
-   * rejects lists that would amplify the rounding errors of earlier steps.
+   * The list is used unchanged, and the input is divided by safety * norm. In bf16 and f16, muonrt
+   * rejects lists in which later steps would amplify the rounding errors of earlier ones.
    */
   MUONRT_SAFETY_NONE = 3
 };
 
-/** The number by which the Newton-Schulz input is divided; norm is the input's Frobenius norm. */
+/** The divisor of the Newton-Schulz input. Here norm is the Frobenius norm of the input. */
 typedef int32_t muonrt_normalize_t;
 enum muonrt_normalize {
   /** safety * norm, computed without overflow or underflow. */
@@ -155,7 +156,7 @@ enum muonrt_row_scaling {
 
   /**
    * Row i of X is divided by sqrt(sum_j |(X X^T)_ij|) (Turbo-Muon, arXiv 2512.04632). X is the
-   * normalized matrix, or its transpose if it has more rows than columns.
+   * normalized matrix, or its transpose if the matrix has more rows than columns.
    */
   MUONRT_ROW_SCALING_AOL = 1,
 
@@ -163,7 +164,7 @@ enum muonrt_row_scaling {
   MUONRT_ROW_SCALING_EQUILIBRATE = 2
 };
 
-/** How a weight W decays in a step; rate is the learning rate multiplied by all lr_factors. */
+/** How a step decays a weight W. Here rate is the learning rate multiplied by all lr_factors. */
 typedef int32_t muonrt_weight_decay_kind_t;
 enum muonrt_weight_decay_kind {
   /** W -= rate * weight_decay * W. */
@@ -180,9 +181,8 @@ enum muonrt_weight_decay_kind {
 };
 
 /**
- * The update of AdamW. m and v are the moments, and t = 1, 2, ... is the parameter's update count.
- *
- * The formulas below use m' = m / (1 - beta1^t) and v' = v / (1 - beta2^t).
+ * The update of AdamW. m and v are the moments, t = 1, 2, ... is the parameter's update count,
+ * m' is m / (1 - beta1^t), and v' is v / (1 - beta2^t).
  */
 typedef int32_t muonrt_adam_form_t;
 enum muonrt_adam_form {
@@ -200,21 +200,21 @@ enum muonrt_adam_form {
 };
 
 /**
- * The settings of a group.
+ * The settings of a parameter group.
  *
  * Call muonrt_group_init_muon() or muonrt_group_init_adamw() before you set fields. All fields must
  * be equal on all ranks. Fields marked "Muon" have no effect in a group for AdamW, and fields
  * marked "AdamW" have none in a group for Muon, but their values must still be in range.
  *
  * Unless a field's comment says otherwise, 0 means zero and not "default", and numbers are at most
- * 1e30. NaN is rejected. Fields marked "Fixed" cannot change after the optimizer is created, but
- * muonrt_optimizer_set_group() can change the other fields between steps.
+ * 1e30. NaN is rejected. Fields marked "Fixed" cannot change after the optimizer is created. Use
+ * muonrt_optimizer_set_group() to change the other fields between steps.
  *
  * @par Coefficients
- * muonrt_optimizer_create() accepts a list of coefficients only if
- *   - singular values that are in (0, 1] before the first step never exceed 4 after a step;
- *   - all steps together map singular values of up to 1 + 2^-7 (in f32 1 + 2^-20) to positive
- *     values of at most max(1.5, 1.25 y), where y is the largest result for values in (0, 1].
+ * muonrt_optimizer_create() rejects a list of coefficients unless both conditions are true:
+ *   - Singular values that start in (0, 1] never exceed 4 after a step.
+ *   - All steps together map singular values of up to 1 + 2^-7 (in f32: 1 + 2^-20) to positive
+ *     values of at most max(1.5, 1.25 y). Here y is the largest result for values in (0, 1].
  */
 typedef struct muonrt_group {
   /** Size of the struct in bytes; set by the init macro. */
@@ -247,11 +247,11 @@ typedef struct muonrt_group {
   /** Muon: coefficients of Newton-Schulz. Fixed. Default: MUONRT_COEFFICIENTS_POLAR_EXPRESS. */
   muonrt_coefficients_t coefficients;
 
-  /** Muon: Newton-Schulz steps, 1 to 32; 0 means the list's published number. Fixed. Default: 5. */
+  /** Muon: Newton-Schulz steps, 1 to 32. 0 selects the published number. Fixed. Default: 5. */
   int32_t steps;
 
   /**
-   * Muon with Polar Express or CANS: smallest singular value for which the list is optimized,
+   * Muon with Polar Express or CANS: the smallest singular value for which the list is optimized,
    * 1e-12 <= lower_bound < 1. Fixed. Default: 1e-3.
    */
   double lower_bound;
@@ -272,12 +272,12 @@ typedef struct muonrt_group {
   muonrt_normalize_t normalize;
 
   /**
-   * Muon: `steps` triples (a, b, c), each number from -1e6 to 1e6, for MUONRT_COEFFICIENTS_CUSTOM;
-   * NULL otherwise. See "Coefficients" above. Fixed. Default: NULL.
+   * Muon with MUONRT_COEFFICIENTS_CUSTOM: `steps` triples (a, b, c) of numbers from -1e6 to 1e6;
+   * see "Coefficients" above. NULL otherwise. Fixed. Default: NULL.
    */
   const double* custom;
 
-  /** Muon: rule for the scale of updates. Fixed. Default: MUONRT_SCALE_MATCH_RMS. */
+  /** Muon: how updates are scaled. Fixed. Default: MUONRT_SCALE_MATCH_RMS. */
   muonrt_scale_rule_t scale_rule;
 
   /** Muon: form of Newton-Schulz. Fixed. Default: MUONRT_FORM_AUTO. */
@@ -296,10 +296,10 @@ typedef struct muonrt_group {
   double normalize_eps;
 
   /**
-   * Muon: the steps before which the Gram form restarts: it applies the steps so far to the matrix
-   * and computes a new Gram matrix. Steps are numbered from 0; restarts ascend and are between 1
-   * and steps - 1. Must be NULL with MUONRT_FORM_STANDARD. Fixed. Default: NULL, which lets muonrt
-   * choose restarts with which the error is at most that of the standard form in bf16.
+   * Muon: numbers of the Newton-Schulz steps, counted from 0, before which the Gram form restarts;
+   * 1 to steps - 1, ascending. A restart applies the previous steps to the matrix and computes a
+   * new Gram matrix. Must be NULL with MUONRT_FORM_STANDARD. Fixed. Default: NULL: muonrt chooses
+   * restarts with which the error is at most that of the standard form in bf16.
    */
   const int32_t* gram_restarts;
 
@@ -313,17 +313,17 @@ typedef struct muonrt_group {
   muonrt_row_scaling_t row_scaling;
 
   /**
-   * Muon: the period P, 1 to 10^9, equal in all groups with P > 1. Steps 0, P, 2P, ...
-   * orthogonalize whole matrices. The other steps, called block steps, orthogonalize each block of
-   * a matrix separately. P > 1 is rejected if a parameter has a partial gradient or a
-   * `grad_layout`. Fixed. Default: 1.
+   * Muon: the period P, 1 to 10^9. Steps 0, P, 2P, ... orthogonalize whole matrices. The other
+   * steps, called block steps, orthogonalize each block of a matrix separately. If P is above 1, it
+   * must be equal in all groups with block steps, and no parameter of the optimizer may have a
+   * partial gradient or a `grad_layout`. Fixed. Default: 1.
    */
   int32_t block_period;
 
   /**
-   * Muon: number of blocks along the rows and the columns of each matrix or part, 1 to 1024. A
-   * block has ceil(rows / block_rows) rows, so a small matrix may have fewer blocks. Fixed.
-   * Default: 1.
+   * Muon: number of blocks into which the rows and the columns of each matrix or part are divided,
+   * 1 to 1024. A block has ceil(rows / block_rows) rows, so a small matrix may have fewer blocks.
+   * Fixed. Default: 1.
    */
   int32_t block_rows, block_cols;
 
@@ -337,15 +337,15 @@ typedef struct muonrt_group {
   muonrt_adam_form_t adam_form;
 
   /**
-   * AdamW: every update_every-th committed step updates the group with its gradient and applies
-   * weight decay; 1 to 2^30, and 1 for Muon. Fixed. Default: 1. In other steps the gradient may be
-   * NULL. If it is not NULL, it must be finite, and clip_norm includes it.
+   * AdamW: number of committed steps per update, 1 to 2^30; must be 1 for Muon. An update uses only
+   * the gradient of its own step. In the other steps, weights do not decay, and the gradient may be
+   * NULL. If it is not NULL, it must be finite, and clip_norm includes it. Fixed. Default: 1.
    */
   int32_t update_every;
 
   /**
-   * Dtype of the momentum: MUONRT_DTYPE_F32 or, for Muon only, MUONRT_DTYPE_BF16, which is rounded
-   * stochastically. Fixed. Default: MUONRT_DTYPE_F32.
+   * Dtype of the momentum: MUONRT_DTYPE_F32 or, for Muon only, MUONRT_DTYPE_BF16 with stochastic
+   * rounding. Fixed. Default: MUONRT_DTYPE_F32.
    */
   muonrt_dtype_t momentum_dtype;
 
@@ -357,7 +357,7 @@ typedef struct muonrt_group {
   muonrt_normuon_axis_t normuon_axis;
 
   /**
-   * Muon: 1 scales each matrix, after the iteration, to the Frobenius norm sqrt(min(rows, cols))
+   * Muon: 1 scales each matrix to the Frobenius norm sqrt(min(rows, cols)) after the iteration
    * (Muon+, arXiv 2602.21545). Fixed. Default: 0.
    */
   int32_t renormalize;

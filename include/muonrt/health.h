@@ -3,16 +3,16 @@
  * Statistics of individual steps, which show how close to orthogonal the updates are, and whether
  * replicas are equal.
  *
- * If `health_every` of muonrt_debug_options_t is k > 0, muonrt collects statistics in every k-th
- * committed step: in the steps that would become the committed steps number k, 2k, 3k and so on. It
- * also collects statistics if such a step is then skipped. A step that collects statistics reads
- * weights, gradients and all replicated data once more, multiplies each matrix by some vectors, and
- * performs one more reduction over all ranks. Other steps have no additional cost. The results of
- * training do not change.
+ * If `health_every` of muonrt_debug_options_t is k > 0, muonrt collects statistics in the committed
+ * steps k, 2k, 3k and so on. If such a step is skipped, muonrt collects statistics in the skipped
+ * step and again in the next one. A step that collects statistics reads weights, gradients and all
+ * replicated data once more, multiplies each matrix by some vectors, and performs one more
+ * reduction over all ranks. Other steps have no additional cost, and the results of training do not
+ * change.
  *
- * All statistics are equal on every rank. They do not depend on the mesh, the placements, or the
- * number of ranks or threads. The exception is `nonfinite`, which includes the elements of every
- * partial gradient.
+ * All statistics are equal on every rank. Except for `nonfinite`, which counts the elements of
+ * every partial gradient, they do not depend on the mesh, the placements, or the number of ranks or
+ * threads.
  */
 #ifndef MUONRT_HEALTH_H
 #define MUONRT_HEALTH_H
@@ -28,8 +28,8 @@ extern "C" {
  *
  * muonrt compares hashes of all replicas of parameters, master weights, remainders and moments. The
  * `replica_` fields describe the first parameter whose replicas differ. The comparison cannot show
- * whether `replica_rank` or `replica_reference` has the wrong data. It also does not detect a wrong
- * update that the owner of a matrix has sent to all replicas.
+ * whether `replica_rank` or `replica_reference` has the wrong data. It also cannot detect that the
+ * owner of a matrix has sent the same wrong update to all replicas.
  */
 typedef struct muonrt_health {
   /** Size of the struct in bytes; set by muonrt_health_init(). */
@@ -39,12 +39,12 @@ typedef struct muonrt_health {
   int32_t skipped;
 
   /**
-   * Number of committed steps when the step that collected the statistics ended; -1 if no step has
+   * Number of committed steps after the step that collected the statistics; -1 if no step has
    * collected statistics yet.
    */
   int64_t step;
 
-  /** Number of matrices in the step. Each expert, part and block counts as one matrix. */
+  /** Number of matrices in the step. Each expert, part or block counts as one matrix. */
   int64_t matrices;
 
   /** Lowest index of a parameter whose replicas differ; -1 if all replicas are equal. */
@@ -84,10 +84,7 @@ typedef struct muonrt_matrix_health {
   /** Index of the parameter, in the order of muonrt_optimizer_create(). */
   int64_t param;
 
-  /**
-   * Index of the matrix in its parameter, counted expert by expert, and part by part in each
-   * expert.
-   */
+  /** Index of the matrix in its parameter. Matrices are ordered by expert, then by part. */
   int64_t index;
 
   /** Numbers of rows and columns of the matrix as it is stored. */
@@ -104,7 +101,8 @@ typedef struct muonrt_matrix_health {
 
   /**
    * Smallest and largest singular value of the orthogonalized matrix before NorMuon, estimated with
-   * 48 Lanczos steps. Except for rounding errors, both estimates are between the true values.
+   * 48 Lanczos steps. Except for rounding errors, both estimates are between the true smallest and
+   * the true largest singular value.
    */
   double sigma_min, sigma_max;
 
@@ -116,7 +114,7 @@ typedef struct muonrt_matrix_health {
   double deviation;
 
   /**
-   * Largest absolute value in the matrix Q. The Gram form multiplies its input by Q. NaN in the
+   * Largest absolute value in the matrix Q, by which the Gram form multiplies its input. NaN in the
    * standard form, which does not compute Q.
    */
   double largest_q;

@@ -21,7 +21,7 @@ typedef struct muonrt_counters {
   /** Size of the struct in bytes; set by muonrt_counters_init(). */
   uint32_t struct_size;
 
-  /** Largest number of chunks (groups of matrices) that were in flight at the same time. */
+  /** Maximum number of chunks (groups of matrices) that were in flight at the same time. */
   int32_t chunks_resident_peak;
 
   /** Number of allocations of device memory, including memory that host and device share. */
@@ -105,18 +105,17 @@ typedef struct muonrt_memory {
   int64_t block_scratch_bytes;
 
   /**
-   * Planned size of the results of two checks: that values are finite, and that replicas are equal.
-   * On CUDA, a part of this memory is pinned host memory.
+   * Planned size of the buffers for the results of two checks: whether values are finite, and
+   * whether replicas are equal. On CUDA, a part of this memory is pinned host memory.
    */
   int64_t check_bytes;
 
-  /** Planned size of the momentum, the moments, and the master weights that muonrt owns. */
+  /** Planned size of the momentum, the moments, and the master weights that muonrt allocates. */
   int64_t state_bytes;
 
   /**
-   * Memory that is allocated now, equal to `allocated_bytes` of muonrt_counters_t. In addition to
-   * the planned memory, it includes tables, padding, and the workspace of the device's GEMM
-   * library.
+   * Memory that is allocated now, equal to `allocated_bytes` of muonrt_counters_t. It includes the
+   * planned memory, tables, padding, and the workspace of the device's GEMM library.
    */
   int64_t allocated_bytes;
 
@@ -141,8 +140,8 @@ MUONRT_API void muonrt_memory_init_sized(muonrt_memory_t* memory, uint32_t size)
  * Gets the planned and the allocated memory of this rank. muonrt_optimizer_describe_plan() prints
  * the same planned memory in the row of this rank.
  *
- * The call computes the messages of all ranks. Because this takes time, do not call it in every
- * step.
+ * Do not call this function in every step, because it computes the messages of all ranks, which
+ * takes time.
  *
  * Threads: one at a time per optimizer. Collective: no.
  *
@@ -181,18 +180,18 @@ MUONRT_API muonrt_status_t muonrt_optimizer_describe_plan(char* buffer, int64_t 
 /**
  * Prints the stages of the last step.
  *
- * With MUONRT_FORMAT_TEXT, the text lists the stages in their order. With MUONRT_FORMAT_JSON, it is
- * a Chrome trace with the times of the stages, which you can open in Perfetto. The times require
- * `trace` of muonrt_debug_options_t.
+ * With MUONRT_FORMAT_TEXT, the text lists the stages in order. With MUONRT_FORMAT_JSON, the text is
+ * a Chrome trace with the times of the stages. You can open it in Perfetto. muonrt records times
+ * only if `trace` of muonrt_debug_options_t is set.
  *
  * In the trace, `pid` is the rank, thread 0 is the compute stream, and thread 1 is the exchange
  * stream. `ts` is the time of the host's monotonic clock (std::chrono::steady_clock,
  * CLOCK_MONOTONIC) in microseconds, so you can merge the events of multiple steps, and of all ranks
- * on one host, into one list. `args` contains `step`, which is the number of committed steps, and
- * `chunk`. For an exchange it also contains `bytes_sent` and `bytes_received`, which do not include
- * messages of a rank to itself. For a matrix product it also contains `matrices`, the names of the
- * matrices. On CUDA the call waits until the optimizer's work is complete, because it compares the
- * clocks of the GPU and the host.
+ * on one host, into one list. `args` contains the number of committed steps (`step`) and the index
+ * of the chunk (`chunk`). For an exchange, it also contains `bytes_sent` and `bytes_received`,
+ * which exclude the messages of a rank to itself. For a matrix product, it also contains the names
+ * of the matrices (`matrices`). On CUDA the call waits until the optimizer's work is complete,
+ * because it compares the clocks of the GPU and the host.
  *
  * Threads: one at a time per optimizer. Collective: no.
  *
@@ -233,8 +232,8 @@ MUONRT_API muonrt_status_t muonrt_optimizer_get_counters(muonrt_counters_t* coun
  *
  * Threads: one at a time per optimizer. Collective: no.
  *
- * @param[out] layers     `capacity` elements; receives the layers that parameters name in
- *                        `qk_clip`, in ascending order. May be NULL if `capacity` is 0.
+ * @param[out] layers     `capacity` elements; receives the layers from the `qk_clip` of the
+ *                        parameters, in ascending order. May be NULL if `capacity` is 0.
  * @param[out] heads      `capacity` elements; receives the number of query heads of each layer. May
  *                        be NULL if `capacity` is 0.
  * @param[in]  capacity   Number of elements in `layers` and `heads`, >= 0.

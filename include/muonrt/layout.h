@@ -5,12 +5,12 @@
  * A layout has three parts:
  *   1. A mesh, which is an array of ranks with one or more dimensions. A rank outside the mesh
  *      holds no elements.
- *   2. Cuts. A cut shards one tensor dimension over one or more mesh dimensions. You can
- *      describe the cuts with placements as in DTensor, one for each mesh dimension, or with a list
+ *   2. Cuts. A cut shards one tensor dimension over one or more mesh dimensions. You can describe
+ *      the cuts either with placements, one for each mesh dimension as in DTensor, or with a list
  *      of muonrt_cut_t.
- *   3. Optionally, a last step, which distributes the local tensor that remains after the cuts. It
- *      divides this tensor at given row bounds, divides it into flat ranges of elements, or assigns
- *      it to one rank; see muonrt_layout_kind_t.
+ *   3. Optionally, a last step, which distributes the local tensor that remains after the cuts. The
+ *      last step divides this tensor at given row bounds or into flat ranges of elements, or
+ *      assigns it to one rank; see muonrt_layout_kind_t.
  *
  * Each mesh dimension may be used only once: by a cut, by the last step, or as a dimension over
  * which gradients are partial (MUONRT_PLACEMENT_PARTIAL). The tensor is replicated over all mesh
@@ -35,9 +35,10 @@
  * layout.placements = placements;
  * @endcode
  *
- * Example: tensor parallelism (TP) has sharded the rows over "tp", and then FSDP2 has sharded each
- * rank's rows over "fsdp". If the mesh has the sizes {2, 2} and the names {"fsdp", "tp"}, ranks 0
- * to 3 hold the rows [0, 2), [4, 6), [2, 4) and [6, 8) of 8 rows:
+ * In the second example, tensor parallelism (TP) has sharded the rows of a matrix over "tp", and
+ * then FSDP2 has sharded each rank's rows over "fsdp". The mesh has the sizes {2, 2} and the names
+ * {"fsdp", "tp"}. If the matrix has 8 rows, ranks 0 to 3 hold the rows [0, 2), [4, 6), [2, 4) and
+ * [6, 8):
  *
  * @code
  * const muonrt_placement_t strided[] = {{MUONRT_PLACEMENT_STRIDED_SHARD, 0, 2},
@@ -61,7 +62,7 @@ extern "C" {
 /**
  * A mesh, which is a row-major array of ranks. Call muonrt_mesh_init() before you set fields.
  *
- * muonrt reads everything that the struct points to during the call and keeps no pointer.
+ * A call that receives the struct reads everything that the struct points to, and keeps no pointer.
  */
 typedef struct muonrt_mesh {
   /** Size of the struct in bytes; set by muonrt_mesh_init(). */
@@ -71,8 +72,8 @@ typedef struct muonrt_mesh {
   int32_t ndim;
 
   /**
-   * The sizes of the `ndim` dimensions, each >= 1. Their product is at most the number of ranks of
-   * the communicator. Default: NULL, which is rejected.
+   * The sizes of the `ndim` dimensions, each >= 1. Their product must be at most the number of
+   * ranks of the communicator. Default: NULL, which is rejected.
    */
   const int64_t* shape;
 
@@ -97,7 +98,7 @@ enum muonrt_placement_kind {
 
   /**
    * The mesh dimension shards tensor dimension `dim`. Each shard holds ceil(indices / shards)
-   * indices, except that the last shards may hold fewer or none.
+   * indices, but the last shards may hold fewer or none.
    */
   MUONRT_PLACEMENT_SHARD = 1,
 
@@ -108,8 +109,8 @@ enum muonrt_placement_kind {
   MUONRT_PLACEMENT_STRIDED_SHARD = 2,
 
   /**
-   * The parameter is replicated, but its gradient is partial, which means that it is not reduced
-   * yet: each rank along the mesh dimension holds one term of the sum. The optimizer's step adds
+   * The parameter is replicated, but its gradient is partial, which means that it has not been
+   * reduced: each rank along the mesh dimension holds one term of a sum. The optimizer's step adds
    * these terms in f32, in the order of the ranks' coordinates in the mesh.
    */
   MUONRT_PLACEMENT_PARTIAL = 3
@@ -127,9 +128,9 @@ typedef struct muonrt_placement {
   int32_t dim;
 
   /**
-   * For STRIDED_SHARD: number of groups, >= 1. As in DTensor, it is the product of the sizes of the
-   * mesh dimensions to the right of this one that shard the same tensor dimension before this one.
-   * For the other kinds: 0 or 1.
+   * For STRIDED_SHARD: number of groups, >= 1. As in DTensor, it is the product of the sizes of all
+   * mesh dimensions that are to the right of this one but shard the same tensor dimension before
+   * it. For the other kinds: 0 or 1.
    */
   int64_t split_factor;
 } muonrt_placement_t;
@@ -138,23 +139,23 @@ typedef struct muonrt_placement {
  * The order in which multiple placements cut the same tensor dimension.
  *
  * Use ORDERED for tensors that FSDP2 has sharded after tensor or expert parallelism. With the split
- * factors of DTensor, both values give the same shards if the sizes divide evenly. For some other
- * sizes they give different shards. The smallest such case has 7 rows on a mesh with "fsdp" = 3 and
- * "tp" = 2. The placement of dimension 0 is STRIDED_SHARD (split_factor 2) on "fsdp", and SHARD on
- * "tp". In this case row 6 is on rank 4 with LITERAL, and on rank 5 with ORDERED.
+ * factors of DTensor, LITERAL and ORDERED give the same shards if the sizes divide evenly, but may
+ * differ otherwise. For example, a mesh has the sizes "fsdp" = 3 and "tp" = 2, and 7 rows are
+ * placed with STRIDED_SHARD (split_factor 2) on "fsdp" and with SHARD on "tp". Row 6 is then on
+ * rank 4 with LITERAL, and on rank 5 with ORDERED.
  */
 typedef int32_t muonrt_reading_t;
 enum muonrt_reading {
   /**
-   * The order of the mesh dimensions, from the first to the last, as in DTensor's
+   * The mesh dimensions cut in their order in the mesh, from the first to the last, as in DTensor's
    * distribute_tensor().
    */
   MUONRT_READING_LITERAL = 0,
 
   /**
-   * The order in which the program has sharded the tensor. For example, FSDP2 shards a tensor that
-   * TP has already sharded. If `flat_dims` lists the mesh dimensions of FSDP, all other mesh
-   * dimensions are applied before them, from the first to the last. Otherwise the split factors
+   * The mesh dimensions cut in the order in which the program has sharded the tensor. For example,
+   * those of TP cut before those of FSDP2. If `flat_dims` lists the mesh dimensions of FSDP, all
+   * other mesh dimensions cut before them, from the first to the last. Otherwise the split factors
    * determine the order.
    */
   MUONRT_READING_ORDERED = 1
@@ -168,7 +169,8 @@ enum muonrt_reading {
  *   1. Every `unit` consecutive indices form a block; the last block may be shorter.
  *   2. The blocks are divided into `split_factor` groups of ceil(blocks / split_factor) blocks.
  *   3. Each group is divided into one range for each shard. A range has ceil(blocks of the group /
- *      shards) blocks, but the last ranges may be shorter. A shard holds its range of each group.
+ *      shards) blocks, but the last ranges may be shorter. Each shard holds one range of each
+ *      group.
  */
 typedef struct muonrt_cut {
   /** `n_mesh_dims` indices of mesh dimensions; the last one varies fastest. */
@@ -192,10 +194,11 @@ typedef struct muonrt_cut {
 } muonrt_cut_t;
 
 /**
- * The last step of a layout, after the cuts.
+ * The kind of the last step of a layout.
  *
- * The last step distributes the local tensor that remains after the cuts over the mesh dimensions
- * `last_dims`. Its shards are numbered in row-major order over these dimensions.
+ * After the cuts, each rank has a local tensor. The last step distributes this tensor over the mesh
+ * dimensions `last_dims`. The resulting shards are numbered in row-major order over these
+ * dimensions.
  */
 typedef int32_t muonrt_layout_kind_t;
 enum muonrt_layout_kind {
@@ -204,24 +207,23 @@ enum muonrt_layout_kind {
 
   /**
    * Shard i holds the indices [values[i], values[i + 1]) of tensor dimension `last_dim`. `values`
-   * contains one more number than there are shards. The numbers ascend from 0 to the number of
-   * indices that remain after the cuts, which must be equal on all ranks.
+   * contains one more number than there are shards. The numbers ascend from 0 to the size of
+   * dimension `last_dim` after the cuts. This size must be equal on all ranks.
    */
   MUONRT_LAYOUT_ROW_BOUNDS = 1,
 
   /**
-   * One shard holds everything that remains after the cuts, and the others hold nothing. `values`
-   * contains one number, the index of this shard.
+   * One shard holds the whole local tensor, and the others hold nothing. `values` contains one
+   * number, the index of this shard.
    */
   MUONRT_LAYOUT_OWNER = 2,
 
   /**
-   * The elements of the local tensor that remains after the cuts are numbered in row-major order,
-   * and each shard holds a range of them, as in ZeRO, FSDP1 and llm.c. `values` contains two
-   * numbers for each shard: the start and the end of its range. The ranges may be empty and may
-   * have any order, but they must cover each element exactly once. If the local tensors have
-   * different sizes after the cuts, `values` contains a range for each combination of coordinates
-   * in the mesh dimensions that shard the tensor, in row-major order.
+   * The elements of the local tensor are numbered in row-major order, and each shard holds a range
+   * of them, as in ZeRO, FSDP1 and llm.c. `values` contains two numbers for each shard: the start
+   * and the end of its range. The ranges may be empty and may have any order, but they must cover
+   * each element exactly once. If the local tensors have different sizes, `values` contains one
+   * range for each position in the mesh dimensions that shard the tensor, in row-major order.
    */
   MUONRT_LAYOUT_FLAT = 3
 };
@@ -230,12 +232,13 @@ enum muonrt_layout_kind {
  * How a tensor is distributed. Call muonrt_layout_init() before you set fields.
  *
  * With the defaults the tensor is replicated over all ranks. A layout must be equal on all ranks,
- * but submeshes differ between ranks. If the program distributes the tensor over a submesh, convert
- * the layout with muonrt_layout_lift() (muonrt/strategies.h), or describe the tensor as replicated
- * over the mesh dimensions that the submesh lacks. For example, a norm's weight may be sharded over
- * dimension "dp" of a mesh with the dimensions "dp" and "tp", and is then replicated over "tp".
+ * so its mesh cannot be a submesh that differs between ranks. If the program distributes the tensor
+ * over a submesh, either convert the layout with muonrt_layout_lift() (muonrt/strategies.h), or use
+ * the whole mesh and describe the tensor as replicated over the mesh dimensions that the submesh
+ * lacks. For example, if the weight of a norm is sharded over the submesh "dp" of a mesh with the
+ * dimensions "dp" and "tp", it is replicated over "tp".
  *
- * muonrt reads everything that the struct points to during the call and keeps no pointer.
+ * A call that receives the struct reads everything that the struct points to, and keeps no pointer.
  */
 typedef struct muonrt_layout {
   /** Size of the struct in bytes; set by muonrt_layout_init(). */
@@ -251,9 +254,9 @@ typedef struct muonrt_layout {
   const muonrt_placement_t* placements;
 
   /**
-   * Only with MUONRT_READING_ORDERED: the mesh dimensions that, as in FSDP, together shard one
-   * tensor dimension after all other mesh dimensions. Their split factors are ignored. Default:
-   * NULL, which means that the split factors determine the order.
+   * Only with MUONRT_READING_ORDERED: the mesh dimensions of FSDP, which together shard one tensor
+   * dimension after all other mesh dimensions. Their split factors are ignored. Default: NULL,
+   * which means that the split factors determine the order.
    */
   const int32_t* flat_dims;
 
@@ -331,8 +334,8 @@ MUONRT_API void muonrt_layout_init_sized(muonrt_layout_t* layout, uint32_t size)
  * Gets the shape of a rank's shard.
  *
  * Special cases:
- *   - If the rank holds no index of a dimension, the size of this dimension is 0, and the other
- *     sizes are the same as for a shard that is not empty. For example, the shape may be {0, 2048}.
+ *   - If the rank holds no index of a dimension, the size of this dimension is 0, but the other
+ *     sizes are not affected. For example, the shape may be {0, 2048}.
  *   - With MUONRT_LAYOUT_FLAT the shape is {elements, 1, ..., 1}.
  *   - If the mesh does not contain `rank`, all sizes are 0.
  *
@@ -342,7 +345,7 @@ MUONRT_API void muonrt_layout_init_sized(muonrt_layout_t* layout, uint32_t size)
  * @param[in]  layout       The layout; NULL for a tensor that is replicated over all ranks.
  * @param[in]  world        Number of ranks of the communicator, >= 1.
  * @param[in]  ndim         Number of dimensions of the tensor, 0 to MUONRT_MAX_DIMS.
- * @param[in]  shape        The global shape: `ndim` sizes, each >= 0, with less than 2^63 elements.
+ * @param[in]  shape        The global shape: `ndim` sizes >= 0, with fewer than 2^63 elements.
  * @param[in]  rank         The rank, 0 to `world` - 1.
  *
  * @return MUONRT_OK, or
@@ -359,9 +362,9 @@ MUONRT_API muonrt_status_t muonrt_layout_get_local_shape(int64_t* local_shape,
  * Gets the global indices that a rank holds along one tensor dimension.
  *
  * The call returns these indices as a list of ascending ranges with gaps between them. The rank
- * holds the elements whose index in every dimension is in the list of that dimension. The list is
- * empty if the mesh does not contain `rank`. To learn the number of ranges, call the function with
- * capacity 0 first.
+ * holds an element if, in every dimension, the index of the element is in the list of this
+ * dimension. All lists are empty if the mesh does not contain `rank`. To learn the number of
+ * ranges, call the function with capacity 0 first.
  *
  * Threads: any. Collective: no.
  *
@@ -372,7 +375,7 @@ MUONRT_API muonrt_status_t muonrt_layout_get_local_shape(int64_t* local_shape,
  * @param[in]  layout    The layout; NULL for a tensor that is replicated over all ranks.
  * @param[in]  world     Number of ranks of the communicator, >= 1.
  * @param[in]  ndim      Number of dimensions of the tensor, 1 to MUONRT_MAX_DIMS.
- * @param[in]  shape     The global shape: `ndim` sizes, each >= 0, with less than 2^63 elements.
+ * @param[in]  shape     The global shape: `ndim` sizes >= 0, with fewer than 2^63 elements.
  * @param[in]  rank      The rank, 0 to `world` - 1.
  * @param[in]  dim       The tensor dimension, 0 to `ndim` - 1.
  *
