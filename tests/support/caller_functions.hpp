@@ -30,8 +30,8 @@ class Board {
     owners_[static_cast<size_t>(param)] = std::move(owners);
   }
 
-  /// Sets these functions in the settings of a rank. Parameters for which own() was not called get
-  /// the ranks as owners in turn, including ranks that hold no elements.
+  /// Sets the three callbacks in the settings of a rank. If own() was not called for a parameter,
+  /// its matrices are assigned to all ranks in turn, including ranks that hold no elements.
   void serve(muonrt::OptimizerSettings& settings, int rank) {
     settings.exchange_callbacks = {&mine_[static_cast<size_t>(rank)], &gather, &redistribute};
     settings.assign_owner = [this](int64_t param, const auto&, const auto&, int32_t* owner) {

@@ -160,8 +160,8 @@ class Rank {
   const muonrt::Layout& grad_layout(int64_t param) const {
     return grad_layouts_[static_cast<size_t>(param)];
   }
-  /// Returns whether the parameter's state is held by its owners instead of the ranks with its
-  /// shards.
+  /// Returns whether the owners hold the parameter's state. Otherwise the ranks that hold shards of
+  /// the parameter also hold its state.
   bool keeps(int64_t param) const {
     return !grad_layout(param).partial_dims().empty() || !(grad_layout(param) == layout(param));
   }
