@@ -225,8 +225,8 @@ class Muon : public Param {
   std::vector<std::vector<Values>> moments_;
 };
 
-/// Returns the keys of the first rule that matches, which replace those of `defaults`. If a key is
-/// null, it is removed.
+/// Returns the keys of `defaults` and of the first rule that matches. Keys of the rule take
+/// precedence, and a key that is null is removed.
 Json words_of(const Json& config, const std::string& name) {
   Json out = config.value("defaults", Json::object());
   for (const Json& rule : config.at("rules")) {
