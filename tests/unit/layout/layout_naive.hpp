@@ -138,7 +138,7 @@ inline List held_at(const muonrt::Layout& layout, const List& coords) {
   return range(out, begin, end);
 }
 
-/// Returns for each rank of the mesh the row-major indices of its elements, in local order.
+/// For each rank of the mesh, the row-major indices of its elements, in local order.
 using Held = std::map<int, List>;
 inline Held held(const muonrt::Layout& layout) {
   Held out;

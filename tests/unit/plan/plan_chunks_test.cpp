@@ -128,7 +128,7 @@ TEST_CASE("chunks: overlap, the matrices and the size of messages limit the numb
   CHECK(chunks_to_overlap({}, 3, 1) == 1);
   CHECK(least_part(6400, 1) == 6400);
   CHECK(least_part(6400, 64) == 6400);
-  CHECK(least_part(6400, 640) == 64000);  // each message counts 100
+  CHECK(least_part(6400, 640) == 64000);  // 100 bytes for each of 640 messages
 }
 
 TEST_CASE("chunks: no chunk is empty, even if more chunks than matrices are wanted",
