@@ -14,8 +14,9 @@ void hold(bool held);
 /// Makes the next launch and everything after it fail.
 void fail_next_kernel();
 void forget_failure();
-/// Makes a future allocation of device or pinned memory by the calling thread fail. 1 is the next
-/// allocation, and 2 is the allocation after it. If `number` is 0, no allocation fails.
+/// Makes a future allocation of device or pinned memory by the calling thread fail. If `number` is
+/// 1, this is the next allocation, and if it is 2, the allocation after the next. If `number` is 0,
+/// no allocation fails.
 void fail_allocation(int number);
 /// Numbers of kernels that have been launched so far.
 struct Launched {
@@ -52,12 +53,12 @@ class MachineLock {
   MachineLock& operator=(const MachineLock&) = delete;
 };
 /// Enqueues work that may have to wait for other streams. The stream calls `attempt` repeatedly
-/// until it returns true. Later work on the stream waits until then.
+/// until it returns true, and only then runs later work.
 /// @return  the position of the work in the stream.
 int64_t enqueue_operation(cudaStream_t stream, std::function<bool()> attempt);
-/// Runs the work that can run now. Returns whether the streams that the thread `owner` has created
-/// have no work left. A thread must wait until its streams have no work left before it frees
-/// memory.
+/// Runs the work that can run now. Returns true if no work is left in the streams that the thread
+/// `owner` has created. Before a thread frees memory, it must wait until this is true for its
+/// streams.
 bool drain(std::thread::id owner);
 /// Runs the work before `position`, as far as it can run now. Returns whether all of this work has
 /// run.

@@ -353,8 +353,8 @@ TEST_CASE(
       for (const int sms : {2, 12})
         run({{520, k, 1, with_d, 1.0f, beta}, {1081, 60, 1, !with_d, 1.0f, 2.0f, 3.0f}}, sms);
   }
-  // Each kind precedes each kind that may follow it. The number of stages of the second job is less
-  // or greater than the number of squares that are stored while it runs.
+  // Each kind precedes each kind that may follow it. The second job has fewer stages or more stages
+  // than there are squares to store while it runs.
   const JobKind pair = JobKind::kPair, wide = JobKind::kWide, square = JobKind::kSquare;
   for (const auto& [before, after] : {std::pair(pair, pair),
                                       {pair, wide},

@@ -77,7 +77,8 @@ void await_launches(Thread&, const Instruction&) { muonrt::cuda::griddepcontrol_
 
 // Returns a barrier in shared memory.
 uint64_t* barrier_in(const SharedRange& place) { return reinterpret_cast<uint64_t*>(place.memory); }
-/// Returns a barrier. The running thread must be ordered after its initialization.
+/// Returns a barrier. Its initialization must be ordered before the current position of the running
+/// thread.
 SharedRange barrier_at(Thread& t, const Argument& a) {
   const SharedRange place = shared_range(t.address(a), 8);
   order::require_made(place.block, place.offset);
