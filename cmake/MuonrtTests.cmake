@@ -1,7 +1,8 @@
 # Functions that register tests with CTest.
 
-# Build folders with a sanitizer, which tools/test creates. CTest also runs their unit tests in this
-# build, so that one summary contains all tests. If a path is empty, its tests are omitted.
+# The build folders that tools/test creates with a sanitizer. CTest runs their unit tests together
+# with the tests of this build, so that one summary contains all tests. If a path is empty, its
+# tests are omitted.
 set(MUONRT_ASAN_TREE "" CACHE PATH "Build folder with MUONRT_SANITIZE=address, or empty")
 set(MUONRT_TSAN_TREE "" CACHE PATH "Build folder with MUONRT_SANITIZE=thread, or empty")
 set(MUONRT_TSAN_LAUNCHER "" CACHE STRING "Command that starts programs built with TSan, or empty")
@@ -15,7 +16,7 @@ set(MUONRT_MPI_ENV ${muonrt_mpi_env} CACHE INTERNAL "Environment of every test u
 
 # The files of unit tests that do not run under ASan and UBSan. These sanitizers find faults in
 # threads, in raw memory and in code that reads external data. The files in this list test integers,
-# sizes, coefficients and numerical results, or they replace operator new, which conflicts with ASan.
+# sizes, coefficients and numerical results, or they replace operator new, as the sanitizers do.
 set(muonrt_not_asan "/(checkpoint_bits|coefficients|finite|grad_layout|\
 layout_(blocks|examples|forms|forms_bits|mesh|placement|properties|runs)|lockstep|method|\
 momentum_ops|newton_schulz.*|normalize.*|out_of_memory|partial_bits|plan_.*|rejected|restarts|routing|same_bits|schedule|stated_memory|\

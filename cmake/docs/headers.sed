@@ -1,5 +1,5 @@
-# Doxygen reads each header through this script, which adds comments that always have the same form.
-# Line numbers do not change.
+# Doxygen reads each header through this script. The script adds comments whose text always has the
+# same form. Line numbers do not change.
 
 # The inline namespace of the C++ wrapper matters only for symbol names.
 s/^inline namespace v[0-9]* {$//

@@ -100,8 +100,8 @@ class Case:
         self.same_state(f"{what}: resumed", "part", "out")
 
     def reference(self, config, rules=None):
-        """Returns every tensor after all steps in float64. `rules` has, for names of rules, the words that
-        replace those of opt.json for the reference; None removes a key."""
+        """Returns every tensor after all steps in float64. `rules` contains, by the names of rules, keys that
+        replace the keys of opt.json for the reference; None removes a key."""
         config = copy.deepcopy(config)
         for rule in config["rules"]:
             rule.update((rules or {}).get(rule["name"], {}))

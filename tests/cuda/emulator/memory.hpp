@@ -28,7 +28,7 @@ struct SharedMemory {
 };
 /// Returns nullopt if `memory` is not the beginning of a block of device memory.
 std::optional<SharedMemory> share_memory(void* memory);
-/// Maps memory of another process, which free_memory() unmaps. Returns null if this fails.
+/// Maps memory of another process, or returns null on failure. free_memory() unmaps the memory.
 void* open_memory(const SharedMemory& shared);
 
 /// Makes the memory of the devices whose bits are set accessible, and all other device memory

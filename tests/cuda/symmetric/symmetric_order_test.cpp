@@ -91,10 +91,10 @@ TEST_CASE("symmetric order: no list ends much later than its work allows", "[emu
 }
 
 TEST_CASE("symmetric order: the mixed list is as short as predicted", "[emulated]") {
-  // The gain is the speed relative to a dense product with the same rate on 132 SMs. It is the
-  // number of cells divided by the number of cells of the busiest block. If 128 x 128 tiles take
-  // less time, the row contains the gain with 128 x 128 tiles. Source: reference kernels, 4.3,
-  // "mixed list".
+  // The gain is the speed relative to a dense product with the same rate on 132 SMs. To compute the
+  // gain, the number of cells is divided by the number of cells of the busiest block. If 128 x 128
+  // tiles take less time, the row contains the gain with 128 x 128 tiles. Source: reference
+  // kernels, 4.3, "mixed list".
   struct Row {
     int64_t n, batch;
     int blocks;

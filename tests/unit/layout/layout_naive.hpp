@@ -1,7 +1,7 @@
 #pragma once
 
 // A naive model of layouts, which cuts explicit index lists step by step. It shares no code with
-// the closed forms in src/layout, so tests can compare them with it.
+// src/layout, so tests can compare the closed forms in src/layout with this model.
 
 #include <cstdint>
 #include <map>

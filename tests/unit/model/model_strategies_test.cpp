@@ -130,9 +130,9 @@ TEST_CASE("modelled strategies: owners of whole matrices send nothing in the ste
   CHECK(permanent.memory_bytes >= 2 * 12 * kElements + (2 + 2 * 4) * kElements);
   CHECK(permanent.memory_bytes < 2 * 12 * kElements + (2 + 6 * 4) * kElements);
   // The owner sends half of the new weights of each matrix, with 2 bytes per element. Rank 0
-  // updates matrix 0, updates matrix 2 while it sends the weights of matrix 0, and then sends those
-  // of matrix 2. Rank 1 waits for this last message and copies it to its half of the matrix, which
-  // reads and writes 2 bytes for half of the elements.
+  // updates matrix 0, updates matrix 2 while it sends the weights of matrix 0, and then sends the
+  // weights of matrix 2. Rank 1 waits for this last message and copies it to its half of the
+  // matrix. The copy reads and writes 2 bytes for half of the elements.
   const StrategyStep layers = whole_owners(planning, machine(), false);
   const double message = 1, owner = matrix + message;
   CHECK(layers.seconds ==

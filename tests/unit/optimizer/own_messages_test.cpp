@@ -1,4 +1,4 @@
-// Tests messages from a rank to itself, which the rank packs directly into the receive buffers.
+// Tests messages from a rank to itself. The rank packs them directly into its receive buffers.
 
 #include "pipeline/own_messages.hpp"
 

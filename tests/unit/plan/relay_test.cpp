@@ -8,8 +8,9 @@
 #include "support/bits_cases.hpp"
 #include "unit/plan/plan_cases.hpp"
 
-// Tests updates that are returned in two levels: owners return updates to a few ranks, which
-// forward them to the ranks with the same shards in other replicas. Also tests ReplicaMode::kEach.
+// Tests updates that are returned in two levels. Owners return updates to a few ranks, and these
+// ranks forward them to the ranks with the same shards in other replicas. Also tests
+// ReplicaMode::kEach.
 
 using namespace muonrt;
 using plan_case::placed;

@@ -1,5 +1,4 @@
-// Tests the float64 reference implementation. Other tests compare the results of all other code
-// with it.
+// Tests the float64 reference implementation, with which the other tests compare all other code.
 #include "reference/reference.hpp"
 
 #include <algorithm>

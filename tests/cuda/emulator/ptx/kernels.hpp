@@ -5,8 +5,8 @@
 
 #include "cuda_runtime.h"
 
-/// Runs kernels from the PTX that nvcc has generated, instead of the C++ code in the emulator's
-/// build, if the environment variable MUONRT_EMULATED_PTX names a folder of .ptx files.
+/// If the environment variable MUONRT_EMULATED_PTX names a folder of .ptx files, runs kernels from
+/// the PTX that nvcc has generated, instead of the C++ code in the emulator's build.
 namespace emulator::ptx {
 
 /// Returns whether MUONRT_EMULATED_PTX is set.

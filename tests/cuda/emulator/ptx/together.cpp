@@ -27,7 +27,7 @@ void require(bool holds, const char* what) {
   if (!holds) throw std::logic_error(what);
 }
 
-// These functions implement barriers.
+// Instructions for barriers.
 void block_barrier(Thread& t, const Instruction& i) {
   require(t.get<int>(i.at[0]) == 0, "the barrier has another number");
   order::arrive(order::of_block(0));
