@@ -49,7 +49,7 @@ elseif(MUONRT_SANITIZE)
   message(FATAL_ERROR "MUONRT_SANITIZE is '${MUONRT_SANITIZE}'; use address or thread")
 endif()
 if(muonrt_sanitize)
-  # With the sanitizers' instrumentation, this warning is often wrong.
+  # With the sanitizers' instrumentation, this warning can be false.
   list(APPEND muonrt_sanitize -Wno-maybe-uninitialized)
   # With fewer checks, compiling takes a third less time. Test programs set MUONRT_CHECKS to FEWER,
   # which disables some checks, and the muonrt command sets it to NONE, which disables all checks.

@@ -32,7 +32,7 @@ struct Param {
   std::function<muonrt::Layout(std::shared_ptr<const muonrt::Mesh>, std::vector<int64_t>)>
       make_grad_layout;
   muonrt::View view = muonrt::View::kNone;
-  int batch_dims = 0, row_dims = 0;  // for tensors with more dimensions than the stack or matrix
+  int batch_dims = 0, row_dims = 0;  // as in muonrt_param_t
   bool transposed = false;
   std::vector<muonrt::PartSettings> parts;
   int owner = -1;

@@ -1,4 +1,4 @@
-// Tests messages between threads as ranks when the GPU does not complete a copy in time. Also tests
+// Tests ranks that are threads: their messages if the GPU does not complete a copy in time, and the
 // messages of a single rank. These cases need the emulator, because tests can stop its streams.
 
 #include <atomic>

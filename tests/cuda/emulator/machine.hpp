@@ -51,7 +51,7 @@ struct Lock {
 /// Stores an error for cudaGetLastError and returns it.
 cudaError_t result(cudaError_t error);
 
-/// Creates a context on the current device, like nearly every call of the runtime.
+/// Creates a context on the current device, as nearly every runtime call does.
 void touch();
 
 /// Returns the stream that a handle denotes for the calling thread and its current device.

@@ -229,7 +229,7 @@ TEST_CASE("symmetric tiles: blocks are launched in clusters only if a list has p
   CHECK(clustered({1410, 70}, Tiles::kLarge, 0) == 1);
   CHECK(clustered({1410, 70}, Tiles::kLarge, 0, false) == 0);
   CHECK(clustered({1410, 70}, Tiles::kMedium, 0) == 0);
-  CHECK(clustered({200, 70}, Tiles::kLarge, 0) == 0);  // no square is off the diagonal, so no pairs
+  CHECK(clustered({200, 70}, Tiles::kLarge, 0) == 0);   // all squares are on the diagonal: no pairs
   CHECK(clustered({200, 300}, Tiles::kLarge, 4) == 0);  // one block adds up the slices
   CHECK(clustered({200, 300}, Tiles::kSmall, 4) == 1);  // a cluster adds up the slices
 }

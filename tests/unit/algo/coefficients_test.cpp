@@ -328,7 +328,7 @@ TEST_CASE("coefficients: lists that explode within (0, 1] are rejected with the 
   CHECK(contains(error_of(family, custom({{1e6, 0, 0}, {1e-6, 0, 0}})), "after step 1 "));
   CHECK(contains(error_of(family, custom({{4.01, 0, 0}})), "at most 4"));
   CHECK(contains(error_of(family, custom({{4, 0, 0}, {0.3, 0, 0}})), "accepted"));
-  // The safety of this generated list is too small for its number of steps.
+  // The safety factor of this generated list is too small for its number of steps.
   CoefficientSettings thin = polar(20, 0.02, 1.01, SafetyMode::kNone);
   thin.lower_bound = 1e-12;
   CHECK(contains(error_of(CoefficientFamily::kPolarExpress, thin), "grows to "));

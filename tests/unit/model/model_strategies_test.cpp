@@ -74,8 +74,8 @@ constexpr double kPack = 4 + 8 + 2, kNormalize = 2 * 2 + 4, kUpdate = 4 + 8;
 
 TEST_CASE("modelled strategies: all-gather everywhere computes every matrix on every rank",
           "[unit][model]") {
-  // Two ranks hold halves of two matrices. If each matrix has its own chunk, the second gather is
-  // hidden.
+  // Two ranks hold halves of two matrices. If each matrix has its own chunk, the second gather
+  // overlaps with products.
   const Planning two(squares({2}, {kSide, kSide}, 2 * kElements), 2);
   const StrategyStep apart = gather_everywhere(two, machine());
   const double unpack = 2 * 2;
