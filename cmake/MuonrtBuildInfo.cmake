@@ -1,5 +1,5 @@
 # Writes build_info.hpp, which describes this build for `muonrt_get_version`, for `muonrt info` and
-# for the hash that ranks compare. It contains no data of the checkout, the machine or the clock.
+# for the hash that ranks compare. The file does not depend on the checkout, the machine or the time.
 set(muonrt_build_type ${CMAKE_BUILD_TYPE})
 if(NOT muonrt_build_type)
   set(muonrt_build_type None)

@@ -1,5 +1,5 @@
-# Finds the optional dependencies. Sets MUONRT_WITH_{CUDA,MPI,ONEDNN}, and for the summary
-# MUONRT_WHY_{CUDA,MPI,ONEDNN}, which states what was found or why the dependency is not used.
+# Finds the optional dependencies and sets MUONRT_WITH_{CUDA,MPI,ONEDNN}. The summary prints
+# MUONRT_WHY_{CUDA,MPI,ONEDNN}: what was found, or why the dependency is not used.
 set(THREADS_PREFER_PTHREAD_FLAG ON)
 find_package(Threads REQUIRED)
 
@@ -8,15 +8,14 @@ if(EXISTS ${PROJECT_SOURCE_DIR}/.deps/usr AND NOT CMAKE_CROSSCOMPILING)
   list(APPEND CMAKE_PREFIX_PATH ${PROJECT_SOURCE_DIR}/.deps/usr)
 endif()
 
-# Only the headers are needed, and only to compile the library. Users of an installed library do not
-# need them.
+# Compiling the library needs only the headers. Users of an installed library do not need them.
 find_package(nlohmann_json QUIET)
 if(NOT nlohmann_json_FOUND)
   message(FATAL_ERROR "nlohmann-json was not found. Its headers are needed to build muonrt, but not to use "
     "it; install nlohmann-json3-dev, or run tools/deps")
 endif()
 
-# Disables a dependency because of `reason`. If the user has requested it, this is an error.
+# Disables a dependency because of `reason`. If its option is ON, the configuration fails.
 macro(muonrt_leave_out name reason remedy)
   set(MUONRT_WITH_${name} OFF)
   set(MUONRT_WHY_${name} "${reason}")
@@ -79,8 +78,8 @@ if(NOT MUONRT_CUDA STREQUAL "OFF")
   if(NOT muonrt_cuda_sources)
     muonrt_leave_out(CUDA "no sources in cuda/" "use a checkout that contains them")
   else()
-    # Code for 80 is also included as PTX, which newer devices compile when they load it. Code for
-    # 100 also runs on 103, and is included if nvcc supports it.
+    # Code for compute capability 8.0 is also included as PTX, which newer devices compile when they
+    # load it. Code for 10.0 is included if nvcc supports it; this code also runs on 10.3.
     if(NOT CMAKE_CUDA_ARCHITECTURES)
       set(CMAKE_CUDA_ARCHITECTURES 80 90a-real)
       if(CMAKE_CUDA_COMPILER)
@@ -102,7 +101,7 @@ if(NOT MUONRT_CUDA STREQUAL "OFF")
       find_path(MUONRT_CUBLAS_INCLUDE cublasLt.h PATHS ${CUDAToolkit_INCLUDE_DIRS} NO_DEFAULT_PATH)
       find_path(MUONRT_CUBLAS_INCLUDE cublasLt.h)
       mark_as_advanced(MUONRT_CUBLAS_INCLUDE)
-      # The first version with cudaGetDriverEntryPointByVersion.
+      # CUDA 12.5 is the first version with cudaGetDriverEntryPointByVersion.
       set(muonrt_oldest_cuda 12.5)
       if(CUDAToolkit_VERSION VERSION_LESS muonrt_oldest_cuda)
         muonrt_leave_out(CUDA "CUDA ${CUDAToolkit_VERSION} is older than ${muonrt_oldest_cuda}"

@@ -24,8 +24,8 @@ set(muonrt_docs ${PROJECT_BINARY_DIR}/docs)
 configure_file(${CMAKE_CURRENT_LIST_DIR}/docs/Doxyfile.in ${muonrt_docs}/Doxyfile @ONLY)
 configure_file(${CMAKE_CURRENT_LIST_DIR}/docs/Doxyfile.check.in ${muonrt_docs}/Doxyfile.check COPYONLY)
 configure_file(${CMAKE_CURRENT_LIST_DIR}/docs/conf.py.in ${muonrt_docs}/source/conf.py @ONLY)
-# Doxygen and Sphinx report a warning only when they read the file, so the target always rebuilds
-# everything.
+# Doxygen and Sphinx report warnings only about files that they process again, so the target always
+# rebuilds everything.
 add_custom_target(docs
   COMMAND ${CMAKE_COMMAND} -E rm -rf xml checked html
   COMMAND ${MUONRT_DOXYGEN} Doxyfile.check

@@ -6,7 +6,7 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_L
   # GCC 12 wrongly reports overlapping copies in `"literal" + string` (GCC bug 105651).
   list(APPEND muonrt_warnings -Wno-restrict)
 elseif(CMAKE_CXX_COMPILER_ID STREQUAL "Clang" AND CMAKE_CXX_COMPILER_VERSION VERSION_GREATER_EQUAL 18)
-  # Clang 18 and later report a deprecated function in std::stable_sort of libstdc++ 12 (its issue
+  # Clang 18 and later report a deprecated function in libstdc++ 12's std::stable_sort (Clang issue
   # 76515).
   list(APPEND muonrt_warnings -Wno-deprecated-declarations)
 endif()
@@ -15,15 +15,15 @@ if(MUONRT_WERROR)
 endif()
 # Contraction to fused multiply-add is disabled. Otherwise a compiler could contract vector loops
 # but not their remainder loops, and the bits of an element would depend on its position in a shard.
-# Without -fno-trapping-math and without AVX-512, GCC does not vectorize loops with two consecutive
-# comparisons. This flag changes no result.
+# With -fno-trapping-math, GCC vectorizes loops with two consecutive comparisons even without
+# AVX-512. This flag changes no result.
 target_compile_options(muonrt_flags INTERFACE
   $<$<COMPILE_LANGUAGE:C,CXX>:${muonrt_warnings} -ffp-contract=off -fno-math-errno -fno-trapping-math>)
 
-# Device code is also compiled without contraction, so that elementwise passes are bitwise identical
-# to those of the host. Kernels call constexpr functions of base/. nvcc warns if a kernel spills
-# registers, which is an error with MUONRT_WERROR. -Wpedantic is removed because nvcc generates line
-# directives that it reports.
+# Device code is also compiled without contraction, so that the results of elementwise passes are
+# bitwise identical to those of the host. With --expt-relaxed-constexpr, kernels can call constexpr
+# functions of base/. A kernel that spills registers causes a warning, or with MUONRT_WERROR an
+# error. -Wpedantic is removed because it reports line directives that nvcc generates.
 list(REMOVE_ITEM muonrt_warnings -Wpedantic -Werror)
 list(JOIN muonrt_warnings "," muonrt_cuda_warnings)
 target_compile_options(muonrt_flags INTERFACE
@@ -49,10 +49,10 @@ elseif(MUONRT_SANITIZE)
   message(FATAL_ERROR "MUONRT_SANITIZE is '${MUONRT_SANITIZE}'; use address or thread")
 endif()
 if(muonrt_sanitize)
-  # The sanitizers' instrumentation causes false warnings of this kind.
+  # With the sanitizers' instrumentation, this warning can be false.
   list(APPEND muonrt_sanitize -Wno-maybe-uninitialized)
-  # To compile a third faster, some checks are disabled for targets with MUONRT_CHECKS = FEWER (test
-  # programs), and all checks for targets with NONE (the command around the library).
+  # With fewer checks, compiling takes a third less time. Test programs set MUONRT_CHECKS to FEWER,
+  # which disables some checks, and the muonrt command sets it to NONE, which disables all checks.
   set(muonrt_fewer -fno-sanitize=null,alignment,vptr)
   if(MUONRT_SANITIZE STREQUAL "address")
     list(APPEND muonrt_fewer -fno-sanitize-address-use-after-scope)
@@ -64,9 +64,9 @@ if(muonrt_sanitize)
   target_link_options(muonrt_flags INTERFACE ${muonrt_sanitize})
 endif()
 
-# muonrt_compile_fast(targets...): compiles test programs and the command with less optimization,
-# because they do little work themselves, and compiling them takes half of the time of all tests.
-# The function does not change the library.
+# muonrt_compile_fast(targets...): compiles the targets with less optimization. Use it for test
+# programs and the command, which do little work themselves: compiling them takes half of the time
+# of all tests. The library stays fully optimized.
 function(muonrt_compile_fast)
   foreach(target ${ARGN})
     target_compile_options(${target} PRIVATE
@@ -76,8 +76,8 @@ function(muonrt_compile_fast)
   endforeach()
 endfunction()
 
-# muonrt_precompile(target headers...): precompiles large headers for a target. Does nothing with a
-# launcher such as ccache, which could not cache the results.
+# muonrt_precompile(target headers...): precompiles large headers for a target. Does nothing if a
+# compiler launcher such as ccache is used, because ccache could not cache the results.
 function(muonrt_precompile target)
   if(NOT CMAKE_CXX_COMPILER_LAUNCHER)
     list(TRANSFORM ARGN REPLACE "(.+)" "<\\1>")

@@ -1,5 +1,6 @@
-# Installs headers, libraries, the command, find_package(muonrt), muonrt.pc and muonrt_mpi.pc. There
-# are four components: library, development, mpi and tools. `cpack` makes a Debian package of each.
+# Installs headers, libraries, the command, the files for find_package(muonrt), muonrt.pc and
+# muonrt_mpi.pc. There are four components: library, development, mpi and tools. `cpack` makes a
+# Debian package of each component.
 include(CMakePackageConfigHelpers)
 set(muonrt_package ${CMAKE_INSTALL_LIBDIR}/cmake/muonrt)
 
@@ -12,7 +13,7 @@ set_target_properties(muonrt_headers PROPERTIES EXPORT_NAME headers)
 if(TARGET muonrt_mpi)
   install(TARGETS muonrt_mpi EXPORT muonrt-mpi LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
     COMPONENT mpi)
-  # This is a separate file, because the MPI library may not be installed.
+  # The MPI targets are in a separate file, because the MPI library may not be installed.
   install(EXPORT muonrt-mpi NAMESPACE muonrt:: FILE muonrt-mpi-targets.cmake
     DESTINATION ${muonrt_package} COMPONENT mpi)
   # muonrt_mpi finds the muonrt library in its own folder, wherever the two libraries are installed.
@@ -33,8 +34,8 @@ install(FILES ${PROJECT_BINARY_DIR}/package/muonrt-config.cmake
   ${PROJECT_BINARY_DIR}/package/muonrt-config-version.cmake DESTINATION ${muonrt_package}
   COMPONENT development)
 
-# muonrt.pc lists the libraries that a shared link needs, and with --static those that the archive
-# needs.
+# muonrt.pc lists the libraries that a program needs if it links the shared library. With
+# `pkg-config --static` it also lists the libraries that the archive needs.
 set(muonrt_private_libs -pthread -ldl -lstdc++ -lm)
 if(MUONRT_WITH_ONEDNN)
   list(PREPEND muonrt_private_libs -ldnnl -lgomp)

@@ -1,6 +1,6 @@
 # muonrt_link_wait(target): links condition_variable::wait from libstdc++.a, with hidden symbols.
-# muonrt needs no other function that GCC 12's libstdc++ has and GCC 11's lacks. RHEL 9
-# (manylinux_2_34) uses GCC 11's libstdc++.
+# A library that GCC 12 compiles then also runs with GCC 11's libstdc++, for example on RHEL 9
+# (manylinux_2_34). muonrt uses no other function that GCC 11's libstdc++ lacks.
 function(muonrt_link_wait target)
   if(NOT CMAKE_CXX_COMPILER_ID STREQUAL "GNU" OR CMAKE_CXX_COMPILER_VERSION VERSION_LESS 12)
     return()

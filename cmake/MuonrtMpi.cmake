@@ -13,7 +13,7 @@ add_library(muonrt_mpi_static STATIC $<TARGET_OBJECTS:muonrt_mpi_objects>)
 target_link_libraries(muonrt_mpi_static PUBLIC muonrt_core MPI::MPI_C)
 set_target_properties(muonrt_mpi_static PROPERTIES LINKER_LANGUAGE CXX)
 
-# The core exports only its ABI, so error.cpp is compiled in.
+# The library muonrt exports only its ABI, so muonrt_mpi contains its own copy of error.cpp.
 add_library(muonrt_mpi SHARED $<TARGET_OBJECTS:muonrt_mpi_objects>
   ${PROJECT_SOURCE_DIR}/src/base/error.cpp)
 target_include_directories(muonrt_mpi PRIVATE ${PROJECT_SOURCE_DIR}/src)

@@ -26,8 +26,8 @@ if(PROJECT_IS_TOP_LEVEL)
   if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
     set(CMAKE_BUILD_TYPE Release CACHE STRING "Build type" FORCE)
   endif()
-  # This halves the time for compiling the library. `tools/test --full` compiles each file by
-  # itself.
+  # Unity builds halve the time for compiling the library. `tools/test --full` compiles each file
+  # by itself.
   option(CMAKE_UNITY_BUILD "Compile several sources at once" ON)
   set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
   set(CMAKE_LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/lib)

@@ -1,5 +1,5 @@
-# `cpack -G DEB` in a build folder makes a Debian package of each component (INSTALL.md). It needs
-# dpkg-dev, which finds the libraries that a package depends on.
+# `cpack -G DEB` in a build folder makes a Debian package of each component (INSTALL.md). cpack needs
+# dpkg-dev to find the libraries that a package depends on.
 set(CPACK_GENERATOR DEB)
 set(CPACK_PACKAGE_CONTACT "The muonrt developers")
 set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "${PROJECT_DESCRIPTION}")
@@ -18,7 +18,7 @@ set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_NAME libmuonrt-dev)
 set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_SECTION libdevel)
 set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_DEPENDS "libmuonrt${MUONRT_ABI} ${muonrt_exactly}")
 if(MUONRT_WITH_ONEDNN)
-  # For muonrt::static.
+  # Programs that link muonrt::static need oneDNN.
   string(APPEND CPACK_DEBIAN_DEVELOPMENT_PACKAGE_DEPENDS ", libdnnl-dev")
 endif()
 if(TARGET muonrt_mpi)

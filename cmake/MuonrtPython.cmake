@@ -1,7 +1,7 @@
-# The target muonrt_python, the library inside the Python package. Its file has a different name
-# than libmuonrt, because the process may also load libmuonrt. At top level it does not contain the
-# CUDA backend: tools/wheels makes the wheel for the host from the objects of any build. A build by
-# pip contains the CUDA backend if MUONRT_CUDA enables it.
+# The target muonrt_python, the library inside the Python package. Its file is not named libmuonrt,
+# because the process may also load libmuonrt. If muonrt is the top-level project, muonrt_python does
+# not contain the CUDA backend, so tools/wheels can make the host's wheel from the objects of any
+# build. If pip builds muonrt_python, MUONRT_CUDA decides whether it contains the CUDA backend.
 if(MUONRT_WITH_CUDA AND PROJECT_IS_TOP_LEVEL)
   muonrt_add_shared(muonrt_python $<FILTER:$<TARGET_OBJECTS:muonrt_objects>,EXCLUDE,/__/cuda/>
     ${no_cuda_sources})

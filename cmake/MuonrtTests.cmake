@@ -1,8 +1,8 @@
 # Functions that register tests with CTest.
 
-# Build folders of this checkout with a sanitizer, which tools/test creates. Their unit tests run as
-# part of this build, so that one CTest summary contains all tests. If a path is empty, these tests
-# are omitted.
+# The build folders that tools/test creates with a sanitizer. CTest runs their unit tests together
+# with the tests of this build, so that one summary contains all tests. If a path is empty, its
+# tests are omitted.
 set(MUONRT_ASAN_TREE "" CACHE PATH "Build folder with MUONRT_SANITIZE=address, or empty")
 set(MUONRT_TSAN_TREE "" CACHE PATH "Build folder with MUONRT_SANITIZE=thread, or empty")
 set(MUONRT_TSAN_LAUNCHER "" CACHE STRING "Command that starts programs built with TSan, or empty")
@@ -14,17 +14,16 @@ list(TRANSFORM muonrt_mpi_env REPLACE "^export " "")
 list(APPEND muonrt_mpi_env MPIEXEC_TIMEOUT=170)
 set(MUONRT_MPI_ENV ${muonrt_mpi_env} CACHE INTERNAL "Environment of every test under mpirun")
 
-# Files of unit tests that do not run under ASan and UBSan, which find faults in threads, in raw
-# memory and in code that reads external data. The files in this list test integers, sizes,
-# coefficients and numerical results, or replace operator new, as the sanitizers do.
+# The files of unit tests that do not run under ASan and UBSan. These sanitizers find faults in
+# threads, in raw memory and in code that reads external data. The files in this list test integers,
+# sizes, coefficients and numerical results, or they replace operator new, as the sanitizers do.
 set(muonrt_not_asan "/(checkpoint_bits|coefficients|finite|grad_layout|\
 layout_(blocks|examples|forms|forms_bits|mesh|placement|properties|runs)|lockstep|method|\
 momentum_ops|newton_schulz.*|normalize.*|out_of_memory|partial_bits|plan_.*|rejected|restarts|routing|same_bits|schedule|stated_memory|\
 step_(clipping|rules|reference)|strategies|param_tables|reference|\
 update_scale|step_outcome|weight_bits)_test[.]cpp$")
 
-# muonrt_keep_tagged(list tag): reduces a list of test files to those that contain cases with this
-# tag.
+# muonrt_keep_tagged(list tag): removes test files that contain no case with this tag from a list.
 function(muonrt_keep_tagged list tag)
   set(kept)
   foreach(source ${${list}})
@@ -38,11 +37,11 @@ endfunction()
 
 # muonrt_add_catch_tests(target prefix sources...): adds one test for each source file of a Catch2
 # program. The tests are <prefix>.<file>, tsan.<prefix>.<file> from the build with TSan, and for
-# unit tests asan.<prefix>.<file> from the build with ASan. The names omit `_test`. With the option
-# -#, Catch2 makes a tag of each file name. These tags decide where a case runs:
+# unit tests asan.<prefix>.<file> from the build with ASan. The names omit `_test`. Catch2's option
+# -# gives each case a tag with the name of its file. Three other tags decide where a case runs:
 #   [tsan]   also under TSan (for cases with several threads)
 #   [nosan]  under no sanitizer (for cases that would take too long)
-#   [.full]  only with `ctest -C Full -L full` (for complete products of parameters)
+#   [.full]  only with `ctest -C Full -L full` (for every combination of parameters)
 function(muonrt_add_catch_tests target prefix)
   foreach(source ${ARGN})
     get_filename_component(file ${source} NAME_WE)

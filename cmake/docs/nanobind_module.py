@@ -1,7 +1,7 @@
 """Generates a Python module from the sources of muonrt._core, so that Sphinx can read its signatures
 and docstrings without compiling it.
 
-Every method is empty. Its parameters come from nb::arg or nb::sig. Only nb::sig has types.
+Every method has an empty body. Its parameters come from nb::sig, which contains types, or from nb::arg.
 """
 import importlib.util
 import re
@@ -16,8 +16,7 @@ DEFINITION = re.compile(r"nb::class_<(?P<cls>\w+)>\s*\w*\s*\(|nb::class_<(?P<aga
                         r"\b(?P<module>module)\.def\s*\(|"
                         r"\.def(?P<kind>(?:_static|_prop_r[ow]|_ro)?)\s*\(|"
                         r'\bfield\("(?P<field>\w+)",\s*&(?P<struct>\w+)::')
-# The first lines of the module. If a default value is a C constant, the module shows the name of
-# the constant.
+# The first lines of the module. If a default value is a C constant, the signature shows its name.
 HEAD = """from __future__ import annotations
 
 
@@ -85,7 +84,7 @@ def signature(name, args, is_method):
         elif found and found[2]:
             out.append(f"{found[1]}={default(found[2])}")
         elif found:
-            # After an argument with a default, only nb::args and nb::kwargs have no default.
+            # If an argument without a default follows one with a default, it is nb::args or nb::kwargs.
             out.append({"settings": "**settings", "args": "*args"}.get(found[1], found[1]))
     return f"def {name}({', '.join(out)}):"
 

@@ -12,11 +12,11 @@ from sphinx.util.nodes import make_refnode
 
 import nanobind_module
 
-# The prefix of a docstring field, such as ":param lr:", and all other text in the line.
+# Splits a line of a docstring into the prefix of a field, such as ":param lr:", and the other text.
 FIELD = re.compile(r"(\s*(?::(?:param|return|raises)\b[^:]*: )?)(.*)")
 # Quoted text on two lines in Doxygen's XML. Breathe would split it into two paragraphs.
 QUOTED = re.compile(r"(&quot;[^<&\n]*)\n([^<&\n]*&quot;)")
-# Code and roles, which are not changed. All other text is plain text.
+# Code and roles, which stay unchanged. All other text is plain text.
 CODE = re.compile(r"(:[\w:]+:`[^`]+`|``.+?``|`[^`\n]+`)")
 # A name of the C interface, or a header.
 NAME = re.compile(r"(\b(?:muonrt|MUONRT)_\w+(?:\(\))?|\bmuonrt/\w+\.hp{0,2}\b)")
@@ -28,7 +28,7 @@ FILE_LINK = re.compile(r"\[([^]]*)\]\((?:\.\./)+([^)#]+)(?:#[^)]*)?\)")
 
 
 class PageError(Exception):
-    """A header is in the toctrees of no page or of several pages."""
+    """A header is in no toctree, or in the toctrees of several pages."""
 
 
 def write_sources(root, sources):
@@ -73,8 +73,8 @@ def header_page(name, text):
             f".. doxygenfile:: {title}\n   :project: muonrt\n   :sections: briefdescription "
             "detaileddescription ")
     if name.endswith(".hpp") and name != "muonrt.hpp":
-        # Only one page can contain the namespace, so the other pages contain its classes and
-        # functions.
+        # Only the page of muonrt.hpp can contain the whole namespace, so the pages of the other C++
+        # headers list their classes and functions.
         for name_of_class, name_of_function in re.findall(
                 r"^(?:class (\w+)|inline [^(\n]*?(\w+)\()", text, re.MULTILINE):
             page += f"\n\n.. doxygenclass:: muonrt::{name_of_class}\n   :members:\n" \
@@ -94,7 +94,7 @@ def join_quoted_lines(xml):
 
 
 def without_duplicates(domain):
-    """Returns the domain, changed so that a search finds no parameters, and each enumerator only once."""
+    """Returns a domain in which a search finds no parameters, and each enumerator only once."""
     class Domain(domain):
         def get_objects(self):
             return (found for found in super().get_objects()
@@ -128,7 +128,7 @@ def link_names(app, doctree, docname):
 
 
 class Absent(type):
-    """The type of everything in a package that is not installed. Each attribute is a class of this type."""
+    """The metaclass of the classes that replace a missing package. Each attribute is such a class, too."""
 
     def __getattr__(cls, name):
         if name.startswith("__"):

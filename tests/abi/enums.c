@@ -1,4 +1,4 @@
-/* Passes values that an enum does not have, which only C permits. Each call must return
+/* Passes values that are not in the enum, which only C permits. Each call must return
  * INVALID_ARGUMENT, with a message that contains the value. */
 #include <muonrt/dlpack.h>
 #include <muonrt/muonrt.h>

@@ -1,6 +1,6 @@
 /* Mistakes that the compiler must report, in C99 and C++17. `mistakes` first compiles this file
- * without any mistake, which must succeed without a warning. Then it compiles the file with each of
- * the macros below. */
+ * without any mistake, and the compiler must not report a warning. Then it compiles the file with
+ * each of the macros below. */
 #include <muonrt/dlpack.h>
 #include <muonrt/muonrt.h>
 #ifdef USE_MPI

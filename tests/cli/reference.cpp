@@ -1,10 +1,10 @@
-// The float64 reference for `muonrt step`, which uses tools/reference. It interprets opt.json
-// itself, so that a test detects keys that the command misreads. Usage: muonrt_reference < INPUT >
-// OUTPUT, both in JSON. INPUT has `config`, `tensors` (`shape` and `values` for each name) and
-// `grads` (for each step, the values for each name). OUTPUT contains the values after all steps.
-// `config` has the keys of opt.json, some of which have a different form. `parts` is a list of
-// {rows, cols, lr_factor, normuon_axis}, in which rows and cols are lists of indices. `momentum` is
-// a number, or a list with one number for each step. `row_factors` contains, for each step, the
+// The float64 reference for `muonrt step`, based on tools/reference. It interprets opt.json itself,
+// so that a test detects keys that the command misreads. Usage: muonrt_reference < INPUT > OUTPUT,
+// both in JSON. INPUT has `config`, `tensors` (`shape` and `values` for each name) and `grads` (for
+// each step, the values for each name). OUTPUT contains the values after all steps. `config` has
+// the keys of opt.json, but the values of some keys have a different form. `parts` is a list of
+// {rows, cols, lr_factor, normuon_axis}; rows and cols are lists of indices. `momentum` is a
+// number, or a list with one number for each step. `row_factors` contains, for each step, the
 // factors by which the rows are multiplied after the step.
 
 #include "reference/reference.hpp"
@@ -225,8 +225,8 @@ class Muon : public Param {
   std::vector<std::vector<Values>> moments_;
 };
 
-/// Returns the keys of the first rule that matches, which replace those of `defaults`. If a key is
-/// null, it is removed.
+/// Returns the keys of `defaults` and of the first rule that matches. Keys of the rule take
+/// precedence, and a key that is null is removed.
 Json words_of(const Json& config, const std::string& name) {
   Json out = config.value("defaults", Json::object());
   for (const Json& rule : config.at("rules")) {

@@ -88,8 +88,8 @@ class Case:
         check(done.returncode == 0, f"{what}: the state differs: {done.stdout}{done.stderr}")
 
     def resumed(self, what, config, wanted, meshes, more=lambda i: (), grads="g", **how):
-        """Runs the steps one by one, in place, each on the next mesh from the checkpoint of the previous one.
-        Checks that the last one gives the digest `wanted` and the state of `out`."""
+        """Runs the steps one by one, in place. Each step uses the next mesh and continues from the checkpoint of
+        the previous step. Checks that the last step gives the digest `wanted` and the state of `out`."""
         params, state = "in", []
         for i in range(self.steps):
             mesh = meshes[i % len(meshes)]
@@ -100,8 +100,8 @@ class Case:
         self.same_state(f"{what}: resumed", "part", "out")
 
     def reference(self, config, rules=None):
-        """Returns every tensor after all steps in float64. `rules` has, for names of rules, the words that
-        replace those of opt.json for the reference; None removes a key."""
+        """Returns every tensor after all steps in float64. `rules` contains, by the names of rules, keys that
+        replace the keys of opt.json for the reference; None removes a key."""
         config = copy.deepcopy(config)
         for rule in config["rules"]:
             rule.update((rules or {}).get(rule["name"], {}))

@@ -1,5 +1,5 @@
-// Fuzzes meshes of `muonrt plan`, which are the first two lines of the input: any bytes must give
-// ranks with placements, or an error.
+// Fuzzes the meshes of `muonrt plan`. The first two lines of the input are the meshes. Any bytes
+// must give ranks with placements, or an error.
 #include <cstdlib>
 #include <stdexcept>
 #include <string>

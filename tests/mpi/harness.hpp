@@ -34,7 +34,7 @@ void barrier();
 std::unique_ptr<muonrt::Transport> connect(int64_t timeout_ms = 30'000,
                                            int64_t fragment_bytes = int64_t{256} << 20);
 
-/// Returns the error that an attempt to create a transport before MPI_Init caused.
+/// Returns the error of an attempt to create a transport before MPI_Init.
 const std::string& before_init();
 
 }  // namespace mpi_test

@@ -173,7 +173,7 @@ TEST_CASE("commit: AdamW's moments and weights agree with float64, with eps outs
 
 TEST_CASE("commit: momentum and AdamW's weights equal the values in messages", "[ops]") {
   // Without Nesterov momentum, the direction in f32 equals the new momentum, so the message
-  // contains it.
+  // contains the new momentum.
   Fixture fixture = make_small_fixture(6);
   for (MuonScalars& s : fixture.groups) s.nesterov = 0;
   for (const Verb verb : {Verb::kMomentum, Verb::kAdamW}) {

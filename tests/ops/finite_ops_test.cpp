@@ -49,8 +49,8 @@ enum class Verb { kMuon, kUpdate, kValues, kAdamW, kAdamWPieces };
 
 bool is_adamw(Verb verb) { return verb == Verb::kAdamW || verb == Verb::kAdamWPieces; }
 
-/// Returns the number of nonfinite values that the op reports if it writes `w.value` as element
-/// `at` of `n`, and zeros elsewhere.
+/// Makes the op write `w.value` as element `at` of `n`, and zeros as the other elements. Returns
+/// the number of non-finite values that the op reports.
 int64_t noted(Machine& machine, Verb verb, const Written& w, int64_t n, int64_t at) {
   const std::vector<float> zeros(static_cast<size_t>(n));
   std::vector<float> grad = zeros, values = zeros;
@@ -112,8 +112,8 @@ TEST_CASE("commit: every commit op notes a weight that is not finite as stored",
         CAPTURE(subject.name, static_cast<int>(verb), static_cast<int>(w.form), name_of(w.dtype),
                 w.value);
         Machine machine(subject.make());
-        // With these sizes the op processes vectors of 8 elements and single elements. `at` is the
-        // first element, one in the middle, or the last one.
+        // With these sizes the op processes both vectors of 8 elements and single elements. `at` is
+        // the first element, one in the middle, or the last one.
         for (const auto& [n, at] : {std::pair<int64_t, int64_t>{1, 0},
                                     {1040, 0},
                                     {1040, 517},

@@ -86,12 +86,13 @@ Fixture make_fixture(uint64_t seed) {
                     {5, 9000, f, h, false, true, 1},
                     {1, 1, f, f, true, true, 2},
                     {96, 136, h, h, true, true, 3, 8},
-                    // Exactly one array has an unaligned address or an unaligned row stride.
+                    // Each of these parameters has exactly one array with an unaligned address or
+                    // row stride.
                     {8, 32, f, f, false, true, 0, 0, 1},
                     {10, 12, f, h, false, true, 1},
                     {10, 12, h, f, true, true, 2},
-                    // The rows are contiguous, but a vector may span two rows, because their length
-                    // is not a multiple of the vector length.
+                    // The rows are contiguous, but a vector may span two rows, because the length
+                    // of a row is not a multiple of the vector length.
                     {10, 12, h, f, false, true, 1},
                     {10, 12, h, h, false, true, 2},
                     {10, 12, h, f, true, true, 3}};
@@ -172,7 +173,7 @@ OnMachine::OnMachine(Machine& machine_in, const Fixture& fixture_in)
     view.momentum_dtype = param.momentum_dtype;
     view.seed = 0x123456789abcdef0;
     view.step = (uint64_t{1} << 40) + 17;
-    // The key can have any value; it is not an index.
+    // The key is an arbitrary number, not an index.
     view.key = 0xfffffff0u + static_cast<uint32_t>(p);
     if (view.form == WeightForm::kRemainder)
       view.remainder = reinterpret_cast<uint16_t*>(

@@ -13,7 +13,7 @@ struct FixtureParam {
   muonrt::DType dtype = muonrt::DType::kF32, grad_dtype = muonrt::DType::kF32;
   bool master = false, active = true;
   int32_t group = 0;
-  int64_t offset = 0;       // distance in elements of every buffer from an aligned address
+  int64_t offset = 0;       // offset of every buffer from an aligned address, in elements
   int64_t grad_offset = 0;  // offset of the gradient, in addition to `offset`
   muonrt::WeightForm form = muonrt::WeightForm::kParamOnly;  // used if `master` is false
   muonrt::DType momentum_dtype = muonrt::DType::kF32;
@@ -65,8 +65,8 @@ struct OnMachine {
   OnMachine(Machine& machine, const Fixture& fixture);
   /// Returns the bytes of every buffer that a commit may write, parameter by parameter.
   std::vector<Bytes> state();
-  /// Removes the momentum from the views, as on a rank whose momentum an owner stores.
-  /// leave_out_weights() removes the weights, as on an owner that holds no weights.
+  /// Removes the momentum from the views, to model a rank whose momentum is stored by an owner.
+  /// leave_out_weights() removes the weights, to model an owner that holds no weights.
   void leave_out_momentum();
   void leave_out_weights();
 

@@ -143,7 +143,7 @@ void start_small(Param& param) {
   }
 }
 
-/// Returns the number of steps after which an element below 2^-119 is below 2^-126, if each step
+/// Returns the number of steps that reduce an element from 2^-119 to below 2^-126, if each step
 /// multiplies it by `rate` and rounds it up by at most `up`.
 int steps_to_rest(double rate, double up) {
   return static_cast<int>(std::ceil(7 * std::log(2.0) / -std::log(rate * (1 + up))));

@@ -72,8 +72,8 @@ struct Operands {
   }
 
   /// Returns the number of wrong elements. An element is wrong if its error exceeds the rounding
-  /// error of the sum plus one final rounding, or only of the final rounding if alpha is 0. An
-  /// element of the padding is wrong if it has changed. An element of a symmetric result is also
+  /// error of the sum plus one final rounding. If alpha is 0, only the final rounding is allowed.
+  /// An element of the padding is wrong if it has changed. An element of a symmetric result is also
   /// wrong if it differs from its mirror image.
   int64_t wrong(const Bytes& got) const {
     int64_t count = 0;

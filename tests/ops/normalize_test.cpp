@@ -12,7 +12,8 @@ using namespace normalize_cases;
 
 namespace {
 
-/// Returns the pairwise sum of a list, which is split at the largest power of two below its length.
+/// Returns the pairwise sum of a list. Splits the list at the largest power of two below its
+/// length.
 float pairwise(const std::vector<float>& x, size_t first, size_t count) {
   if (count == 0) return 0.0f;
   if (count == 1) return x[first];

@@ -30,8 +30,9 @@ class Board {
     owners_[static_cast<size_t>(param)] = std::move(owners);
   }
 
-  /// Sets these functions in the settings of a rank. Parameters for which own() was not called get
-  /// the ranks as owners in turn, including ranks that hold no elements.
+  /// Sets the three callbacks in the settings of a rank. If own() was not called for a parameter,
+  /// one rank owns all of its matrices. These default owners vary between parameters, and may hold
+  /// no elements.
   void serve(muonrt::OptimizerSettings& settings, int rank) {
     settings.exchange_callbacks = {&mine_[static_cast<size_t>(rank)], &gather, &redistribute};
     settings.assign_owner = [this](int64_t param, const auto&, const auto&, int32_t* owner) {

@@ -1,8 +1,8 @@
 #pragma once
 #include <catch2/catch.hpp>
 
-/// Parses the program's arguments. With Catch2 version 2, also makes the program fail if the
-/// arguments select no test, which is the default of version 3.
+/// Parses the program's arguments. If they select no test, the program fails. This is the default
+/// of Catch2 version 3, and with version 2 this function sets it.
 /// @return 0, or the exit status for the program.
 inline int take_arguments(Catch::Session& session, int argc, char** argv) {
   const int refused = session.applyCommandLine(argc, argv);

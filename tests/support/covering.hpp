@@ -7,8 +7,8 @@
 #include <tuple>
 #include <vector>
 
-/// Pairwise covering arrays: a small number of rows such that for any two factors, every pair of
-/// their levels occurs.
+/// Pairwise covering arrays: a small number of rows in which every pair of levels of any two
+/// factors occurs.
 namespace covering {
 
 /// Builds the rows greedily from `seed`; the result is the same on every machine.

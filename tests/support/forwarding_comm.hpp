@@ -6,8 +6,8 @@
 
 #include "backend/comm.hpp"
 
-/// Forwards all calls to another communicator. Tests override the functions whose calls they want
-/// to observe or change.
+/// Forwards all calls to another communicator. A test overrides the functions whose calls it
+/// observes or changes.
 class ForwardingComm : public muonrt::Comm {
  public:
   explicit ForwardingComm(std::unique_ptr<muonrt::Comm> inner) : inner_(std::move(inner)) {}

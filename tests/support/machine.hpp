@@ -26,8 +26,8 @@ std::unique_ptr<muonrt::Device> make_device(bool naive = false, int index = 0);
 /// Returns whether the environment variable MUONRT_TEST_NAIVE is set. Tests then do not use
 /// cuBLASLt, because loading it under compute-sanitizer takes longer than running a small case.
 bool without_vendor();
-/// Returns whether the environment variable MUONRT_TEST_LEAVE_OUT names this kernel, which the
-/// tests then do not use.
+/// Returns whether the environment variable MUONRT_TEST_LEAVE_OUT names this kernel. If it does,
+/// the tests do not use the kernel.
 bool is_left_out(const char* kernel);
 
 /// A device with one stream, and memory that is freed together with the device.
@@ -101,14 +101,14 @@ inline int64_t difference(const std::vector<Bytes>& a, const std::vector<Bytes>&
   return at == a.end() && other == b.end() ? -1 : at - a.begin();
 }
 
-/// Sets element i of an array of `dtype` to `x`. `values` returns an array of pseudorandom
-/// elements.
+/// Sets element i of an array of `dtype` to `x`.
 inline void set_value(Bytes& bytes, muonrt::DType dtype, int64_t i, float x) {
   reference_ops::store(bytes.data(), dtype, i, x);
 }
 inline float value_in(const Bytes& bytes, muonrt::DType dtype, int64_t i) {
   return reference_ops::load(bytes.data(), dtype, i);
 }
+/// Returns n pseudorandom elements with absolute values of at most `scale`.
 inline Bytes values(uint64_t seed, muonrt::DType dtype, int64_t n, float scale = 1.0f) {
   Bytes out(static_cast<size_t>(n * muonrt::size_of(dtype)));
   for (int64_t i = 0; i < n; ++i) set_value(out, dtype, i, value_at(seed, i) * scale);

@@ -133,8 +133,8 @@ std::string abort_by_another_thread(Transport& t) {
   return unlike(error, Status::kAborted, {"from another thread"});
 }
 
-/// The last rank aborts after it has received a byte from rank 0. Rank 0 may see the error in the
-/// same exchange.
+/// The last rank aborts after it has received a byte from rank 0. Rank 0 may receive the error in
+/// the same exchange.
 std::string published_between_operations(Transport& t) {
   std::string problems;
   const int last = t.size() - 1;
@@ -180,8 +180,8 @@ std::string timeout_of_a_collective(Transport& t) {
   return t.rank() == 0 ? "" : unlike(error_of_a_sum(t), Status::kTimeout, {});
 }
 
-/// Checks that the error names the expected size. Over MPI, it names the size of the last part of
-/// the message.
+/// Checks that the error names the expected size. Over MPI, the error names the size of the last
+/// part of the message.
 std::string other_size(Transport& t, int64_t sent, int64_t expected) {
   const std::vector<char> out(static_cast<size_t>(sent), 'x');
   std::vector<char> in(static_cast<size_t>(std::max(sent, expected)) + 64, 'g');

@@ -32,7 +32,7 @@ struct Param {
   std::function<muonrt::Layout(std::shared_ptr<const muonrt::Mesh>, std::vector<int64_t>)>
       make_grad_layout;
   muonrt::View view = muonrt::View::kNone;
-  int batch_dims = 0, row_dims = 0;  // for tensors with more dimensions than the stack or matrix
+  int batch_dims = 0, row_dims = 0;  // as in muonrt_param_t
   bool transposed = false;
   std::vector<muonrt::PartSettings> parts;
   int owner = -1;
@@ -160,8 +160,8 @@ class Rank {
   const muonrt::Layout& grad_layout(int64_t param) const {
     return grad_layouts_[static_cast<size_t>(param)];
   }
-  /// Returns whether the parameter's state is held by its owners instead of the ranks with its
-  /// shards.
+  /// Returns whether the owners hold the parameter's state. Otherwise the ranks that hold shards of
+  /// the parameter also hold its state.
   bool keeps(int64_t param) const {
     return !grad_layout(param).partial_dims().empty() || !(grad_layout(param) == layout(param));
   }

@@ -74,7 +74,7 @@ TEST_CASE("train gradients: every parameter's gradient has the derivatives of th
       INFO("parameter " << gpt.params()[p].name << " of d_model " << config.d_model);
       const Direction gradient(grads.values[p].begin(), grads.values[p].end());
       const double size = std::sqrt(dot(gradient, gradient));
-      // The rounding errors of about 30 operations of 6e-8 each accumulate in a gradient.
+      // A gradient accumulates the rounding errors of about 30 operations, up to 6e-8 each.
       const double tolerance = 1e-5 * size + 1e-7;
       CHECK(size > 0.0);
       // The derivative along the gradient shows whether the length of the gradient is correct. The

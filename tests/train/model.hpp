@@ -35,8 +35,7 @@ struct Tensors {
 };
 
 /// Returns parameters for which every part of the model affects the result. Matrices preserve the
-/// norm of the vectors that they multiply, so attention is far from uniform, and gains differ from
-/// 1.
+/// norm of the vectors that they multiply, so attention is far from uniform. Gains differ from 1.
 inline Tensors<float> lively_params(const Config& config, unsigned seed) {
   Tensors<float> params(config);
   const auto specs = param_specs(config);

@@ -35,7 +35,7 @@ double gelu(double x) {
 }
 
 // Returns the output of attention at position t over positions 0..t, for all heads.
-// @param most  The largest input of the softmax for each head, which is updated, or null.
+// @param most  The largest input of the softmax so far, for each head; updated. May be null.
 Vec attend(int64_t heads, size_t t, const std::vector<Vec>& q, const std::vector<Vec>& k,
            const std::vector<Vec>& v, double* most) {
   const size_t d = q[t].size();

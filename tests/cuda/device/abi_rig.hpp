@@ -13,7 +13,7 @@
 #include "muonrt/step.h"
 #include "muonrt/tuning.h"
 
-// An optimizer on one rank, for a program with its own streams that uses the C ABI.
+// An optimizer on one rank, for a program that uses the C ABI and its own streams.
 namespace cuda_test {
 
 constexpr int kRows = 8, kCols = 12, kNumel = 6;

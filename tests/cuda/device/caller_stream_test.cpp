@@ -1,4 +1,4 @@
-// Tests steps through the C ABI in a program that uses its own streams, and captures some of them.
+// Tests steps through the C ABI in a program that uses its own streams and captures some of them.
 
 #include <algorithm>
 #include <catch2/catch.hpp>

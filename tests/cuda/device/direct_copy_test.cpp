@@ -1,6 +1,5 @@
-// Tests messages between ranks that are threads if the GPU does not complete a copy in time, and
-// messages of a single rank. Only the emulator can run these cases, because tests can stop its
-// streams.
+// Tests ranks that are threads: their messages if the GPU does not complete a copy in time, and the
+// messages of a single rank. These cases need the emulator, because tests can stop its streams.
 
 #include <atomic>
 #include <catch2/catch.hpp>

@@ -14,8 +14,9 @@ void hold(bool held);
 /// Makes the next launch and everything after it fail.
 void fail_next_kernel();
 void forget_failure();
-/// Makes a future allocation of device or pinned memory by the calling thread fail. 1 is the next
-/// allocation, and 2 is the allocation after it. If `number` is 0, no allocation fails.
+/// Makes a future allocation of device or pinned memory by the calling thread fail. If `number` is
+/// 1, this is the next allocation, and if it is 2, the allocation after the next. If `number` is 0,
+/// no allocation fails.
 void fail_allocation(int number);
 /// Numbers of kernels that have been launched so far.
 struct Launched {
@@ -37,9 +38,9 @@ int64_t slow_calls();
 /// Returns the devices on which a context was created since forget_contexts(), one bit for each.
 unsigned contexts();
 void forget_contexts();
-/// enter_foreign_context() makes the calling thread enter or leave a context that the program has
-/// created and that is not the primary context of the current device. foreign_calls() returns the
-/// number of runtime calls in such contexts.
+/// Makes the calling thread enter or leave a context that the program has created, which is not the
+/// primary context of the current device. foreign_calls() returns the number of runtime calls in
+/// such contexts.
 void enter_foreign_context(bool enters);
 int64_t foreign_calls();
 
@@ -52,12 +53,12 @@ class MachineLock {
   MachineLock& operator=(const MachineLock&) = delete;
 };
 /// Enqueues work that may have to wait for other streams. The stream calls `attempt` repeatedly
-/// until it returns true. Later work on the stream waits until then.
+/// until it returns true, and only then runs later work.
 /// @return  the position of the work in the stream.
 int64_t enqueue_operation(cudaStream_t stream, std::function<bool()> attempt);
-/// Runs the work that can run now. Returns whether the streams that the thread `owner` has created
-/// have no work left. A thread must wait until its streams have no work left before it frees
-/// memory.
+/// Runs the work that can run now. Returns true if no work is left in the streams that the thread
+/// `owner` has created. Before a thread frees memory, it must wait until this is true for its
+/// streams.
 bool drain(std::thread::id owner);
 /// Runs the work before `position`, as far as it can run now. Returns whether all of this work has
 /// run.

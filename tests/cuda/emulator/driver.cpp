@@ -104,8 +104,8 @@ CUresult cuStreamWaitValue32(CUstream stream, CUdeviceptr word, cuuint32_t value
   return CUDA_SUCCESS;
 }
 
-// Stores the map as separate fields, which the emulated cuda/symmetric/ptx_sm90.cuh reads: data,
-// columns, rows, count, the strides of rows and of matrices in elements, and the rows of a box.
+// Stores the map as separate fields for the emulated cuda/symmetric/ptx_sm90.cuh: data, columns,
+// rows, count, the strides of rows and of matrices in elements, and the rows of a box.
 CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank,
                                 void* memory, const cuuint64_t* sizes, const cuuint64_t* strides,
                                 const cuuint32_t* box, const cuuint32_t* steps,

@@ -14,7 +14,7 @@
 
 namespace emulator {
 
-/// The state of the emulated GPUs, except their memory. Its mutex protects it.
+/// The state of the emulated GPUs, except their memory. `mutex` protects all other members.
 struct Machine {
   std::recursive_mutex mutex;
   std::set<Stream*> streams;  // all streams except the default streams
@@ -28,7 +28,7 @@ struct Machine {
   cudaError_t last = cudaSuccess;
   int64_t foreign_calls = 0, slow_calls = 0, graph_launches = 0, sms = 2;
   Launched launched;
-  int locks = 0;  // number of locks of the mutex by its owner
+  int locks = 0;  // number of times that the thread with the mutex has locked it
 
   Machine() {
     for (int device = 0; device < kDevices; ++device) default_streams[device].device = device;
@@ -51,7 +51,7 @@ struct Lock {
 /// Stores an error for cudaGetLastError and returns it.
 cudaError_t result(cudaError_t error);
 
-/// Creates a context on the current device, like nearly every call of the runtime.
+/// Creates a context on the current device, as nearly every runtime call does.
 void touch();
 
 /// Returns the stream that a handle denotes for the calling thread and its current device.
@@ -65,14 +65,14 @@ void for_each_stream(const Visit& visit) {
   for (Stream* s : machine().streams) visit(*s);
 }
 
-/// Makes the stream's next entry wait for the work that the rules of the default stream require.
-/// Errors: if the default stream is used while a blocking stream is being captured. This
-/// invalidates the capture.
+/// Makes the stream's next entry wait for the work that the rules of the default stream require. If
+/// the default stream is used while a blocking stream is being captured, invalidates the capture
+/// and returns an error.
 cudaError_t order(Stream& stream);
 /// Appends an entry to the stream, or to its capture.
 void append(Stream& stream, std::function<bool()> entry);
-/// Returns whether no capture forbids calls that may wait or allocate. Otherwise invalidates the
-/// captures.
+/// Returns true if calls may wait or allocate. If a capture forbids such calls, invalidates the
+/// capture and returns false.
 bool may_wait();
 
 }  // namespace emulator

@@ -40,7 +40,7 @@ size_t round_up(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * 
 constexpr size_t kAlignment = 256;
 size_t page_size() { return static_cast<size_t>(sysconf(_SC_PAGESIZE)); }
 
-/// Makes the pages of a block part of `file`, which other processes can map, too.
+/// Makes the pages of a block part of `file`, so that other processes can map them, too.
 bool map_file(Mapping& mapping, int file) {
   if (file < 0 || mmap(mapping.pages, mapping.page_bytes, PROT_READ | PROT_WRITE,
                        MAP_SHARED | MAP_FIXED, file, 0) == MAP_FAILED)

@@ -28,10 +28,10 @@ struct SharedMemory {
 };
 /// Returns nullopt if `memory` is not the beginning of a block of device memory.
 std::optional<SharedMemory> share_memory(void* memory);
-/// Maps memory of another process, which free_memory() unmaps. Returns null if this fails.
+/// Maps memory of another process, or returns null on failure. free_memory() unmaps the memory.
 void* open_memory(const SharedMemory& shared);
 
-/// Makes accessible the memory of the devices whose bits are set, and makes all other memory
+/// Makes the memory of the devices whose bits are set accessible, and all other device memory
 /// inaccessible. Initially no bit is set. Call it while the machine is locked.
 void set_reach(unsigned devices);
 unsigned reach();

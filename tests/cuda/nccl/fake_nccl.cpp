@@ -124,7 +124,7 @@ NcclResult finalize(NcclHandle handle) {
   return passed(member_of(handle)) ? kNcclSuccess : kNcclInProgress;
 }
 
-/// Ends a communicator. Ending it frees its memory, and freeing memory waits for the GPU.
+/// Ends a communicator and frees its memory. Freeing memory waits for the GPU.
 template <class Ready>
 NcclResult end(Member* member, int64_t Counts::*count, Ready ready) {
   while (true) {
@@ -140,8 +140,8 @@ NcclResult end(Member* member, int64_t Counts::*count, Ready ready) {
   }
 }
 
-/// Counts a thread as inside an abort or a destroy until it has left the communicator, because
-/// `reset` may free the communicator only then.
+/// Counts a thread that is inside an abort or a destroy. The thread is counted until it has left
+/// the communicator, because `reset` may free the communicator only then.
 struct Ending {
   Ending() {
     const emulator::MachineLock lock;

@@ -6,8 +6,8 @@
 
 #include "cuda/nccl/nccl_api.hpp"
 
-/// A fake NCCL for the threads of a test on the emulated GPU. It supports sums over all ranks, and
-/// groups. A group's messages are copied when the streams of both ranks have reached them. As with
+/// A fake NCCL for the threads of a test on the emulated GPU. It supports groups, and sums over all
+/// ranks. A message of a group is copied when the streams of both ranks have reached it. As with
 /// NCCL, a blocking communicator waits for the other ranks when it is created, when it is split,
 /// and in its first group. The fake checks the rules that users of NCCL must follow, and records
 /// violations.
@@ -22,8 +22,8 @@ void set_version(int version);
 /// Discards all communicators and faults, and waits for teardowns in progress. Call this function
 /// between tests, when no communicator exists.
 void reset();
-/// Returns the number of threads inside an abort or a destroy. An abort waits for streams that have
-/// not reached enqueued operations. Both abort and destroy free memory, which waits for the GPU.
+/// Returns the number of threads inside an abort or a destroy. An abort waits until the streams
+/// have reached all enqueued operations. Both calls free memory, which waits for the GPU.
 int ending();
 
 /// Returns a description of each violation: a message without its counterpart, two threads in one

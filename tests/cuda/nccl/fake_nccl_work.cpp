@@ -98,8 +98,8 @@ bool attempt(Reduction& r, const std::shared_ptr<Call>& part, int size) {
   const int rank = part->member->rank;
   const auto [in, out] = r.buffers.at(rank);
   if (part->member->aborted) {
-    // Simulates the worst possible output of an aborted operation, which looks like the consent of
-    // all ranks.
+    // Simulates the worst output that an aborted operation can leave: a sum that looks like the
+    // consent of all ranks.
     if (!r.done && r.type == kNcclInt64) {
       for (size_t i = 0; i < r.count; ++i)
         static_cast<int64_t*>(out)[i] =

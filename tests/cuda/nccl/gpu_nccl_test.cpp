@@ -28,8 +28,8 @@ world::Case with_mesh(size_t mesh, int scheme) {
   return bits::make(f, false, 2);
 }
 
-/// Creates a communicator between two processes, which read their rank and a common port from the
-/// environment.
+/// Creates a communicator between two processes. Each process reads its rank and the common port
+/// from the environment.
 std::unique_ptr<Comm> between_processes() {
   const char *const rank = std::getenv("MUONRT_TEST_RANK"), *const port =
                                                                 std::getenv("MUONRT_TEST_PORT");

@@ -281,7 +281,7 @@ TEST_CASE("nccl making: a rank whose split of a blocking parent fails reports it
     try {
       over_fake(std::move(transport), options);
     } catch (const Error&) {
-      // The other ranks stay inside NCCL until their programs end it.
+      // The other ranks stay inside NCCL until their programs abort the caller's communicators.
       if (rank == 1)
         for (const int peer : {0, 2}) fake_nccl::api().abort(parents[static_cast<size_t>(peer)]);
       throw;

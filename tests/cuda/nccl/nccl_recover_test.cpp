@@ -7,7 +7,7 @@
 #include "support/forwarding_comm.hpp"
 
 // Tests a step on GPUs that fails during its vote on some ranks. `recover` must commit the update
-// that is staged in their memory, as the step would have committed it without the fault.
+// that is staged in the memory of these ranks, as a step without the fault does.
 
 using namespace muonrt;
 using namespace cuda_test;

@@ -51,7 +51,7 @@ TEST_CASE("nccl steps: none allocates memory, not even for its norm and statisti
 
 TEST_CASE("nccl steps: the creation connects the peers of all exchanges, and no step another one",
           "[nccl]") {
-  // Owners in both replicas, and clipping by the norm.
+  // The case has owners in both replicas, and clips gradients by their norm.
   world::Case c = world::on_mesh({2, 2});
   c.params.push_back(world::matrix("a", {12, 8}, {kR, kS}));
   c.params.push_back(world::matrix("b", {8, 20}, {kR, kS}));

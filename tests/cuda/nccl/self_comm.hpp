@@ -7,8 +7,8 @@
 
 namespace cuda_test {
 
-/// A communicator of one rank on any device. The rank sends messages only to itself. They are
-/// copied on the stream.
+/// A communicator of one rank on any device. The rank sends messages only to itself, and the
+/// messages are copied on the stream.
 class SelfComm final : public muonrt::Comm {
  public:
   SelfComm() = default;

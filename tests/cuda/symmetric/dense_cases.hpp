@@ -32,8 +32,8 @@ inline DenseCase dense_case(int64_t m, int64_t n, int64_t k, int64_t count, int6
   return c;
 }
 
-/// Returns sizes close to the edges of squares, tiles, pairs, stages and the ring. Some results
-/// have an odd number of rows of cells, and others an odd number of columns of cells.
+/// Returns sizes close to the edges of squares, tiles, pairs, stages and the ring. The number of
+/// rows of cells is odd in some results, and the number of columns of cells in others.
 inline std::vector<DenseCase> dense_edge_cases() {
   constexpr std::array<int64_t, 8> kDepths = {1, 33, 64, 65, 130, 256, 257, 330};
   std::vector<DenseCase> cases;

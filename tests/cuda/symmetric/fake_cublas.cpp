@@ -29,9 +29,8 @@ namespace {
 
 constexpr size_t kWorkspace = 1 << 16;  // bytes that every product writes
 constexpr uintptr_t kWorkspaceAlignment = 256;
-constexpr int kCandidates = 3;  // maximum number of algorithms that a search returns
-constexpr int64_t kSlowerNs =
-    1'000'000;  // by this time on the device's clock, each algorithm is slower than the next one
+constexpr int kCandidates = 3;            // maximum number of algorithms that a search returns
+constexpr int64_t kSlowerNs = 1'000'000;  // each algorithm takes this much longer than the next one
 
 /// The search that found an algorithm. Each search has a unique number.
 struct Search {

@@ -155,7 +155,7 @@ class Machine {
     int arrivals;  // arrivals of this thread that are in flight
     uint32_t priority;
   };
-  /// A unit of a copy in flight. If `unit` is -1, it is an arrival in flight.
+  /// A unit of a copy in flight or, if `unit` is -1, an arrival in flight.
   struct Message {
     int block, stage;
     Name barrier;

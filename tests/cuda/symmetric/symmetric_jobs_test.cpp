@@ -101,8 +101,8 @@ bool covers_dense(const Shapes& shapes, const std::vector<TileJob>& jobs) {
   return std::ssize(times) == cells;
 }
 
-/// Returns whether both blocks of a cluster begin with the same pairs, in which their rows differ
-/// by one.
+/// Returns whether both blocks of a cluster begin with the same pairs, and whether their rows
+/// differ by one in each pair.
 bool pairs_match(const JobList& list) {
   for (size_t b = 0; b + 1 < list.first.size(); b += 2) {
     const TileJob* upper = list.jobs.data() + list.first[b];
@@ -236,7 +236,7 @@ TEST_CASE("symmetric jobs: each cell of dense results is stored once, and no blo
           cells += s.count * cells_of(s.n) * cells_of(s.cols) * s.k;
           deepest = std::max(deepest, s.k);
         }
-        // As in symmetric_order_test.
+        // The bound is the same as in symmetric_order_test.
         const int64_t least = std::max(deepest, (cells + blocks - 1) / blocks);
         CHECK(makespan_of(list, shapes) <= least + least / 24 + 2 * deepest);
         const bool has_pairs = std::any_of(list.jobs.begin(), list.jobs.end(), [](const auto& job) {

@@ -76,8 +76,8 @@ TEST_CASE("symmetric order: no list ends much later than its work allows", "[emu
     const int64_t least = least_makespan(shapes, blocks);
     CHECK(makespan(shapes, blocks) <= least + least / 24 + 2 * deepest);
   }
-  // One matrix has a large depth, and many other matrices have a smaller depth. A block with one of
-  // the wide tiles of the first matrix would have too much work.
+  // One matrix has a large depth, and many other matrices have a smaller depth. If the first matrix
+  // had wide tiles, a block with one of these tiles would have too much work.
   for (const int blocks : {124, 132})
     for (const Shapes& shapes : {Shapes{{1024, 16384, 1}, {2048, 2048, 8}},
                                  {{2048, 18432, 1}, {768, 2048, 64}},
@@ -91,10 +91,10 @@ TEST_CASE("symmetric order: no list ends much later than its work allows", "[emu
 }
 
 TEST_CASE("symmetric order: the mixed list is as short as predicted", "[emulated]") {
-  // The gain is the speed relative to a dense product with the same rate on 132 SMs. It is the
-  // number of cells divided by the number of cells of the busiest block. If 128 x 128 tiles take
-  // less time, the row contains the gain with 128 x 128 tiles. Source: reference kernels, 4.3,
-  // "mixed list".
+  // The gain is the speed relative to a dense product with the same rate on 132 SMs. To compute the
+  // gain, the number of cells is divided by the number of cells of the busiest block. If 128 x 128
+  // tiles take less time, the row contains the gain with 128 x 128 tiles. Source: reference
+  // kernels, 4.3, "mixed list".
   struct Row {
     int64_t n, batch;
     int blocks;
@@ -152,8 +152,8 @@ TEST_CASE(
 
 TEST_CASE("symmetric order: jobs on a diagonal are computed next to the pairs of their matrix",
           "[emulated]") {
-  // Jobs on the diagonal read twice as many bytes for each product as pairs. If all blocks computed
-  // diagonals at the same time, they would exceed the memory bandwidth.
+  // For each product, jobs on the diagonal read twice as many bytes as pairs do. If all blocks
+  // computed diagonals at the same time, they would exceed the memory bandwidth.
   for (const int blocks : {124, 132})
     for (const auto& [n, batch] : {std::pair{2048, 216}, {4096, 40}, {1280, 200}}) {
       const Shapes shapes = {{n, 7168, batch}};

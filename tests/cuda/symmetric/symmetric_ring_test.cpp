@@ -79,8 +79,8 @@ std::vector<Tiles> drawn_block(Random& random) {
   return blocks;
 }
 
-/// Returns tile lists for a cluster's blocks, like the lists of real launches. A third of the
-/// launches compute dense products, except launches with medium tiles or slices.
+/// Returns tile lists for a cluster's blocks, like the lists of real launches. Of the launches
+/// without medium tiles and slices, a third compute dense products.
 std::vector<Tiles> tiles_of_run(int number, Random& random) {
   if (number % 8 == 1) return drawn_block(random);
   std::vector<Tiles> cluster = number % 8 == 0 ? listed_cluster(random) : drawn_cluster(random);

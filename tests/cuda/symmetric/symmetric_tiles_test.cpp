@@ -229,7 +229,7 @@ TEST_CASE("symmetric tiles: blocks are launched in clusters only if a list has p
   CHECK(clustered({1410, 70}, Tiles::kLarge, 0) == 1);
   CHECK(clustered({1410, 70}, Tiles::kLarge, 0, false) == 0);
   CHECK(clustered({1410, 70}, Tiles::kMedium, 0) == 0);
-  CHECK(clustered({200, 70}, Tiles::kLarge, 0) == 0);  // no square is off the diagonal, so no pairs
+  CHECK(clustered({200, 70}, Tiles::kLarge, 0) == 0);   // all squares are on the diagonal: no pairs
   CHECK(clustered({200, 300}, Tiles::kLarge, 4) == 0);  // one block adds up the slices
   CHECK(clustered({200, 300}, Tiles::kSmall, 4) == 1);  // a cluster adds up the slices
 }
@@ -353,8 +353,8 @@ TEST_CASE(
       for (const int sms : {2, 12})
         run({{520, k, 1, with_d, 1.0f, beta}, {1081, 60, 1, !with_d, 1.0f, 2.0f, 3.0f}}, sms);
   }
-  // Each kind precedes each kind that may follow it. The number of stages of the second job is less
-  // or greater than the number of squares that are stored while it runs.
+  // Each kind precedes each kind that may follow it. The second job has fewer stages or more stages
+  // than there are squares to store while it runs.
   const JobKind pair = JobKind::kPair, wide = JobKind::kWide, square = JobKind::kSquare;
   for (const auto& [before, after] : {std::pair(pair, pair),
                                       {pair, wide},

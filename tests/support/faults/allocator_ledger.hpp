@@ -56,9 +56,10 @@ struct AllocatorLedger {
   }
 };
 
-/// Creates an optimizer repeatedly. In run i, call i to the allocator returns null. The last run
-/// makes at most i calls. Each run must release all its memory.
-/// @param make    Returns a ledger.
+/// Creates an optimizer repeatedly. In run i, call i to the allocator returns null. Stops after the
+/// first run that makes at most i calls, and therefore succeeds. Each run must release all its
+/// memory.
+/// @param make    Returns the ledger of a run.
 /// @param create  Creates and destroys an optimizer with an allocator table, and returns status and
 ///     message.
 template <class Make, class Create>

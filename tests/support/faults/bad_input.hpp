@@ -109,12 +109,12 @@ struct BadCase {
   muonrt_status_t status = kInvalid;
 };
 
-/// Return cases for the creation of an optimizer. create_cases() changes structs, names, buffers
-/// and layouts; setting_cases() returns settings that cannot be combined.
+/// Returns cases for the creation of an optimizer with wrong structs, names, buffers or layouts.
 std::vector<BadCase> create_cases();
+/// Returns cases for the creation of an optimizer with invalid settings or meshes.
 std::vector<BadCase> setting_cases();
-/// Returns cases for the creation of an optimizer, which set each field in fields.hpp to values
-/// that its rule rejects.
+/// Returns cases for the creation of an optimizer. Each case sets one field in fields.hpp to a
+/// value that the field's rule rejects.
 std::vector<BadCase> field_cases();
 /// Returns the fields without a case, because their rules reject no value.
 std::vector<std::string> unchecked_fields();

@@ -3,7 +3,7 @@
 #include "algo/coefficients.hpp"
 #include "reference/reference.hpp"
 
-/// Lists and settings of coefficients for tests.
+/// Coefficient lists and settings for tests.
 namespace cases {
 
 /// Converts a coefficient list of the reference implementation to one of the library.

@@ -4,7 +4,7 @@
 #include "support/world.hpp"
 
 /// Cases with all forms of layouts on 2 to 16 ranks. They include experts, parts, flat ranges, row
-/// bounds, owners, units, several mesh dimensions combined into one, and both readings.
+/// bounds, owners, units, several mesh dimensions combined into one, and both values of Reading.
 namespace forms {
 
 using namespace muonrt;
@@ -80,7 +80,7 @@ inline std::vector<Form> all() {
       {"strided", {2, 2}, by_cuts("d0:0:3,d1:0:1")},
       {"two ranks", {2}, by_cuts("d0:0:1")},
       {"replicas of two", {2}, whole_on_all},
-      // 13 rows are sharded over 3 x 2. The two readings assign different rows to ranks 4 and 5.
+      // A mesh of 3 x 2 shards 13 rows. The two readings assign different rows to ranks 4 and 5.
       {"FSDP2 x TP on one dim, literal", {3, 2}, by_reading(Reading::kLiteral)},
       {"FSDP2 x TP on one dim, ordered", {3, 2}, by_reading(Reading::kOrdered)},
       {"EP x EFSDP x TP",
@@ -163,7 +163,7 @@ inline world::Case make(const Form& form, int window, CommitMode commit, int64_t
 }
 
 inline constexpr int64_t kMuon = 10;
-// The forms have 1, 5, 3, 2, 2, 9, 1, 1, 12 and 1 matrices.
+// The Muon parameters of make() have 1, 5, 3, 2, 2, 9, 1, 1, 12 and 1 matrices.
 inline constexpr int64_t kMatrices = 37;
 
 /// Runs the case on one rank that holds all elements.
@@ -171,8 +171,8 @@ inline world::Outcome reference_ops() {
   return world::run(make({"alone", {1}, whole_on_all}, 3, CommitMode::kAtomic, 1 << 20));
 }
 
-/// Assigns owners to the matrices that are not in a stack, beginning with the last rank. Forms that
-/// store a whole tensor on one rank are not changed, because that rank must be the owner.
+/// Assigns owners to the matrices that are not in a stack, beginning with the last rank. If a form
+/// stores a whole tensor on one rank, nothing is changed, because that rank must be the owner.
 inline void give_owners(world::Case& c, const Form& form) {
   if (form.name.find("owner") != std::string::npos) return;
   for (size_t i = 0; i < c.params.size(); ++i) {

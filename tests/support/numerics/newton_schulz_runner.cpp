@@ -17,8 +17,8 @@ namespace {
 constexpr int64_t kRedZone = 4096;        // in bytes
 constexpr unsigned char kNaNByte = 0xff;  // NaN in every dtype
 
-/// Memory that is aligned to 256 bytes and lies between two red zones. Memory and red zones are
-/// filled with NaN.
+/// Memory that is aligned to 256 bytes, with a red zone before and after it. Memory and red zones
+/// are filled with NaN.
 class RedZoned {
  public:
   RedZoned(const backends::Backend& backend, int64_t bytes)

@@ -86,8 +86,8 @@ void for_elements(Stream& stream, std::span<const ShardBlock> blocks, Body body)
 
 float momentum(const ParamView& p, int64_t i) { return load(p.momentum, p.momentum_dtype, i); }
 
-/// Returns the index in batch b of entry (row, col) of the matrix that b stores, possibly
-/// transposed.
+/// Returns the index in batch b of entry (row, col) of a matrix. If `transposed` is true, b stores
+/// the matrix transposed.
 int64_t place(const MatrixBatch& b, bool transposed, int64_t row, int64_t col) {
   return transposed ? col * b.ld + row : row * b.ld + col;
 }

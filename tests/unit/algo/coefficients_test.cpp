@@ -66,8 +66,7 @@ TEST_CASE("coefficients: the generator equals the reference for other bounds and
         for (size_t t = 0; t < made.size() && l / u < 0.9; ++t) {
           INFO("lower bound " << lower << ", cushion " << cushion << ", safety " << safety
                               << ", step " << t + 1);
-          // Both lists have an accuracy of about 1e-12, because the reference uses double
-          // precision.
+          // Both lists are accurate to about 1e-12, because the reference uses double precision.
           CHECK(relative(made[t].a, expected[t].a) <= 4e-12);
           CHECK(relative(made[t].b, expected[t].b) <= 4e-12);
           CHECK(relative(made[t].c, expected[t].c) <= 4e-12);
@@ -319,7 +318,7 @@ TEST_CASE("coefficients: lists that explode within (0, 1] are rejected with the 
   CHECK(contains(error_of(family, repeated({10, 10, 10}, 6)), "after step 1 "));
   CHECK(contains(error_of(family, repeated({1, 1, 1}, 8)), "after step 2 "));
   CHECK(contains(error_of(family, repeated({1e308, 1e308, 1e308}, 32)), "after step 1 "));
-  // Each step is from a different list, and the values grow to 4e11.
+  // Each step comes from a different list, and the values grow to 4e11.
   const reference::List strange = {{3.3939, -2.9069, 0.6426},
                                    {2.9871, -1.7045, 0.7079},
                                    {3.4291, -1.7572, 0.7145},
@@ -329,7 +328,7 @@ TEST_CASE("coefficients: lists that explode within (0, 1] are rejected with the 
   CHECK(contains(error_of(family, custom({{1e6, 0, 0}, {1e-6, 0, 0}})), "after step 1 "));
   CHECK(contains(error_of(family, custom({{4.01, 0, 0}})), "at most 4"));
   CHECK(contains(error_of(family, custom({{4, 0, 0}, {0.3, 0, 0}})), "accepted"));
-  // The safety of this generated list is too small for its number of steps.
+  // The safety factor of this generated list is too small for its number of steps.
   CoefficientSettings thin = polar(20, 0.02, 1.01, SafetyMode::kNone);
   thin.lower_bound = 1e-12;
   CHECK(contains(error_of(CoefficientFamily::kPolarExpress, thin), "grows to "));

@@ -5,7 +5,7 @@
 #include "reference/reference.hpp"
 #include "support/numerics/newton_schulz_runner.hpp"
 
-// Batches that differ in all the ways that the batches of a chunk can differ.
+// Batches that differ in every property in which the batches of a chunk can differ.
 namespace lockstep_cases {
 
 inline std::vector<reference::Matrix> batch(int64_t m, int64_t n, int64_t count,
@@ -18,7 +18,8 @@ inline std::vector<reference::Matrix> batch(int64_t m, int64_t n, int64_t count,
 }
 
 /// Returns batches with both forms of Newton-Schulz and 3 to 10 steps. They include lists with and
-/// without quintic terms, row scaling, one or more matrices, f32 and half precision.
+/// without quintic terms, row scaling, single matrices and several matrices, f32 and half
+/// precision.
 inline std::vector<runner::Job> jobs() {
   using muonrt::DType;
   namespace lists = reference::lists;

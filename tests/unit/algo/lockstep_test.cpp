@@ -141,8 +141,8 @@ class LimitedOps : public wrapped::Ops {
   Calls& calls_;
 };
 
-/// Returns a case with several shapes in groups with different coefficients, forms and dtypes,
-/// which make about three chunks.
+/// Returns a case with several shapes, whose groups have different coefficients, forms and dtypes.
+/// The case has about three chunks.
 world::Case make_case() {
   world::Case c;
   c.mesh = {2};

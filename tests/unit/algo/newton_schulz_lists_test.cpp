@@ -241,7 +241,7 @@ TEST_CASE("aol: small rows together with a large one equal the reference in ever
             CHECK(largest(o) <= 1.05 * most);
             if (ratio < 3e-3) continue;  // for smaller ratios, row sums are treated as zero
             // bf16 rounds rows and products with a relative error of 2^-8 each, so the test accepts
-            // a range of values.
+            // the images of a range of singular values.
             const double off = dtype == DType::kBF16 ? 0x1p-6 : 0x1p-9;
             CoefficientList bare = used;
             bare.input_safety = 1;

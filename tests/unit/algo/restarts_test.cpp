@@ -82,7 +82,8 @@ TEST_CASE("restarts: the search returns the fewest restarts that are as accurate
   for (int steps = 6; steps <= 10; ++steps) CHECK(search(pe, steps, DType::kF16) == Places{2, 4});
   CHECK(search(CoefficientFamily::kYouJiacheng, 5, DType::kF16) == Places{2, 4});
   CHECK(search(CoefficientFamily::kKellerJordan, 5, DType::kF16) == Places{3});
-  // To be as accurate as the standard form in bf16, a restart before every step is needed.
+  // In bf16, the Gram form needs a restart before every step to be as accurate as the standard
+  // form.
   CHECK(search(pe, 5, DType::kBF16) == Places{1, 2, 3, 4});
   CHECK(search(pe, 5, DType::kF32) == Places{3});
   CHECK(search(pe, kMaxSearchedSteps + 1, DType::kF16).size() == kMaxSearchedSteps);
@@ -204,8 +205,8 @@ TEST_CASE(
     CoefficientFamily family;
     int steps;
   };
-  // `auto` chooses the Gram form for 512 or more rows. The input is divided by the norm of a matrix
-  // with 512 rows and the same ratio of rank to size.
+  // `auto` chooses the Gram form for 512 or more rows. To represent such a matrix, the input is
+  // divided by the norm of a matrix with 512 rows and the same ratio of rank to size.
   const auto made = [](const List& list, DType gram) {
     NewtonSchulzOptions options;
     options.gram_iteration = gram;

@@ -192,7 +192,7 @@ TEST_CASE("arguments: one lr is rejected if a scale rule needs another rate than
   using Catch::Contains;
   const char* const names[] = {"match_rms", "original", "ratio", "max_dim", "none"};
   for (int32_t rule = 0; rule < 5; ++rule) {
-    for (const int used : {0, 1, 2}) {  // parameters of 0: both, 1: Muon, 2: AdamW
+    for (const int used : {0, 1, 2}) {  // parameters of 0: both groups, 1: Muon, 2: AdamW
       Buffers b;
       Arguments a(b);
       a.options = muonrt::options();

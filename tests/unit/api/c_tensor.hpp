@@ -52,7 +52,7 @@ struct Orthogonalizer {
   }
 };
 
-/// A tensor that owns its memory.
+/// A tensor together with its memory.
 struct Tensor {
   std::vector<unsigned char> memory;
   std::vector<int64_t> shape, strides;

@@ -382,7 +382,7 @@ TEST_CASE("handles: a thread may end inside a function of the caller", "[unit][a
             end_of([&] { status = in_step ? trainer.step() : muonrt_comm_barrier(comm); });
         if (in_step && on_caller == 0) {
           CHECK(end == nullptr);
-          CHECK(status == MUONRT_ERROR_UNDECIDED);  // a single rank only sends in the vote
+          CHECK(status == MUONRT_ERROR_UNDECIDED);  // one rank calls the transport only in the vote
         } else {
           CHECK(end == (by == Ending::By::kExit ? static_cast<void*>(&ending) : PTHREAD_CANCELED));
         }

@@ -224,7 +224,7 @@ TEST_CASE("out of memory: the state of callbacks is destroyed once", "[unit][abi
       if (comm) status[1] = trainer.create(comm, &portable.options);
     });
     trainer.destroy();
-    if (!comm) {  // without a communicator, the caller still owns the state
+    if (!comm) {  // without a communicator, the caller must destroy the state
       CHECK((status[0] == MUONRT_ERROR_OUT_OF_MEMORY && destroyed == 0));
       table.destroy(table.state);
     }

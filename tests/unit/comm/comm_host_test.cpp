@@ -109,8 +109,8 @@ TEST_CASE("host communicator: operations run in the order of its stream, and are
 
     require_none(own == 10 * (rank + 1) ? "" : "own message");
     require_none(from[0] == previous + 1 ? "" : "first exchange");
-    // The bytes have moved two ranks on. With three ranks, the rank two before this one is the next
-    // rank.
+    // Each exchange sends the bytes to the next rank. After two exchanges among three ranks, this
+    // rank has the bytes of its next rank.
     require_none(from[1] == next + 1 ? "" : "second exchange");
     require_none(sum[0] == 6 ? "" : "sum");
     require_none(most[0] == 2.0f ? "" : "max");

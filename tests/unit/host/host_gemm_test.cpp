@@ -249,7 +249,7 @@ TEST_CASE("host gemm: earlier products with the same scratch change no bit", "[u
   }
 }
 
-// So the kernels for AVX2 and AVX-512 compute bitwise identical f32 products.
+// With this order, the kernels for AVX2 and AVX-512 compute bitwise identical f32 products.
 TEST_CASE("host gemm: kernels other than oneDNN sum f32 from first to last",
           "[unit][gemm][bits][nosan]") {
   for (const auto& [m, n, k] : {std::array<int64_t, 3>{23, 300, 600}, {270, 9, 5}, {7, 8, 257}}) {

@@ -50,8 +50,8 @@ TEST_CASE(
   for (const StreamKind from : kKinds) {
     for (const StreamKind to : kKinds) {
       for (const Later later : {kNothing, kRecordedElsewhere, kDestroyed}) {
-        // Waiting for the third stream would make this thread run the caller's tasks, and it would
-        // block at the gate.
+        // If this thread waited for the third stream, it would run the caller's tasks and block at
+        // the gate.
         if (later == kRecordedElsewhere && from == StreamKind::kCommOnCaller) continue;
         const auto first = device->create_stream(from), second = device->create_stream(to);
         const auto third = device->create_stream(StreamKind::kComm);

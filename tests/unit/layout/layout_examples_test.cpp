@@ -13,8 +13,8 @@ using naive::List;
 namespace {
 
 /// Each line contains: name; shape; mesh; cuts, outermost first; indices; placements that give the
-/// same layout. After the placements, it gives the reading if this is not literal, and the FSDP
-/// dimensions if the reading is ordered. In the indices, '|' separates ranks, which are in mesh
+/// same layout. If the reading is not literal, it follows the placements. If the reading is
+/// ordered, the FSDP dimensions come next. In the indices, '|' separates ranks, which are in mesh
 /// order, and 'x' separates dimensions. '-' means no index, and '*' means all indices.
 constexpr const char* kExamples = R"(
 E1; 5; a=4; a:0; 0 1|2 3|4|-; S(0)

@@ -1,7 +1,7 @@
 #pragma once
 
 // A naive model of layouts, which cuts explicit index lists step by step. It shares no code with
-// the closed forms in src/layout, so tests can compare them with it.
+// src/layout, so tests can compare the closed forms in src/layout with this model.
 
 #include <cstdint>
 #include <map>
@@ -138,7 +138,7 @@ inline List held_at(const muonrt::Layout& layout, const List& coords) {
   return range(out, begin, end);
 }
 
-/// Returns for each rank of the mesh the row-major indices of its elements, in local order.
+/// For each rank of the mesh, the row-major indices of its elements, in local order.
 using Held = std::map<int, List>;
 inline Held held(const muonrt::Layout& layout) {
   Held out;

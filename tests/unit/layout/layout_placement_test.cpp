@@ -17,7 +17,8 @@ using Order = std::vector<int>;
 std::vector<Placement> encode(const Mesh& mesh, const Order& order) {
   std::vector<Placement> out(static_cast<size_t>(mesh.dims()));
   for (size_t t = 0; t < order.size(); ++t) {
-    // The product of the sizes of the mesh dimensions to the right that cut earlier.
+    // The factor is the product of the sizes of all mesh dimensions that are to the right of this
+    // one and cut the tensor earlier.
     int64_t factor = 1;
     for (size_t s = 0; s < t; ++s) {
       if (order[s] > order[t]) factor *= mesh.shape()[static_cast<size_t>(order[s])];

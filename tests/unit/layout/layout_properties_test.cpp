@@ -66,8 +66,8 @@ TEST_CASE("layout: for every kind, mesh and shape each rank holds the explicit l
   }));
 }
 
-/// Returns a layout of three to five dimensions as a stack of matrices, with some dimensions
-/// merged.
+/// Converts a layout of three to five dimensions to a stack of matrices, and merges some
+/// dimensions.
 Layout random_stack(const Layout& layout) {
   const int batch = static_cast<int>(pick(1, layout.dims() - 2));
   return layout.viewed(batch, static_cast<int>(pick(1, layout.dims() - 1 - batch)));

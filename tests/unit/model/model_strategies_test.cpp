@@ -74,8 +74,8 @@ constexpr double kPack = 4 + 8 + 2, kNormalize = 2 * 2 + 4, kUpdate = 4 + 8;
 
 TEST_CASE("modelled strategies: all-gather everywhere computes every matrix on every rank",
           "[unit][model]") {
-  // Two ranks hold halves of two matrices. If each matrix has its own chunk, the second gather is
-  // hidden.
+  // Two ranks hold halves of two matrices. If each matrix has its own chunk, the second gather
+  // overlaps with products.
   const Planning two(squares({2}, {kSide, kSide}, 2 * kElements), 2);
   const StrategyStep apart = gather_everywhere(two, machine());
   const double unpack = 2 * 2;
@@ -130,9 +130,9 @@ TEST_CASE("modelled strategies: owners of whole matrices send nothing in the ste
   CHECK(permanent.memory_bytes >= 2 * 12 * kElements + (2 + 2 * 4) * kElements);
   CHECK(permanent.memory_bytes < 2 * 12 * kElements + (2 + 6 * 4) * kElements);
   // The owner sends half of the new weights of each matrix, with 2 bytes per element. Rank 0
-  // updates matrix 0, updates matrix 2 while it sends the weights of matrix 0, and then sends those
-  // of matrix 2. Rank 1 waits for this last message and copies it to its half of the matrix, which
-  // reads and writes 2 bytes for half of the elements.
+  // updates matrix 0, updates matrix 2 while it sends the weights of matrix 0, and then sends the
+  // weights of matrix 2. Rank 1 waits for this last message and copies it to its half of the
+  // matrix. The copy reads and writes 2 bytes for half of the elements.
   const StrategyStep layers = whole_owners(planning, machine(), false);
   const double message = 1, owner = matrix + message;
   CHECK(layers.seconds ==

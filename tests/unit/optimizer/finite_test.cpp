@@ -267,9 +267,9 @@ TEST_CASE("skip: an overflow of the transport dtype is distinguished from NaN",
         bool overflow;
       };
       const bool half = transport == DType::kBF16;
-      // A direction exceeds the range of bf16 on rank 1. If it is computed from the sum of partial
-      // gradients, it does so on the rank that owns the matrix. In some cases the same parameter,
-      // or one before or after it, also has a value that is not finite.
+      // A direction exceeds the range of bf16 on rank 1 or, if the direction is computed from the
+      // sum of partial gradients, on the rank that owns the matrix. In some cases the same
+      // parameter, or one before or after it, also has a value that is not finite.
       const std::vector<Planted> all = {{kAbove, 1, 1, half ? 0 : -1, 1, half},
                                         {kAbove, kNan, 1, half ? 0 : 1, 1, half},
                                         {kNan, kAbove, 1, 0, 1, false},
@@ -289,7 +289,7 @@ TEST_CASE("skip: an overflow of the transport dtype is distinguished from NaN",
               describe_skip(rank.optimizer().settings(), end.report);
           return end;
         });
-        // The first vote of an eager step is on the gradients, and it finds a NaN in any parameter.
+        // The first vote of an eager step covers the gradients, so it finds a NaN in any parameter.
         if (eager && p.overflow) {
           if (!std::isfinite(p.b) || !std::isfinite(p.sum)) continue;
           for (const world::Ended& end : ends) CHECK(end.status == Status::kTorn);

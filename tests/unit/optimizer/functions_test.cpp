@@ -222,7 +222,7 @@ TEST_CASE("functions: every matrix of a stack that is cut over experts has its o
     CHECK(world::run(c).tensors == expected);
   };
   SECTION("set in the parameter") {
-    // Where the owner is -1, the plan chooses a rank that holds the expert.
+    // If an owner is -1, the plan chooses a rank that holds the expert.
     for (const std::vector<int32_t>& owners : {kOfHolders, {0, -1, 1, -1, 2, -1, 3, -1}}) {
       c.adjust = [&](OptimizerSettings& s, int) { s.params[0].owners = owners; };
       check(kOfHolders);

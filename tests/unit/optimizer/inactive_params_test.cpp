@@ -9,7 +9,7 @@
 
 using namespace muonrt;
 
-// Tests parameters in `inactive_params` if the option omit_inactive is set.
+// Tests parameters that a step lists in `inactive_params`, with the option omit_inactive.
 
 namespace {
 

@@ -144,7 +144,7 @@ TEST_CASE("overlap: by default there are as many chunks as are in flight, with t
     CHECK(default_.first == 3);  // each chunk contains one matrix for each owner
     CHECK((alone.second == default_.second));
   }
-  // Each owner receives only 24 KiB, which is not worth dividing.
+  // Each owner receives only 24 KiB, which is too little for several chunks.
   CHECK(chunks_and_bits({PlacementKind::kShard, 0, 1}, 3, 64).first == 1);
 }
 

@@ -1,4 +1,4 @@
-// Tests messages from a rank to itself, which the rank packs directly into the receive buffers.
+// Tests messages from a rank to itself. The rank packs them directly into its receive buffers.
 
 #include "pipeline/own_messages.hpp"
 
@@ -70,8 +70,8 @@ TEST_CASE("own messages: blocks are packed into the receive buffers, and the oth
   CHECK(places(chunk.gather_receives) == Places{{0, 0}});
   CHECK(offsets(chunk.gather_blocks) ==
         std::vector<int64_t>{0, (1024 + 128) / 2, (1024 + 128) / 2 + 49, 64 / 2});
-  // In the return it moves from offset 128 of the send buffer to offset 64 of the receive buffer,
-  // from which it is also sent to replica 2.
+  // In the return, the message moves from offset 128 of the send buffer to offset 64 of the receive
+  // buffer. From there it is also sent to replica 2.
   CHECK(places(chunk.return_sends) == Places{{0, 0}, {2, -2048 + 64}, {3, 128}});
   CHECK(places(chunk.return_receives) == Places{{0, 0}});
   CHECK(offsets(chunk.return_matrix_blocks) ==

@@ -128,8 +128,7 @@ world::Case with_bf16_momentum(world::Case c) {
   return c;
 }
 
-/// Adds partial gradients in the wrong order: the order of the messages, which is the order of the
-/// ranks.
+/// Adds partial gradients in a wrong order: in the order of the messages, which is rank order.
 class RankOrder : public wrapped::Ops {
  public:
   RankOrder(muonrt::Ops& inner, size_t partial_grads)

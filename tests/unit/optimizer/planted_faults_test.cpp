@@ -103,7 +103,8 @@ class BlockedProducts : public wrapped::Ops {
   }
 };
 
-/// Simulates a library whose results depend on the leading dimension, which is larger by `extra`.
+/// Simulates a library whose results depend on the leading dimension, and increases this dimension
+/// by `extra`.
 class LeadingDimension : public BlockedProducts {
  public:
   LeadingDimension(muonrt::Ops& inner, int64_t extra) : BlockedProducts(inner), extra_(extra) {}

@@ -56,8 +56,8 @@ void check_followed(const world::Case& c, int receiver, const std::vector<int>& 
   CHECK((result.tensors == expected));
 }
 
-/// Checks the recovery after steps in which only one rank receives the vote sum, for each rank.
-/// Also checks the recovery after a step in which only the last rank does not receive it.
+/// For each rank, checks the recovery after a step in which only this rank receives the vote sum.
+/// Also checks the recovery after a step in which all ranks except the last one receive it.
 void check_all(const world::Case& c, int64_t reductions = 1) {
   const world::Tensors expected = world::run(c).tensors;
   for (int receiver = 0; receiver < c.world; ++receiver) {
@@ -203,8 +203,7 @@ TEST_CASE("recover: if no rank has committed the step, it is discarded", "[unit]
 TEST_CASE("recover: a step that fails after its vote is torn for all ranks", "[unit][recover]") {
   world::Case c = three_ranks();
   c.settings.commit = CommitMode::kEager;
-  // Rank 0 does not receive the sum of the second vote, which comes after it has committed its
-  // chunks.
+  // Rank 0 has committed its chunks, but does not receive the sum of the second vote.
   const recovery::Result result = recovery::run(c, 1, {0}, 2);
   CHECK(result.ranks[1].step.status == Status::kOk);
   CHECK(result.ranks[0].step.status == Status::kTorn);

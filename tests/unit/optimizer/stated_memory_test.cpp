@@ -207,8 +207,8 @@ TEST_CASE("memory: a rank allocates what its plan states for the checks of first
   world::on_ranks(3, [&](Comm& comm) {
     std::vector<int64_t>& sizes = allocations[static_cast<size_t>(comm.rank())].sizes;
     world::Rank rank(c, comm, device_of(allocations[static_cast<size_t>(comm.rank())]));
-    // Each parameter has six hashes, and seven tallies as long as there are at most 64 parameters.
-    // The host has a copy of each list. Every allocation has 256 additional bytes.
+    // Each parameter has six hashes, and seven tallies if there are at most 64 parameters. The host
+    // has a copy of each list. Every allocation has 256 additional bytes.
     const auto params = static_cast<int64_t>(c.params.size());
     const int64_t tallies = params * 7 * static_cast<int64_t>(sizeof(Tally));
     const int64_t hashes = params * 6 * 8;

@@ -255,8 +255,8 @@ TEST_CASE("blocks: blocks that are shards need no messages between ranks", "[uni
     RANK_CHECK(rank.step(0, whole) == Status::kOk);
     RANK_CHECK(rank.step(1, blocks) == Status::kOk);
     RANK_CHECK(blocks.planned == 2);
-    // The whole-matrix step also gathers and returns half a matrix in bf16. Both steps send the
-    // vote.
+    // Both steps send the vote. The whole-matrix step also sends half a matrix in bf16, in the
+    // gather or in the return.
     RANK_CHECK(blocks.bytes_sent + 8 * 24 * 2 <= whole.bytes_sent);
     const std::string text = rank.optimizer().describe(false);
     RANK_CHECK(text.find("those between take blocks") != std::string::npos);

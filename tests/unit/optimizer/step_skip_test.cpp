@@ -62,7 +62,7 @@ void skip_everywhere(const world::Case& c, world::Rank& rank, Comm& comm, int64_
 
 TEST_CASE("skip: a NaN or infinity at any position skips the step on all ranks and changes nothing",
           "[unit][optimizer][tsan]") {
-  for (const bool replicated : {false, true}) {  // replicas are not gathered
+  for (const bool replicated : {false, true}) {  // replicated parameters are not gathered
     for (const CommitMode commit : {CommitMode::kAtomic, CommitMode::kEager}) {
       world::Case c = small_case(commit);
       c.steps = 2;

@@ -114,7 +114,7 @@ TEST_CASE("chunks: overlap, the matrices and the size of messages limit the numb
       {2, 100, 3, 1, 2},    {1, 100, 3, 1, 1},     {6, 100, 1, 1, 1},   {6, 100, 2, 100, 2},
       {6, 100, 5, 100, 5},  {6, 100, 9, 100, 6},    // a chunk has at least one matrix
       {40, 100, 3, 100, 5}, {40, 100, 3, 50, 10},   // at most 8 times the minimum
-      {400, 100, 3, 1, 16}, {400, 100, 20, 1, 20},  // at most 16, or the number in flight
+      {400, 100, 3, 1, 16}, {400, 100, 20, 1, 20},  // at most 16, or `window` if it is larger
   };
   for (const auto& row : table) {
     std::vector<ChunkItem> items = {{1, 0, 5, row.bytes}};
@@ -128,7 +128,7 @@ TEST_CASE("chunks: overlap, the matrices and the size of messages limit the numb
   CHECK(chunks_to_overlap({}, 3, 1) == 1);
   CHECK(least_part(6400, 1) == 6400);
   CHECK(least_part(6400, 64) == 6400);
-  CHECK(least_part(6400, 640) == 64000);  // each message counts 100
+  CHECK(least_part(6400, 640) == 64000);  // 100 bytes for each of 640 messages
 }
 
 TEST_CASE("chunks: no chunk is empty, even if more chunks than matrices are wanted",

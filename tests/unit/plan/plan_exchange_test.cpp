@@ -96,6 +96,7 @@ TEST_CASE("plan: equal shapes and methods are adjacent at their owner", "[unit][
   REQUIRE(chunks.size() == 1);
   std::vector<int32_t> order;
   for (const OwnedMatrix& o : chunks[0].owned) order.push_back(o.matrix);
-  // sorted by short side, long side, steps: 4x4, 4x5, 4x8 (both orientations) with 5, 4x8 with 7
+  // The matrices are sorted by short side, long side and steps: 4x4, 4x5, 4x8 (both orientations)
+  // with 5 steps, and 4x8 with 7 steps.
   CHECK(order == std::vector<int32_t>{1, 5, 3, 7, 0, 2, 6, 4});
 }

@@ -131,8 +131,8 @@ TEST_CASE("plan: memory by kind, computed by hand", "[unit][plan]") {
   CHECK(memory(0).message_bytes == 64 + 128 + 64 + 128);
   CHECK(memory(0).staged_bytes == 0);
   // Rank 0 owns both matrices. Each chunk has one matrix, and two chunks are in flight. Per chunk,
-  // rank 1 only sends 64 bytes and receives 64 bytes. Rank 0 sends to rank 1 only in the return, 64
-  // bytes.
+  // rank 1 only sends 64 bytes and receives 64 bytes. Rank 0 sends nothing to rank 1 in the gather,
+  // and 64 bytes in the return.
   for (size_t i = 0; i < 2; ++i) p.params[i].owner = 0;
   p.options.chunk_bytes = 1;
   CHECK(memory(1).message_bytes == 2 * (64 + 64));

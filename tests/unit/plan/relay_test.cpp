@@ -8,8 +8,9 @@
 #include "support/bits_cases.hpp"
 #include "unit/plan/plan_cases.hpp"
 
-// Tests updates that are returned in two levels: owners return updates to a few ranks, which
-// forward them to the ranks with the same shards in other replicas. Also tests ReplicaMode::kEach.
+// Tests updates that are returned in two levels. Owners return updates to a few ranks, and these
+// ranks forward them to the ranks with the same shards in other replicas. Also tests
+// ReplicaMode::kEach.
 
 using namespace muonrt;
 using plan_case::placed;
@@ -55,9 +56,9 @@ MachineProfile test_machine(double flops, double bytes, double message_seconds) 
 }  // namespace
 
 TEST_CASE("relay: blocks of replicas are as large as max_peers allows", "[unit][plan][relay]") {
-  CHECK(relay_block(1, 64, true, 64) == 0);  // 63 peers: direct
+  CHECK(relay_block(1, 64, true, 64) == 0);  // the owner has 63 peers, so nothing is forwarded
   CHECK(relay_block(2, 4, true, 7) == 0);    // 7 peers
-  CHECK(relay_block(2, 4, true, 4) == 4);    // 1 and 3
+  CHECK(relay_block(2, 4, true, 4) == 4);    // the owner has 1 peer, a rank that forwards has 3
   CHECK(relay_block(2, 4, true, 3) == 4);
   CHECK(relay_block(8, 16, true, 64) == 16);   // 7 and 15
   CHECK(relay_block(8, 128, true, 64) == 32);  // 31 and 31, not 7 and 127

@@ -131,7 +131,7 @@ TEST_CASE("checkpoint: the shards of all ranks cover the state, and one rank wri
       const int64_t numel = r.param == 0 ? kRows * kCols : kRows;
       here.resize(static_cast<size_t>(numel));
       wrote.resize(static_cast<size_t>(numel));
-      // Each shard consists of whole rows, which the runs of the first dimension list.
+      // Each shard consists of whole rows. The runs of the first dimension list these rows.
       const int64_t width = r.ndim == 2 ? r.shape[1] : 1;
       int64_t local = 0;
       for (int64_t i = 0; i < r.n_runs[0]; ++i) {

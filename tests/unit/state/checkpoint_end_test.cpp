@@ -112,7 +112,7 @@ TEST_CASE("checkpoint: a rank opens only the files that it needs, the correspond
       parse_manifest(std::string(std::istreambuf_iterator<char>(file), {}), name);
   REQUIRE(manifest.files.size() == 4);
   std::filesystem::remove(folder.path() + "/" + manifest.files[2].name);
-  // The rows, out of 8, that each rank reads, and whether the rank needs the removed file, which
+  // Which of the 8 rows each rank reads, and whether the rank needs the removed file, which
   // contains rows 4 and 5.
   struct Reader {
     int rank, world;

@@ -25,7 +25,7 @@ using namespace resumed;
 
 namespace {
 
-// Runs are made only for every `kEach`-th operation, which fails in that run.
+// Only every `kEach`-th file operation is made to fail, each in a separate run.
 constexpr int64_t kEach = kSanitized ? 4 : 1;
 
 /// Makes file operation number `nth` of one rank fail. If `lasting`, all later operations fail,

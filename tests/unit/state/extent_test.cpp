@@ -11,7 +11,8 @@ using namespace muonrt;
 
 namespace {
 
-/// Maps each element of the tensor that is in the extent to its index there, computed one by one.
+/// Maps the index in the tensor to the index in the extent, for each element of the extent. Visits
+/// the elements of the tensor one by one.
 std::map<int64_t, int64_t> places(const Extent& x) {
   std::map<int64_t, int64_t> out;
   int64_t numel = 1;

@@ -52,8 +52,8 @@ std::string text_of(std::span<const unsigned char> bytes) {
 }  // namespace
 
 TEST_CASE("safetensors: every dtype of the format has its number of bits", "[unit][state]") {
-  // The dtypes of the format, with the bits per element, which is also the number of bytes in 8
-  // elements.
+  // The dtypes of the format, each with its number of bits per element. Eight elements need
+  // this number of bytes.
   const std::vector<std::pair<const char*, int64_t>> bits = {
       {"BOOL", 8},        {"F4", 4},      {"F6_E2M3", 6}, {"F6_E3M2", 6}, {"U8", 8},
       {"I8", 8},          {"F8_E5M2", 8}, {"F8_E4M3", 8}, {"F8_E8M0", 8}, {"F8_E4M3FNUZ", 8},

@@ -1,5 +1,4 @@
-// Tests the float64 reference implementation. Other tests compare the results of all other code
-// with it.
+// Tests the float64 reference implementation, with which the other tests compare all other code.
 #include "reference/reference.hpp"
 
 #include <algorithm>
@@ -59,7 +58,7 @@ TEST_CASE("reference: Newton-Schulz changes only singular values, in both forms"
 TEST_CASE("reference: ten Polar Express steps give the polar factor", "[unit][reference]") {
   const Matrix a = assemble(random_svd(8, 20, {1, 1, 0.8, 0.5, 0.2, 0.1, 0.05, 0.02}, 5));
   const Matrix o = newton_schulz(lists::kPolarReference, 1.01, a);
-  // The last step is the limit of the coefficients, in which u is not exactly 1. The published
+  // The last step uses the limit of the coefficients, for which u is not exactly 1. The published
   // digits end at 1e-15.
   CHECK(max_difference(o, polar_factor(a)) <= 1e-12);
 }

@@ -62,7 +62,7 @@ TEST_CASE("same bits: every variant of orthogonalization, with f16, AOL and bloc
   std::vector<world::Tensors> references;
   for (int variant = 0; variant < bits::kVariants; ++variant)
     references.push_back(bits::reference_ops(false, kSteps, variant));
-  // To be useful, the variants must differ: each must give different weights.
+  // The variants are useful only if each of them gives different weights.
   for (int variant = 1; variant < bits::kVariants; ++variant)
     CHECK(references[static_cast<size_t>(variant)].params != references[0].params);
   const auto rows =

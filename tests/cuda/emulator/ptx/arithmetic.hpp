@@ -230,7 +230,7 @@ inline void rough_inverse(Thread& t, const Instruction& i) {
   t.set<double>(i.at[0], std::bit_cast<double>(bits));
 }
 
-// These functions compare values.
+// Instructions that compare two values.
 template <class T, bool (*kOf)(T, T)>
 void compared(Thread& t, const Instruction& i) {
   t.set<bool>(i.at[0], kOf(t.get<T>(i.at[1]), t.get<T>(i.at[2])));

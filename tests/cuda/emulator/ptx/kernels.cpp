@@ -28,8 +28,8 @@ std::string read_file(const std::filesystem::path& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-/// Returns the mangled name with the same name for all anonymous namespaces, because compilers name
-/// them differently.
+/// Returns the mangled name with a common name for all anonymous namespaces, because each compiler
+/// names them differently.
 std::string plain_name(std::string name) {
   constexpr std::string_view kAnonymous = "_GLOBAL__N_";
   for (size_t at = name.find(kAnonymous); at != std::string::npos;

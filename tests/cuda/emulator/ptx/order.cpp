@@ -102,7 +102,7 @@ Thread& running() {
 uint32_t clock_of_running() { return running().knows.of(thread_in_cluster()); }
 void tick() { running().knows.set(thread_in_cluster(), clock_of_running() + 1); }
 
-/// Returns whether an access is complete at the current position of the running thread.
+/// Returns whether an access is ordered before the current position of the running thread.
 bool over(const Thread& t, const Epoch& e) { return e.clock == 0 || t.knows.of(e.who) >= e.clock; }
 
 /// Returns whether the accessing thread has executed a fence after the access, and whether this
@@ -155,7 +155,8 @@ void keep(std::vector<Epoch>& all, const Epoch& e) {
   }
 }
 
-/// Returns whether the last write and all atomic accesses after it are complete.
+/// Returns whether the last write and all later atomic accesses are ordered before the current
+/// position of the running thread.
 bool written(const Thread& t, const Word& w) {
   return over(t, w.write) && std::all_of(w.atomics.begin(), w.atomics.end(),
                                          [&](const Epoch& e) { return over(t, e); });

@@ -4,13 +4,14 @@
 #include <cstdint>
 
 // Checks the order of a cluster's accesses to shared memory, and of a launch's accesses to device
-// memory. Every access is compared with all earlier accesses. The comparison uses the
-// synchronization of the threads, and not the turns that they have taken, so it finds a race in any
-// schedule. It uses vector clocks as described in Flanagan and Freund 2009, FastTrack, section 3,
-// and proxies as described in PTX ISA 9.0, section 8.7.
+// memory. Every access is compared with all earlier accesses. Two accesses are ordered only if
+// synchronization orders them, so a race is found in any schedule. The checks use vector clocks as
+// described in Flanagan and Freund 2009, FastTrack, section 3, and proxies as described in PTX ISA
+// 9.0, section 8.7.
 //
 // All functions apply to the running thread's cluster. Call a function before the operation that it
-// records. Each function throws std::logic_error if an access is not ordered.
+// records. Each function throws std::logic_error if it finds conflicting accesses that are not
+// ordered.
 
 namespace emulator::ptx::order {
 

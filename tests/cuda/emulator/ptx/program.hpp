@@ -39,7 +39,7 @@ struct Instruction {
   const Function* callee = nullptr;  // function that a call runs
 };
 
-/// Slots that every function has. They precede the slots of its registers and constants.
+/// Slots that every function has. They precede the slots of the function's registers and constants.
 enum Special {
   kNowhere,     // values that are discarded
   kParameters,  // address of the arguments

@@ -27,7 +27,7 @@ void require(bool holds, const char* what) {
   if (!holds) throw std::logic_error(what);
 }
 
-// These functions implement barriers.
+// Instructions for barriers.
 void block_barrier(Thread& t, const Instruction& i) {
   require(t.get<int>(i.at[0]) == 0, "the barrier has another number");
   order::arrive(order::of_block(0));
@@ -77,7 +77,8 @@ void await_launches(Thread&, const Instruction&) { muonrt::cuda::griddepcontrol_
 
 // Returns a barrier in shared memory.
 uint64_t* barrier_in(const SharedRange& place) { return reinterpret_cast<uint64_t*>(place.memory); }
-/// Returns a barrier. The running thread must be ordered after its initialization.
+/// Returns a barrier. Its initialization must be ordered before the current position of the running
+/// thread.
 SharedRange barrier_at(Thread& t, const Argument& a) {
   const SharedRange place = shared_range(t.address(a), 8);
   order::require_made(place.block, place.offset);

@@ -13,8 +13,8 @@ namespace muonrt::cuda {
 inline unsigned char* dynamic_shared() {
   return emulator::shared_memory(emulator::block_in_cluster());
 }
-/// Returns the offset of `memory` in the block's shared memory, which the emulator uses as the
-/// address.
+/// Returns the offset of `memory` in the block's shared memory. The emulator uses this offset as
+/// the address.
 inline uint32_t shared_address(const void* memory) {
   return static_cast<uint32_t>(static_cast<const unsigned char*>(memory) - dynamic_shared());
 }

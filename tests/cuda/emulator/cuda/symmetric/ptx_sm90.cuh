@@ -88,8 +88,8 @@ inline void load_four_of(float* to, const float* from, uint32_t rank) {
   std::memcpy(to, in_block(from, rank), 4 * sizeof(float));
 }
 
-/// Returns an address with the 128-byte swizzle of the copy engines and tensor cores, which depends
-/// on bits of the address.
+/// Applies the 128-byte swizzle of the copy engines and tensor cores, which is a function of the
+/// address.
 inline uint32_t swizzled_address(uint32_t address) { return address ^ ((address >> 7 & 7) << 4); }
 
 /// The words of the emulated tensor map are data, columns, rows, count, ld, stride, and the rows of
