@@ -20,7 +20,7 @@ Matrix outputs_first(const OptimizerSettings& settings, Matrix m) {
   return m;
 }
 
-/// Returns which axis of a matrix is normalized: rows, columns, or none.
+/// Returns whether the rows or the columns of a matrix are normalized, or kOff if neither are.
 NormuonAxis axis_of(const OptimizerSettings& settings, const Matrix& m) {
   const ParamSettings& p = settings.params[static_cast<size_t>(m.param)];
   const GroupSettings& g = settings.groups[static_cast<size_t>(p.group)];
