@@ -20,7 +20,7 @@ struct SurvivorState {
   int64_t rank = 0, world = 0;  // rank and size of the optimizer's communicator
   int64_t steps = 0;            // number of committed steps
   int64_t has_staged_step = 0;  // 1 if an undecided step can still be committed (atomic commit)
-  int64_t fingerprint = 0;  // kUndecided: fingerprint of the step that is undecided
+  int64_t fingerprint = 0;      // kUndecided: fingerprint of the step that is undecided
   int64_t committed_fingerprint = 0;  // fingerprint of the last committed step
   Vote committed_vote_sum;            // vote sum of the last committed step
   int64_t policy = 0;                 // value of SurvivorPolicy

@@ -23,7 +23,8 @@ struct OwnMessage {
   }
 };
 
-/// Removes the message from both lists. Returns its position, or nullopt if there is none.
+/// Removes the message to itself from both lists. Returns its position, or nullopt if there is
+/// none.
 std::optional<OwnMessage> take_own(std::vector<Region>& sends, std::vector<Region>& receives,
                                    int32_t rank, const SendAndReceive& buffers) {
   const int64_t distance =
