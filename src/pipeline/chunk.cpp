@@ -223,7 +223,7 @@ void Chunk::select_gather(const StepInputs& inputs) {
   received_by_gather_.select(gather_receives_, buffers_.gather_receive, inputs.omits_inactive);
 }
 
-// If the updates are sent in two levels, whole messages are always sent and forwarded.
+// If the return has two levels, whole messages are always sent and forwarded.
 void Chunk::select_return(const StepInputs& inputs) {
   const ChunkSpec& chunk = context_->plan->chunks()[static_cast<size_t>(plan_->index)];
   if (!config_->omit_inactive || !plan_->callbacks.empty() || chunk.relay > 0) return;

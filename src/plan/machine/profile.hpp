@@ -11,8 +11,7 @@
 namespace muonrt {
 
 /// The rate of matrix products whose smallest dimension is `size`, in FLOP/s. A product of m x k by
-/// k x n counts as 2 m n k FLOPs. A symmetric product counts the same, although only half of it is
-/// computed.
+/// k x n counts as 2 m n k FLOPs, even if it is symmetric and only half of it is computed.
 struct ProductRate {
   double size = 0, symmetric = 0, general = 0;
 };
@@ -35,8 +34,7 @@ constexpr std::array<const char*, kPassKinds> kPassNames = {
     "copy", "pack", "transpose", "normalize", "commit", "stochastic", "adamw"};
 
 /// The rates of passes in bytes per second, indexed by kind. `footprint` is the number of bytes
-/// that are read and written before the same byte is used again. Caches may keep the bytes until
-/// then.
+/// that are accessed between two uses of the same byte. If it is small, caches can keep the byte.
 struct PassRate {
   double footprint = 0;
   std::array<double, kPassKinds> rates = {};
@@ -83,8 +81,8 @@ struct MachineProfile {
   uint64_t hash() const;
 
   /// Returns a profile of the same host with `ranks` ranks in a node. The rates of a rank are
-  /// proportional to its number of threads, and its memory is its part of the host's. Returns an
-  /// equal profile for a GPU.
+  /// proportional to its number of threads, and its memory is its part of the host's memory. The
+  /// profile of a GPU is returned unchanged.
   /// @param threads  Number of threads of a rank; 0 means its part of the cores, but at least one.
   MachineProfile with_ranks(int ranks, int threads) const;
 };

@@ -37,7 +37,7 @@ struct HolderGroup {
 };
 
 /// The distinct layouts of a problem and the holders of their matrices. Parameters with equal
-/// layouts share an entry. Indices into the table are also valid in copies of it.
+/// layouts share an entry. An index into the table is valid in copies of the table, too.
 class HolderTable {
  public:
   HolderTable() = default;
@@ -55,7 +55,7 @@ class HolderTable {
   const HolderGroup& grad_group(int32_t param, int64_t index) const;
   /// Returns the holders of an AdamW parameter with partial gradients.
   const HolderGroup& whole_group(int32_t param) const;
-  /// Returns an index in [0, kinds()). If it is equal for two matrices, every rank holds equal
+  /// Returns an index in [0, kinds()). If two matrices have the same index, every rank holds equal
   /// blocks of both.
   int32_t kind(int32_t param, int64_t index) const;
   int32_t kinds() const { return kinds_; }
