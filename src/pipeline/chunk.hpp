@@ -60,8 +60,8 @@ class Chunk {
   /// owners.
   void gather(const StepInputs& inputs);
   /// Unpacks or sums the gathered messages, orthogonalizes the matrices that this rank owns,
-  /// computes AdamW for its slices, and sends the updates to their holders. If the updates are sent
-  /// in two levels, also forwards updates of other owners.
+  /// computes AdamW for its slices, and sends the updates to their holders. If the return has
+  /// two levels, also forwards updates of other owners.
   void orthogonalize(const StepInputs& inputs);
   /// Writes momentum, decay and update of the local shard and of the owner state, if the commit
   /// condition passes.

@@ -25,8 +25,8 @@ class SliceSources {
   /// @param spec  It must have a grad_layout, and must outlive this object.
   explicit SliceSources(const ParamSpec& spec);
 
-  /// Returns the replica of the gradient that `owner` gathers. This is the owner's replica; if the
-  /// owner does not hold the gradient, its rank number selects one.
+  /// Returns the replica of the gradient that `owner` gathers. If the owner holds the gradient,
+  /// this is its own replica; otherwise its rank number selects one.
   int64_t replica_for(int owner) const;
   /// Returns the ranks that hold a part of this replica of the gradient. For a partial gradient,
   /// these are the ranks of all its terms.
