@@ -16,7 +16,7 @@ struct Processors {
 };
 
 /// Returns the processors in the affinity mask of the calling thread, and the quota of its control
-/// group. If the system does not report a value, the result has the default above. Does not throw.
+/// group. Values that the system does not report have the defaults above. Does not throw.
 Processors own_processors() noexcept;
 
 /// Returns the number of threads, from 1 to 256, that `rank` can run without sharing processors

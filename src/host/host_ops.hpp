@@ -86,8 +86,8 @@ class HostOps final : public Ops {
   using Body = FunctionRef<void(int64_t, int)>;
   using Range = FunctionRef<void(int64_t, int64_t)>;
 
-  /// Calls body(index, thread) for each index in [0, count). Uses the pool, or only the calling
-  /// thread if another stream is using the pool.
+  /// Calls body(index, thread) for each index in [0, count), on the threads of the pool. If another
+  /// stream is using the pool, makes all calls on the calling thread.
   void spread(int64_t count, Body body);
   /// Calls body(begin, end) for parts of [0, elements). Each part is large enough to justify waking
   /// a thread.

@@ -8,8 +8,8 @@
 
 namespace muonrt {
 
-/// Saves a checkpoint while steps continue. begin() copies the state, and a thread then writes the
-/// copy without using the communicator.
+/// Saves a checkpoint while steps continue. begin() copies the state. A thread then writes the
+/// copy, without using the communicator.
 class BackgroundSave {
  public:
   explicit BackgroundSave(std::unique_ptr<Files> files = std::make_unique<Files>())
