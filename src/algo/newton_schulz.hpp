@@ -12,7 +12,7 @@
 
 namespace muonrt {
 
-/// Selects the number by which the input is divided. The values are public. Sources:
+/// Selects the number by which the input is divided. The values are part of the C ABI. Sources:
 /// KellerJordan/Muon adds eps; torch.optim.Muon uses eps as a minimum.
 enum class Normalize : int32_t {
   kPrescaled = 0,  // safety x norm

@@ -136,19 +136,19 @@ class Layout {
   std::vector<int> full_replica_dims() const;
 
   bool holds_mesh_rank(int rank) const { return d_->mesh->position_of(rank) >= 0; }
-  /// Returns the indices of `dim` that `rank` holds; none if the rank is outside the mesh. The rank
-  /// holds the product of its lists for all dims. Errors: INVALID_ARGUMENT if there are flat ranges
-  /// or `dim` is out of range.
+  /// Returns the indices of `dim` that `rank` holds, or none if the rank is outside the mesh. The
+  /// rank holds the product of its lists for all dims. Errors: INVALID_ARGUMENT if there are flat
+  /// ranges or `dim` is out of range.
   Runs runs(int rank, int dim) const;
   /// Like runs(), but ignores flat ranges.
   Runs runs_before_flat(int rank, int dim) const;
-  /// Returns the row-major shape of the local buffer. It is, for example, (0, 2048) if dim 0 is
-  /// empty. It is (number of elements) for flat ranges, and all zeros outside the mesh.
+  /// Returns the row-major shape of the local buffer, for example (0, 2048) if dim 0 is empty. With
+  /// flat ranges, the shape is (number of elements). Outside the mesh, all sizes are 0.
   std::vector<int64_t> local_shape(int rank) const;
   int64_t local_numel(int rank) const;
-  /// Returns the range [first, second) of elements that the rank holds of its local tensor after
-  /// the cuts. If there are no flat ranges, this is the whole local tensor. Outside the mesh it is
-  /// (0, 0).
+  /// Returns the range [first, second) of elements that the rank holds of the local tensor that
+  /// remains after the cuts. Without flat ranges, this is the whole local tensor. Outside the mesh,
+  /// it is (0, 0).
   std::pair<int64_t, int64_t> flat_range(int rank) const;
 
   /// The location of one index of a dim. It consists of the coordinates on the mesh dims that cut

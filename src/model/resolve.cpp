@@ -198,7 +198,7 @@ class Resolver {
   }
 
   /// Sets the rates of all streams that work. Passes and copies are shorter than a time slice of
-  /// the scheduler, so they run at once, and products get the remaining cores.
+  /// the scheduler, so they run immediately. Products get the remaining cores.
   void share_cores() {
     for (auto& [number, node] : nodes_) node = {.simulated = node.simulated};
     for (size_t i = 0; i < streams_.size(); ++i) {

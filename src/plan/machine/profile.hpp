@@ -66,8 +66,9 @@ struct MachineProfile {
   double exchange_seconds = 0;        // time of one exchange in addition to its messages
   double message_seconds = 0;         // time of one message in addition to its bytes
 
-  /// Returns the rate of a product in FLOP/s. Between two sizes of the table it interpolates
-  /// linearly in the logarithm of the size. For a size outside the table it uses the nearest row.
+  /// Returns the rate of a product in FLOP/s. Between two sizes of the table, the rate is
+  /// interpolated linearly in the logarithm of the size. Outside the table, it is the rate of the
+  /// nearest row.
   double product_rate(int64_t smallest_dimension, bool symmetric, DType dtype) const;
   /// Returns the rate of a pass in bytes per second, interpolated in the same way.
   double pass_rate(PassKind kind, double footprint) const;

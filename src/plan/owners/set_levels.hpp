@@ -11,8 +11,8 @@ namespace muonrt {
 
 /// The smallest mean load that each set of ranks can have in the end. The mean includes the items
 /// that only ranks of the set may own, and all items that these ranks already own. An item that
-/// many ranks may own should be assigned to a set with a low mean, even if all ranks are equally
-/// loaded at that time.
+/// many ranks may own should be assigned to a set with a low mean, even if all ranks have equal
+/// loads so far.
 ///
 /// Example: ranks 0 to 7 and 8 to 15 are two nodes, and each node has experts that only its ranks
 /// may own. Eight large matrices may be on any rank. Without the means, all eight could be assigned
