@@ -92,17 +92,18 @@ struct OrthogonalizeArgs {
   MatrixBatch raw;            // m x n with m <= n, in the transport dtype; only read
   void* workspace = nullptr;  // newton_schulz_workspace() bytes, aligned to 256 bytes; overwritten
   Tally* q = nullptr;  // null, or one tally per matrix, to which every Q of the Gram form is added
-  /// An array of 2 entries for each matrix if settings->scales_neurons() is true, otherwise empty.
-  /// It must remain valid until the work has run. In the first `count` entries the caller sets
-  /// stored_rows, which is true if the outputs of the matrix are its rows. Orthogonalization sets
-  /// all other fields.
+  /// If settings->scales_neurons() is true, an array of 2 entries for each matrix, and otherwise
+  /// empty. The array must remain valid until the work has run. In the first `count` entries, the
+  /// caller sets stored_rows to true if the outputs of the matrix are its rows. Orthogonalization
+  /// sets all other fields.
   std::span<NormuonState> lines = {};
 };
 
 /// Approximates the polar factors of the matrices `raw` of multiple batches in lockstep
-/// (algo/lockstep.hpp). Each batch needs its own workspace. The result for a matrix is bitwise
-/// independent of its batch, of its index in the batch, and of other batches. Only the constructor
-/// allocates memory. The object must remain alive until the work that it enqueued has run.
+/// (algo/lockstep.hpp). Each batch needs its own workspace. Bit for bit, the result for a matrix
+/// does not depend on its batch, on its index in the batch, or on other batches. Only the
+/// constructor allocates memory. The object must remain alive until the work that it enqueued has
+/// run.
 class Orthogonalization {
  public:
   Orthogonalization(Ops& ops, Stream& stream, std::span<const OrthogonalizeArgs> batches,

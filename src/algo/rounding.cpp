@@ -13,8 +13,8 @@ struct Pair {
 Pair operator*(Pair a, Pair b) { return {a.high * b.high, a.low * b.low}; }
 Pair operator+(Pair a, double b) { return {a.high + b, a.low + b}; }
 
-/// The parts of the error of block (p, q) in the common eigenbasis of all matrices: the errors of
-/// X, of X in the mirrored block (q, p), and of the symmetric matrices R and Q.
+/// The parts of the error of block (p, q) in the common eigenbasis of all matrices: the error of X,
+/// the error of X in the mirrored block (q, p), and the errors of the symmetric matrices R and Q.
 enum Part { kX, kXMirrored, kR, kQ, kParts };
 using Row = std::array<double, kParts>;
 constexpr Row kZero = {0, 0, 0, 0}, kKeepX = {1, 0, 0, 0}, kKeepMirrored = {0, 1, 0, 0};

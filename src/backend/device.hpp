@@ -120,8 +120,8 @@ class Device {
   virtual void begin_range(const char*, int64_t) {}
   virtual void end_range() noexcept {}
 
-  /// On CUDA, creates a stream whose work runs on the caller's stream that follow() sets. On the
-  /// host, creates an ordinary stream of kind kCompute.
+  /// On CUDA, creates a stream whose work runs on the caller's stream; follow() sets that stream.
+  /// On the host, creates an ordinary stream of kind kCompute.
   virtual std::unique_ptr<Stream> create_caller_stream() {
     return create_stream(StreamKind::kCompute);
   }

@@ -14,7 +14,7 @@ constexpr int64_t host_ld(int64_t cols) { return round_up(cols, 16); }
 constexpr int64_t cuda_ld(int64_t cols, DType dtype) { return round_up(cols, 64 / size_of(dtype)); }
 
 /// Limits for grouped launches: how many matrices of a chunk one launch may contain, and whether
-/// their shapes may differ. The limits do not affect the bits of the results.
+/// their shapes may differ. The limits do not change results bitwise.
 struct LaunchLimits {
   /// Maximum total number of elements of the matrices. A single larger matrix is also allowed.
   int64_t max_elements = 0;

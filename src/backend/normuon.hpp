@@ -32,8 +32,7 @@ struct NormuonState {
   float* staged = nullptr;   // new second moments of this step; only for kNormuon
   float* factors = nullptr;  // the factor of each neuron
   int64_t neurons = 0;
-  bool stored_rows = true;       // true: neurons are rows of the stored matrix; false: they are
-                                 // columns
+  bool stored_rows = true;       // true if neurons are rows of the stored matrix
   int32_t param = 0, group = 0;  // used only for kNormuon
   NeuronRule rule = NeuronRule::kNormuon;
   float target = 1.0f;

@@ -27,8 +27,8 @@ struct ParamView {
   void* momentum = nullptr;       // Muon momentum or AdamW first moment; null if not on this rank
   float* variance = nullptr;      // AdamW second moment
   uint16_t* remainder = nullptr;  // kRemainder: the lower half of the bits of each weight
-  /// QK-clip: one factor for each row of the whole tensor, which multiplies the new weights, or
-  /// null.
+  /// QK-clip: one factor for each row of the whole tensor, by which the new weights are multiplied.
+  /// Null if QK-clip does not apply to the parameter.
   const float* row_factors = nullptr;
   int64_t numel = 0;  // number of local elements
   /// Number of local elements of the gradient if it has its own layout; otherwise -1.

@@ -33,7 +33,7 @@ struct Sm90Tuning {
   // Applies to symmetric lists without pairs. Products must then run on a single stream. The effect
   // was not measured.
   bool counter = false;
-  int64_t raster = 0;  // rows of tiles in a band, computed column by column; 0 means the default
+  int64_t raster = 0;  // rows of tiles in a band, which is computed column by column; 0: default
 };
 
 }  // namespace muonrt

@@ -33,9 +33,9 @@ MUONRT_HOST_DEVICE inline float direction(float m_next, float g, const MuonScala
   return part + s.momentum * s.momentum_correction * m_next;
 }
 
-/// Returns a weight after decay. If `cautious` is set, a weight decays only if its update does not
-/// have the opposite sign. A weight with an update of zero decays. Source: cautious weight decay,
-/// arXiv 2510.12402.
+/// Returns a weight after decay. If `cautious` is set, a weight whose update has the opposite sign
+/// does not decay, while a weight with an update of zero does. Source: cautious weight decay, arXiv
+/// 2510.12402.
 MUONRT_HOST_DEVICE inline float decayed(float w, float update, float decay, int32_t cautious) {
   const bool apart = ((update > 0.0f) & (w < 0.0f)) | ((update < 0.0f) & (w > 0.0f));
   return w * (((cautious != 0) & apart) ? 1.0f : 1.0f - decay);

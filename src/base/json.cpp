@@ -1,5 +1,5 @@
-// Only this file and json_builder.hpp use nlohmann-json. Here it formats floating-point numbers and
-// strings with special characters; json_builder.hpp uses it as the parser.
+// Only this file and json_builder.hpp use nlohmann-json: this file to format floating-point numbers
+// and strings with special characters, and json_builder.hpp to parse.
 
 #include "base/json.hpp"
 

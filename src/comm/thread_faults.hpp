@@ -8,8 +8,8 @@
 
 namespace muonrt {
 
-/// A message between two ranks of a thread group. Collectives also consist of such messages; their
-/// `kind` is the kind of the collective.
+/// A message between two ranks of a thread group. Collectives, too, consist of such messages;
+/// `kind` is then the kind of the collective.
 struct ThreadMessage {
   int32_t channel;  // 0 is the channel of the group; duplicates are numbered in order of creation
   OperationKind kind;

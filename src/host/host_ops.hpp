@@ -13,8 +13,8 @@
 namespace muonrt::host {
 
 /// The ops on the host. Each op enqueues tasks. A task divides its loop among the threads of the
-/// pool, which does not affect the results. Supported dtypes are f32 and bf16, and also f16 for
-/// iterates. With other dtypes a task fails with NOT_SUPPORTED.
+/// pool without affecting the results. Supported dtypes are f32 and bf16, and also f16 for
+/// iterates. With other dtypes, a task fails with NOT_SUPPORTED.
 class HostOps final : public Ops {
  public:
   /// @param device  allocates the memory for reserve(), and must outlive this object.

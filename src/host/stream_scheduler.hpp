@@ -60,7 +60,8 @@ class StreamScheduler : public std::enable_shared_from_this<StreamScheduler> {
   std::optional<Error> error() const;
   void clear_error();
 
-  /// Returns how often the queues have grown so far. The number is constant in steady state.
+  /// Returns how often the queues have grown so far. This number does not grow after the first
+  /// steps.
   int64_t growths() const;
 
  private:

@@ -17,7 +17,7 @@ struct ExchangeMember {
 };
 
 /// Computes the time at which each member has finished an exchange.
-/// @param ended  One entry for each member. On entry, it is the member's `begin`.
+/// @param ended  One entry for each member. The caller sets it to the member's `begin`.
 using ExchangeModel =
     std::function<void(std::span<const ExchangeMember> members, std::span<double> ended)>;
 

@@ -41,7 +41,7 @@ struct StreamClock {
   StreamState state = StreamState::kReady;
   StreamPhase phase = StreamPhase::kOp;
   double end = 0, rate = 1;  // when a sleep or work ends, and the rate of work
-  // Used in an exchange whose messages are copies on the cores of a node:
+  // Used in an exchange whose messages are copies on the cores of a node.
   const RecordedExchange* exchange = nullptr;
   double offered = kUnknown;        // when other ranks can copy its messages
   size_t copying = 0;               // index in exchange->receives

@@ -28,8 +28,8 @@ struct SurvivorState {
 
 namespace {
 
-/// Returns true if the undecided step of `undecided` is the last step that `committed` has
-/// committed.
+/// Returns true if `committed` has committed the step that is undecided in `undecided`, and no step
+/// after it.
 bool may_follow(const SurvivorState& undecided, const SurvivorState& committed) {
   return undecided.kind == SurvivorState::kUndecided && undecided.steps + 1 == committed.steps &&
          undecided.fingerprint == committed.committed_fingerprint &&

@@ -25,10 +25,10 @@ void explain_skip(Comm& comm, const NonfiniteSource& own, std::vector<NonfiniteS
 NonfiniteSource nonfinite_source(const Findings& findings, const ParamTables& tables,
                                  const OptimizerSettings& settings);
 
-/// Describes, in text for a message, a source that `rank` found.
+/// Returns text for a message that describes a source that `rank` found.
 std::string describe_nonfinite(const OptimizerSettings& settings, const NonfiniteSource& source,
                                int32_t rank);
-/// Explains, in text for a message, why a step was skipped.
+/// Returns text for a message that explains why a step was skipped.
 std::string describe_skip(const OptimizerSettings& settings, const StepReport& skipped);
 
 /// Returns the arguments and counts of a step that must be equal on all ranks. If an allocation

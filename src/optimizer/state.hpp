@@ -31,7 +31,7 @@ struct StateView {
 };
 
 /// A range of state that is not stored with the shard. The ranges of a StateEntry are stored one
-/// after the other, except that ranges of neurons are stored at their `begin`.
+/// after the other. Only ranges of neurons are instead stored at their `begin`.
 struct StateRange {
   int64_t index;  // index of the matrix, ordered by expert, then by part; -1 for kOwnedSlices
   /// The first local element for kOwnedSlices, the first neuron for kOwnedNeurons, and 0 for

@@ -11,7 +11,7 @@ namespace muonrt {
 
 namespace {
 
-/// The byte range in the send buffer of a rank's message to itself.
+/// The byte range of a rank's message to itself in the send buffer.
 struct OwnMessage {
   int64_t begin, end;  // including its padding
   int64_t distance;    // distance from `begin` to its position in the receive buffer

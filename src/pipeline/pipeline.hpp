@@ -32,8 +32,8 @@ struct AdamWParams {
   std::vector<ShardBlock> blocks;  // the blocks of the parameters in `by_block`
 };
 
-/// A copy of the tables from host memory to device memory. Only needed on devices that cannot read
-/// the host's tables.
+/// A copy of the tables from host memory to device memory, for devices that cannot read the host's
+/// tables.
 struct TableCopy {
   void* to = nullptr;
   const void* from = nullptr;

@@ -55,7 +55,7 @@ struct ParamSpec {
   /// True if the caller's functions transfer the matrices. Any rank may then own them.
   bool by_callback = false;
   int update_every = 1;        // for AdamW: number of steps from one update to the next
-  bool master = false;         // true if weights have an f32 value, stored separately or split off
+  bool master = false;         // true if weights have master weights or remainders
   int32_t priority = 0;        // chunks with lower values come first
   int64_t owner_bytes = 0;     // bytes of NorMuon state on each rank that owns one of its matrices
   int64_t momentum_bytes = 4;  // bytes for each element

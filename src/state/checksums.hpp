@@ -21,7 +21,7 @@ class BlockSums {
   void add(std::span<const unsigned char> data);
   /// Returns the checksums of all blocks. The last block may be shorter than kBlockBytes.
   std::string digits() const;
-  /// Returns zeros in place of the checksums of `bytes` bytes, with the same number of digits.
+  /// Returns zeros instead of the checksums of `bytes` bytes, with the same number of digits.
   static std::string zeros(int64_t bytes);
 
  private:

@@ -206,7 +206,7 @@ class Loader {
       }
     });
   }
-  /// Sets the shard to zero. Master weights are set to the values of the parameter instead.
+  /// Sets the shard to zero, or, for master weights, to the values of the parameter.
   void initialize(const StateShard& shard) {
     constexpr int64_t kAtOnce = 1 << 18;
     const int64_t size = bytes_of(shard.tensor);

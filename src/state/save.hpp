@@ -28,7 +28,7 @@ SavedBytes bytes_written(const std::vector<StateShard>& shards);
 class Save {
  public:
   /// Checks that all ranks pass the same arguments, creates and locks the folder, and hashes the
-  /// parameters. Collective. Errors: the same as muonrt_optimizer_save(). All ranks return the same
+  /// parameters. Collective. Errors: the same as muonrt_optimizer_save(). All ranks throw the same
   /// error, even if an allocation fails on only one rank.
   Save(Optimizer& optimizer, const std::string& folder, const SaveSettings& settings, Files& files);
   ~Save();

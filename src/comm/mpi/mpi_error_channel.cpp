@@ -47,8 +47,8 @@ bool ErrorChannel::may_call_mpi() const {
   return !finalized && (any_thread_ || operating_thread_.load() == std::this_thread::get_id());
 }
 
-/// The caller must hold the mutex. If the message cannot be sent to a peer, that peer returns
-/// TIMEOUT when its timeout has passed.
+/// The caller must hold the mutex. A peer that the message does not reach returns TIMEOUT when its
+/// own timeout has passed.
 void ErrorChannel::send() noexcept {
   unsent_ = false;
   for (int step = 1; step < size_; ++step) {

@@ -202,7 +202,7 @@ struct StepArgs {
   std::vector<double> group_lrs;  // one for each group; if empty, `lr` applies to all groups
   double grad_scale_inv = 1.0;
   std::vector<int64_t> inactive_params;
-  // Pointers to values in memory that the device can read. A pointer is null if the value is not
+  // Pointers to values in memory that the device can read. A pointer is null if its value is not
   // given.
   const float* device_grad_scale_inv = nullptr;
   const float* grad_multiplier = nullptr;

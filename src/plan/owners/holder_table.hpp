@@ -20,7 +20,8 @@ struct Holder {
 /// The ranks that hold a matrix. Thousands of matrices may refer to the same group.
 struct HolderGroup {
   std::vector<Holder> members;  // in ascending order of rank
-  /// Number of shards; in each replica, every partial gradient consists of all shards.
+  /// Number of shards. In each replica, every partial gradient is divided into this number of
+  /// shards.
   int32_t shards = 0;
   int32_t replicas = 0, partial_count = 0;
   /// Index into HolderTable::candidates(): the ranks that may own the matrix.

@@ -324,7 +324,7 @@ class Measurement {
   std::vector<ChunkBytes> buffers_;  // one for each rank: buffers of the current chunk
   std::vector<RankBuffers> taken_;   // one for each rank
   std::vector<PeerSums> peers_;      // current chunk: differences between neighboring ranks
-  // Current chunk: the number of other ranks to which each owner returns.
+  // Current chunk: for each owner, the number of other ranks to which it sends updates.
   std::vector<int64_t> returns_;
   // Two levels: the bytes from the end of a rank's last message to the next aligned position.
   std::vector<int64_t> unaligned_;
