@@ -68,8 +68,8 @@ class Error : public std::exception {
   /// @param this_rank  The calling rank, which is named if the error occurred here.
   Error with_rank(int32_t this_rank) const noexcept;
   /// Returns the error that later calls report after this error has made a communicator unusable.
-  /// OUT_OF_MEMORY becomes COMM: it would suggest that the caller can retry, which cannot succeed
-  /// with an unusable communicator.
+  /// OUT_OF_MEMORY becomes COMM. Otherwise the caller might retry, which cannot succeed with an
+  /// unusable communicator.
   Error as_comm_error() const noexcept;
   /// Returns the error with `prefix` before its message and `suffix` after it.
   Error with_context(const std::string& prefix, const std::string& suffix = "") const;

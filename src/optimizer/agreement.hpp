@@ -22,9 +22,9 @@ std::optional<Error> capture_error(const Function& function) {
   return std::nullopt;
 }
 
-// With up to 512 ranks, the following collectives succeed with the same status even if a rank has
-// no memory for error texts; all ranks then return a shorter text. With more than 512 ranks, a
-// failed allocation may abort the communicator.
+// With up to 512 ranks, a failed allocation on a rank does not change the result of the following
+// collectives, except that all ranks may then return a shorter text. With more than 512 ranks, it
+// may abort the communicator.
 
 /// If any rank passes an error, returns the same error on every rank: that of the lowest such rank,
 /// with the rank number before the message. Collective. Errors: any error of the communicator.

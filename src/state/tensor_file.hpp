@@ -67,8 +67,8 @@ class TensorModel {
   explicit TensorModel(std::string path);
 
   const std::string& path() const { return path_; }
-  /// Returns all tensors, file by file and in the order of their data. Its metadata contains the
-  /// entries that are equal in all files.
+  /// Returns all tensors, file by file and in the order of their data, with the metadata that is
+  /// equal in all files.
   const TensorTable& table() const { return table_; }
   /// Returns a tensor. Errors: INVALID_ARGUMENT if there is no tensor with this name.
   const TensorEntry& at(const std::string& name) const;
