@@ -12,11 +12,11 @@ namespace {
 
 using Real = long double;
 
-// Singular values of a normalized matrix below this limit are zero within rounding in any dtype.
+// Below this limit, a singular value of a normalized matrix is zero within rounding in any dtype.
 constexpr double kSmallestSigma = 1e-9;
 constexpr double kLargestSigma = 4.0;
-// No step may map a value in (0, 1] to a value above this limit. By design, steps of generated
-// lists map (0, 1] to (0, 2); the steps of published lists do the same.
+// No step may map a value in (0, 1] to a value above this limit. The steps of published lists and,
+// by design, those of generated lists map (0, 1] to (0, 2).
 constexpr double kMaxInside = 4.0;
 // The image of a singular value slightly above 1 may be at most this many times the largest image
 // of (0, 1].
@@ -42,9 +42,9 @@ constexpr std::array<Coefficients, 5> kCubic = {{{3.3656576, -3.3420992, 0},
                                                  {2.2230472, -0.9630650, 0}}};
 /// The quintic whose deviation from 1 vanishes to third order at x = 1.
 constexpr Coefficients kClassicalStep = {15.0 / 8, -10.0 / 8, 3.0 / 8};
-/// Source: Turbo-Muon, the list of flash-newton-schulz. The list "aol" of Emerging-Optimizers is
-/// not used, because it changes sign above 0.8837, and matrices of rank 1 have such singular values
-/// with every scaling.
+/// Source: Turbo-Muon, the list of flash-newton-schulz. The list "aol" of Emerging-Optimizers
+/// cannot be used: it changes sign above 0.8837, and with every scaling, matrices of rank 1 have a
+/// larger singular value.
 constexpr std::array<Coefficients, 4> kAolFlash = {{{4.6051, -9.6552, 5.6769},
                                                     {4.7505, -6.0861, 2.1790},
                                                     {2.7763, -2.3190, 0.5523},
@@ -70,8 +70,8 @@ Real apply(const Coefficients& s, Real x) {
   return x * (s.a + y * (s.b + y * s.c));
 }
 
-/// Returns the image of an interval under one step. The image is exact, so the composition of all
-/// steps gives an exact range and not only a bound.
+/// Returns the image of an interval under one step. The image is exact and not only a bound, so
+/// composing all steps gives the exact range.
 Interval apply(const Coefficients& s, Interval in) {
   Interval out = {apply(s, in.low), apply(s, in.high)};
   if (out.low > out.high) std::swap(out.low, out.high);
@@ -148,9 +148,9 @@ void check_settings(CoefficientFamily family, const CoefficientSettings& s) {
                  " is set; set 0 or use polar_express");
 }
 
-/// Returns the limit for the largest image, including rounding. By design, the images of a
-/// generated list with few steps exceed kHeadroomLimit within (0, 1]. Such a list is rejected only
-/// if rounding increases its largest image too much.
+/// Returns the limit for the largest image, including rounding. By design, generated lists with few
+/// steps exceed kHeadroomLimit within (0, 1]. Such a list is rejected only if rounding increases
+/// its largest image too much.
 Real most_after(const CoefficientList& list) {
   return std::max<Real>(kHeadroomLimit, range_of(list, 0, 1).high * kGrowth);
 }
@@ -332,7 +332,8 @@ Real drift_of(DType dtype) {
   return dtype == DType::kF16 ? 0x1p-10L : 0x1p-23L;
 }
 
-/// Returns the image of (0, 1] if rounding increases the largest value before every step.
+/// Returns the image of (0, 1], assuming that rounding increases the largest value before every
+/// step.
 Interval drifted(const CoefficientList& list, DType dtype) {
   Interval x = {static_cast<Real>(kSmallestSigma) / list.input_safety,
                 1 / static_cast<Real>(list.input_safety)};

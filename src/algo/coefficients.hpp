@@ -28,8 +28,9 @@ enum class CoefficientFamily : int32_t {
   kCustom = 100,
 };
 
-/// Selects how a list is modified so that rounding errors do not grow. The values are public.
-/// Sources: the generator of NoahAmsel/PolarExpress (inner), Dao-AILab/gram-newton-schulz (all).
+/// Selects how a list is modified so that rounding errors do not grow. The values are part of the C
+/// ABI. Sources: the generator of NoahAmsel/PolarExpress (inner), Dao-AILab/gram-newton-schulz
+/// (all).
 enum class SafetyMode : int32_t {
   kAuto = 0,  // the mode that default_settings() returns for the family
   /// Divides the input and, while the list is generated, every polynomial except the last.
@@ -42,8 +43,8 @@ enum class SafetyMode : int32_t {
 /// family.
 struct CoefficientSettings {
   int steps = 5;  // number of steps, 1 to kMaxSteps
-  /// For generated families: the smallest singular value for which the list is optimized, in (0,
-  /// 1).
+  /// For generated families: the smallest singular value for which the list is optimized, between 0
+  /// and 1.
   double lower_bound = 1e-3;
   double cushion = 0.02;  // for generated families: the fit starts at cushion x upper bound
   double safety = 1.02;   // safety factor, 1 to 2
@@ -59,12 +60,11 @@ struct CoefficientList {
 };
 
 constexpr int kMaxSteps = 32;
-/// Rounding can increase the largest singular value of a normalized matrix, so lists must also work
-/// for values up to these limits. Storing the matrix in half precision increases the value by up to
-/// 2^-7. In f32, rounding the norm increases it by less than 2^-20.
+/// Lists must also work for singular values up to these limits, because rounding can increase the
+/// largest singular value of a normalized matrix. Storing the matrix in half precision increases it
+/// by up to 2^-7. In f32, rounding the norm increases it by less than 2^-20.
 constexpr double kReach = 1.0 + 0x1p-7, kReachF32 = 1.0 + 0x1p-20;
-/// A list has no headroom if the absolute value of the image of a singular value exceeds this
-/// limit.
+/// A list has no headroom if it maps a singular value to a larger absolute value than this.
 constexpr double kHeadroomLimit = 1.5;
 
 std::span<const CoefficientFamily> coefficient_families();
@@ -74,17 +74,18 @@ const char* name_of(CoefficientFamily family);
 int published_steps(CoefficientFamily family);
 
 /// Returns the settings with which the family was published, for `steps` steps (0 means
-/// published_steps()). Polar Express has safety 1.02 in mode kInner. CANS and the cubic list have
-/// an input factor of 1.02, because they have no headroom without it. All other families have no
-/// safety factor.
+/// published_steps()). Polar Express has safety 1.02 in mode kInner. For CANS and the cubic list,
+/// the input is divided by an additional factor of 1.02, without which they have no headroom. All
+/// other families have no safety factor.
 CoefficientSettings default_settings(CoefficientFamily family, int steps = 0);
 
-/// Creates the list of steps that a group uses. For the Keller Jordan and classical families, one
-/// step is repeated; for DeepSeek-V4, the last step is repeated. Other published lists have a fixed
-/// number of steps. Errors: INVALID_ARGUMENT if a setting is out of range, a coefficient is
-/// non-finite, a step maps a value in (0, 1] to a value above 4, or the list changes sign or
-/// exceeds kHeadroomLimit within (0, kReach].
-/// @param iteration  Dtype of the iterates. For f32 the last range is (0, kReachF32].
+/// Creates the list of steps that a group uses. The Keller Jordan and classical families repeat one
+/// step, and DeepSeek-V4 repeats its last step. Other published lists have a fixed number of steps.
+/// Errors: INVALID_ARGUMENT if a setting is out of range, a coefficient is non-finite, a step maps
+/// a value in (0, 1] to a value above 4, or the list changes sign or exceeds kHeadroomLimit within
+/// (0, kReach].
+/// @param iteration  Dtype of the iterates. For f32, the list must have headroom only within (0,
+///     kReachF32].
 CoefficientList make_coefficients(CoefficientFamily family, const CoefficientSettings& settings,
                                   DType iteration = DType::kBF16);
 
@@ -96,18 +97,20 @@ struct Range {
   double low, high;
 };
 
-/// Returns the value to which the list maps a singular value of the normalized matrix. First
-/// divides it by input_safety.
+/// Divides a singular value of the normalized matrix by input_safety, and returns the value to
+/// which the list maps the result.
 double image(const CoefficientList& list, double sigma);
 /// Returns the smallest and the largest image of the values in [low, high], exact up to rounding.
 Range image_range(const CoefficientList& list, double low, double high);
-/// Returns the slope of the image at zero. Rounding errors in null directions grow by this factor.
+/// Returns the slope of the image at zero, which is the factor by which rounding errors in null
+/// directions grow.
 double slope_at_zero(const CoefficientList& list);
-/// Returns true if the images remain positive and bounded when every step rounds to `dtype`. To
-/// model the rounding, the function increases the largest singular value by 2 units of roundoff
-/// before each step.
+/// Returns true if the images remain positive and bounded when every step rounds to `dtype`.
+/// Rounding is modelled by increasing the largest singular value by 2 units of roundoff before each
+/// step.
 bool has_headroom(const CoefficientList& list, DType dtype);
-/// Checks that the list has headroom in `dtype`. Errors: INVALID_ARGUMENT, with the growth.
+/// Checks that the list has headroom in `dtype`. Errors: INVALID_ARGUMENT, with the factor by which
+/// values grow.
 void require_headroom(const CoefficientList& list, DType dtype);
 /// Returns the largest sigma, up to 4, for which the absolute value of the image is at most
 /// kHeadroomLimit on all of (0, sigma].

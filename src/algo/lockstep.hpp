@@ -10,7 +10,8 @@
 namespace muonrt {
 
 /// Products of an iteration that do not depend on each other, and the ops that follow before the
-/// next step of the iteration. Either all of the products need the symmetric kernel, or none does.
+/// next step of the iteration. Either all of these products need the symmetric kernel, or none
+/// does.
 struct IterationStep {
   std::vector<Product> products;
   std::vector<std::function<void()>> then;
@@ -25,9 +26,9 @@ struct ProductSequence {
 
 /// Merges the steps of several iterations, which must not share memory. Each iteration keeps the
 /// order of its steps. Steps with other products run first, until the next step of every unfinished
-/// iteration is a symmetric product. All these symmetric products then become one call. The number
-/// of calls with symmetric products therefore depends only on the longest iteration, and not on the
-/// forms and lengths of the others.
+/// iteration is a symmetric product; all these symmetric products then become one call. Thus the
+/// longest iteration determines the number of calls with symmetric products, whatever the forms and
+/// lengths of the others.
 std::vector<ProductSequence> in_lockstep(std::span<const std::vector<IterationStep>> iterations);
 
 /// Enqueues the sequences, which must remain valid until their work has run. Does not allocate

@@ -27,9 +27,9 @@ bool keeps_q(const Method& method, size_t steps) {
 }
 
 /// The buffers of a workspace. `q` and `spare` exist only if a segment has two or more steps. `w`
-/// uses the memory of `x_next`, which is written only at the end of a segment. The matrices of `w`
-/// have the stride of `x_next`, so that each of them is in the memory of the corresponding matrix
-/// of `x_next`.
+/// uses the memory of `x_next`, which is written only at the end of a segment. Each matrix of `w`
+/// is stored in the memory of the corresponding matrix of `x_next`, because both have the same
+/// stride.
 struct Space {
   MatrixBatch x, x_next;          // m x n
   MatrixBatch r, z, w, q, spare;  // m x m
@@ -69,9 +69,9 @@ Space carve(const MatrixRules& rules, const NewtonSchulz& settings, const Method
   return space;
 }
 
-/// Collects the products of one batch. in_lockstep() merges them with the products of other
-/// batches. Every symmetric product is written as A B^T, which equals A B because all m x m
-/// iterates are bitwise symmetric. A backend therefore needs only one symmetric kernel.
+/// Collects the products of one batch, which in_lockstep() merges with those of other batches.
+/// Every symmetric product is written as A B^T, so a backend needs only one symmetric kernel. A B^T
+/// equals A B because all m x m iterates are bitwise symmetric.
 class Products {
  public:
   /// @param watched  Tally to which watch() adds, or null.
@@ -92,7 +92,7 @@ class Products {
     p.gamma = static_cast<float>(gamma);
     steps.push_back({{p}, {}});
   }
-  /// Combines the last two products into one step, because they do not depend on each other.
+  /// Combines the last two products, which do not depend on each other, into one step.
   void join_last_two() {
     const Product last = steps.back().products.front();
     steps.pop_back();
@@ -137,8 +137,8 @@ class Products {
   Tally* watched_;
 };
 
-/// The matrix Z = b R + c R^2 of a step, written as factor times matrix. If c is 0, the matrix is R
-/// and the factor is b, so no product is needed.
+/// The matrix Z = b R + c R^2 of a step, as a factor and a matrix. If c is 0, these are b and R,
+/// and no product is needed.
 struct Scaled {
   double factor;
   MatrixBatch matrix;
@@ -206,12 +206,12 @@ void take_restarts(NewtonSchulz& out, const std::vector<int>& restarts) {
   out.gram_restarts = restarts;
 }
 
-// The entries of the Gram matrix are products of two rows, and the smallest f16 number is 2^-24.
-// For a row with a norm of 2^-12 the entries would become zero, and nothing would limit the row's
-// AOL factor. An X in f16 therefore has a norm of up to kLift until its rows are scaled, which also
-// divides by kLift. The Gram matrix is then below 2^14, and underflow loses at most the fraction
-// kLost of it. With equilibration, X is lifted for a different reason: elements of short rows must
-// not become subnormal.
+// The elements of the Gram matrix are products of two rows. The smallest f16 number is 2^-24, so
+// for a row with a norm of 2^-12 these elements could become zero, and nothing would limit the
+// row's AOL factor. An X in f16 is therefore lifted: it has a norm of up to kLift until its rows
+// are scaled, which also divides by kLift. The Gram matrix is then below 2^14, and underflow loses
+// at most the fraction kLost of it. With equilibration, X is lifted so that elements of short rows
+// do not become subnormal.
 constexpr float kLift = 0x1p7f, kLost = 0x1p-38f;
 
 float lift_of(const NewtonSchulz& settings, Form form) {
@@ -229,8 +229,8 @@ Normalization normalization_of(const NewtonSchulz& settings, Form form) {
   return out;
 }
 
-/// Returns the AOL rule for m rows. If X is lifted, the sums have a lower limit, because the loss
-/// by underflow in f16 could exceed the rounding error of a smaller sum.
+/// Returns the AOL rule for m rows. If X is lifted, the sums have a lower limit: below it, the loss
+/// by underflow in f16 could exceed the rounding error of a sum.
 AolRule aol_rule(const NewtonSchulz& settings, Form form, int64_t m) {
   AolRule rule{static_cast<float>(settings.list_of(form).input_safety)};
   const float lift = lift_of(settings, form);
@@ -252,7 +252,7 @@ NewtonSchulz make_newton_schulz(CoefficientFamily family, const CoefficientSetti
   out.renormalize = options.renormalize;
   const auto settings_in = [&](DType dtype) {
     CoefficientSettings used = settings;
-    // The published CANS list has headroom for its input but not for later steps, in which rounding
+    // The published CANS list has headroom for its input, but not for later steps, where rounding
     // errors would grow.
     if (!options.mode_chosen && family == CoefficientFamily::kCans && dtype != DType::kF32)
       used.mode = SafetyMode::kInner;
@@ -285,8 +285,8 @@ FormChoice permitted_form(const NewtonSchulz& settings, FormChoice wish) {
   }
   require_headroom(settings.list, settings.iteration);
   // An f32 product takes twice the time of a bf16 product. Up to an aspect ratio of about 4, the
-  // Gram form does not save enough FLOPs to compensate for this. Longer matrices are rare, and for
-  // these the caller can choose the Gram form.
+  // Gram form does not save enough FLOPs to make up for it. For longer matrices, which are rare,
+  // the caller can choose the Gram form.
   if (settings.iteration == DType::kBF16 && settings.gram_iteration == DType::kF32)
     return FormChoice::kStandard;
   // With a restart before every step, the Gram form is identical to the standard form.

@@ -12,7 +12,7 @@
 
 namespace muonrt {
 
-/// Selects the number by which the input is divided. The values are public. Sources:
+/// Selects the number by which the input is divided. The values are part of the C ABI. Sources:
 /// KellerJordan/Muon adds eps; torch.optim.Muon uses eps as a minimum.
 enum class Normalize : int32_t {
   kPrescaled = 0,  // safety x norm
@@ -20,10 +20,10 @@ enum class Normalize : int32_t {
   kMaxEps = 2,     // max(safety x norm, eps)
 };
 
-/// Selects how rows are scaled before the iteration. The values are public. AOL divides row i by
-/// the root of sum_j |(X X^T)_ij|, so the largest singular value is at most 1. Source: Turbo-Muon,
-/// arXiv 2512.04632. Equilibration scales all output rows to the same norm. Source: MuonEq, arXiv
-/// 2603.28254.
+/// Selects how rows are scaled before the iteration. The values are part of the C ABI.
+/// * AOL divides row i by the root of sum_j |(X X^T)_ij|, so the largest singular value is at most
+///   1. Source: Turbo-Muon, arXiv 2512.04632.
+/// * Equilibration scales all output rows to the same norm. Source: MuonEq, arXiv 2603.28254.
 enum class RowScaling : int32_t { kNone = 0, kAol = 1, kEquilibrate = 2 };
 
 /// Describes how the matrices of a group are orthogonalized. Fixed when an optimizer is created.
@@ -60,13 +60,16 @@ struct NewtonSchulzOptions {
 /// The safety factor for the finished list of a generated family if the Gram form runs in f16.
 constexpr double kHalfGramSafety = 1.05;
 
-/// Creates the coefficient lists and the restarts of a group. In f32 and bf16 the Gram form uses
-/// the same list as the standard form. In f16 it uses the list of a generated family without inner
-/// safety and divides it by kHalfGramSafety, as in Gram Newton-Schulz (Dao-AILab). In half
-/// precision the standard form of CANS has inner safety. A safety factor or mode that the caller
-/// chose is not changed. If the caller chose only the mode, the safety factor is the default of the
-/// list. Errors: any error of make_coefficients(); NOT_SUPPORTED if Q is unbounded with the
-/// caller's restarts.
+/// Creates the coefficient lists and the restarts of a group.
+/// * In f32 and bf16, the Gram form uses the same list as the standard form.
+/// * In f16, the Gram form uses the list of a generated family without inner safety, divided by
+///   kHalfGramSafety, as in Gram Newton-Schulz (Dao-AILab).
+/// * In half precision, the standard form of CANS has inner safety.
+///
+/// A safety factor or mode that the caller chose is not changed. If the caller chose only the mode,
+/// the safety factor is the default of the list.
+/// Errors: any error of make_coefficients(); NOT_SUPPORTED if Q is unbounded with the caller's
+/// restarts.
 NewtonSchulz make_newton_schulz(CoefficientFamily family, const CoefficientSettings& settings,
                                 DType iteration, const NewtonSchulzOptions& options = {});
 
@@ -89,17 +92,18 @@ struct OrthogonalizeArgs {
   MatrixBatch raw;            // m x n with m <= n, in the transport dtype; only read
   void* workspace = nullptr;  // newton_schulz_workspace() bytes, aligned to 256 bytes; overwritten
   Tally* q = nullptr;  // null, or one tally per matrix, to which every Q of the Gram form is added
-  /// An array of 2 entries for each matrix if settings->scales_neurons() is true, otherwise empty.
-  /// It must remain valid until the work has run. In the first `count` entries the caller sets
-  /// stored_rows, which is true if the outputs of the matrix are its rows. Orthogonalization sets
-  /// all other fields.
+  /// If settings->scales_neurons() is true, an array of 2 entries for each matrix, and otherwise
+  /// empty. The array must remain valid until the work has run. In the first `count` entries, the
+  /// caller sets stored_rows to true if the outputs of the matrix are its rows. Orthogonalization
+  /// sets all other fields.
   std::span<NormuonState> lines = {};
 };
 
 /// Approximates the polar factors of the matrices `raw` of multiple batches in lockstep
-/// (algo/lockstep.hpp). Each batch needs its own workspace. The result for a matrix is bitwise
-/// independent of its batch, of its index in the batch, and of other batches. Only the constructor
-/// allocates memory. The object must remain alive until the work that it enqueued has run.
+/// (algo/lockstep.hpp). Each batch needs its own workspace. Bit for bit, the result for a matrix
+/// does not depend on its batch, on its index in the batch, or on other batches. Only the
+/// constructor allocates memory. The object must remain alive until the work that it enqueued has
+/// run.
 class Orthogonalization {
  public:
   Orthogonalization(Ops& ops, Stream& stream, std::span<const OrthogonalizeArgs> batches,

@@ -45,7 +45,7 @@ std::array<Real, 4> solve(std::array<std::array<Real, 5>, 4> m) {
 /// points.
 Quintic minimax(Real l, Real u) {
   // If l / u is near 1, the four points nearly coincide, and the exchange algorithm loses all
-  // digits. In this case the function returns the known polynomial of the limit.
+  // digits. The function then returns the known polynomial of the limit.
   if (l / u >= 1 - Real(5e-6)) {
     return {Real(15) / 8 / u, -Real(10) / 8 / (u * u * u), Real(3) / 8 / (u * u * u * u * u)};
   }
@@ -64,7 +64,7 @@ Quintic minimax(Real l, Real u) {
     const Real previous = std::exchange(error, s[3]);
     if (std::fabs(error - previous) <= Real(1e-17)) break;
     const Real disc = 9 * best.b * best.b - 20 * best.a * best.c;
-    if (!(disc > 0)) break;  // Near the limit, rounding makes the points equal.
+    if (!(disc > 0)) break;  // near the limit, rounding makes the points equal
     const Real root = std::sqrt(disc);
     q = std::sqrt((-3 * best.b - root) / (10 * best.c));
     r = std::sqrt((-3 * best.b + root) / (10 * best.c));
@@ -86,7 +86,8 @@ std::vector<Coefficients> polar_express(int steps, double lower_bound, double cu
     if (start > l) p = p.times(2 / (p(l) + p(u)));
     if (t + 1 < steps) p = p.stretched(inner_safety);
     out.push_back({static_cast<double>(p.a), static_cast<double>(p.b), static_cast<double>(p.c)});
-    // The published list continues with the changed polynomial, and not with that of the fit.
+    // The published list continues with the changed polynomial instead of the polynomial of the
+    // fit.
     l = p(l);
     u = 2 - l;
   }

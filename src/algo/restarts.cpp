@@ -99,9 +99,9 @@ class Search {
     }
   }
 
-  /// Returns the largest ratio of predicted to allowed error over all spectra, or infinity if a
-  /// ratio shows that these restarts are no better than the best ones so far. Begins with the
-  /// spectrum that excluded the previous candidate.
+  /// Returns the largest ratio of predicted to allowed error over all spectra. Returns infinity as
+  /// soon as a ratio shows that these restarts are no better than the best ones so far. Begins with
+  /// the spectrum that excluded the previous candidate.
   double share_of_allowed(const std::vector<int>& restarts) {
     const size_t n = allowed_.size();
     double worst = 0;
@@ -158,8 +158,8 @@ double restart_metric(const CoefficientList& list, const std::vector<int>& resta
 std::vector<int> find_restarts(const CoefficientList& list, DType dtype,
                                const CoefficientList& standard, double fewest) {
   if (static_cast<int>(list.steps.size()) > kMaxSearchedSteps) return before_every_step(list);
-  // A search takes some milliseconds, and the optimizers of a process use only a few lists, so this
-  // function caches the results.
+  // A search takes some milliseconds. The results are cached, because the optimizers of a process
+  // use only a few lists.
   struct Found {
     Key key;
     std::vector<int> restarts;

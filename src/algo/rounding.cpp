@@ -13,14 +13,14 @@ struct Pair {
 Pair operator*(Pair a, Pair b) { return {a.high * b.high, a.low * b.low}; }
 Pair operator+(Pair a, double b) { return {a.high + b, a.low + b}; }
 
-/// The parts of the error of block (p, q) in the common eigenbasis of all matrices: the errors of
-/// X, of X in the mirrored block (q, p), and of the symmetric matrices R and Q.
+/// The parts of the error of block (p, q) in the common eigenbasis of all matrices: the error of X,
+/// the error of X in the mirrored block (q, p), and the errors of the symmetric matrices R and Q.
 enum Part { kX, kXMirrored, kR, kQ, kParts };
 using Row = std::array<double, kParts>;
 constexpr Row kZero = {0, 0, 0, 0}, kKeepX = {1, 0, 0, 0}, kKeepMirrored = {0, 1, 0, 0};
 
-/// One block of the error: the covariance matrix of the parts, and the levels of the block's rows
-/// and columns.
+/// One block of the error: the covariance matrix of the parts, and the spectrum levels to which the
+/// block's rows and columns belong.
 struct Block {
   bool low_rows, low_columns;
   double weight;  // squared spectral norm, relative to a whole matrix with the same noise
@@ -53,7 +53,7 @@ struct Block {
   }
 };
 
-/// The iteration on one spectrum. In this class, the variance of a random matrix is the square of
+/// The iteration on one spectrum. In this class, the "variance" of a random matrix is the square of
 /// its spectral norm.
 class Iteration {
  public:
@@ -161,8 +161,8 @@ class Iteration {
   double slope_of(const Coefficients& s, const Block& b) const {
     return s.b + s.c * (b.p(r_) + b.q(r_));
   }
-  /// Multiplies X by a polynomial in X X^T. Outside of X's row space, its error is only multiplied
-  /// by the same factor.
+  /// Multiplies X by a polynomial in X X^T. Outside of X's row space, the error is multiplied by
+  /// the same factor, and nothing else changes.
   void multiply_x(Pair factor) {
     outside_ = outside_ * factor * factor;
     x_ = x_ * factor;

@@ -8,8 +8,8 @@ namespace muonrt {
 
 namespace {
 
-/// An off-diagonal element below this fraction of the largest element is rounding noise. The
-/// elements after it belong to another invariant subspace and are ignored.
+/// If an off-diagonal element is below this fraction of the largest element, it is rounding noise.
+/// The elements after it belong to another invariant subspace and are ignored.
 constexpr double kRounding = 1e-6;
 
 /// Returns the number of eigenvalues below `at` of the tridiagonal matrix with `steps` rows.

@@ -4,8 +4,8 @@
 
 namespace muonrt {
 
-/// The rule for the scale factor of the orthogonalized update. The learning rate is multiplied by
-/// this factor. The values are public. Each value states its source; torch.optim.Muon and
+/// The rule for the factor by which the learning rate of an orthogonalized update is multiplied.
+/// The values are part of the C ABI. Each value states its source; torch.optim.Muon and
 /// microsoft/dion use the same names.
 enum class ScaleRule : int32_t {
   kMatchRms = 0,  // 0.2 sqrt(max(rows, cols)): the update has AdamW's RMS (Moonlight)
@@ -17,7 +17,8 @@ enum class ScaleRule : int32_t {
 
 /// Returns factor x rule(rows, cols).
 /// @param rows, cols  Shape of the global matrix, or of a block that is orthogonalized separately;
-///     rows are outputs. With the shape of a shard, the update would depend on the mesh.
+///     rows are outputs. Do not pass the shape of a shard: the update would then depend on the
+///     mesh.
 /// @return  The scale, or 0 for an empty matrix.
 /// Errors: INVALID_ARGUMENT if the rule is unknown, a size is negative, or the factor is not
 /// finite.

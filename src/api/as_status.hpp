@@ -20,10 +20,10 @@ inline muonrt_status_t report(const Error& error) noexcept {
   return is_error(status) ? status : MUONRT_ERROR_INTERNAL;
 }
 
-/// Runs the body of an entry point of the library, and converts exceptions to statuses. The body
-/// runs in the default floating-point environment, and afterwards the caller's environment is
-/// restored. If a caller-supplied function terminates the thread (pthread_exit(), cancellation),
-/// unwinding continues.
+/// Runs the body of a public function and converts exceptions to statuses. The body runs in the
+/// default floating-point environment; afterwards, the caller's environment is restored. If a
+/// caller-supplied function terminates the thread (pthread_exit(), cancellation), the thread
+/// continues to unwind through this function.
 template <class Body>
 MUONRT_CATCHES_UNWINDING muonrt_status_t as_status(Body body) {
   const host::FpEnvironment environment;
@@ -54,8 +54,8 @@ inline void require_pointer(const void* pointer, const char* function, const cha
 /// Returns true if the format is JSON. Errors: INVALID_ARGUMENT if the value is not in the enum.
 bool is_json(const enum muonrt_format& format, const char* function);
 
-/// Writes `text` to the caller's buffer. Writes at most `capacity` bytes, including a terminating
-/// zero.
+/// Writes `text` to the caller's buffer and terminates it with a zero. If `capacity` is too small,
+/// the text is truncated. `needed` may be null; otherwise it receives the size of the whole text.
 void write_text(const std::string& text, char* buffer, int64_t capacity, int64_t* needed);
 
 }  // namespace muonrt::api

@@ -16,7 +16,7 @@
 namespace muonrt::api {
 
 namespace {
-// The size is fixed, so that reporting a failed allocation needs no memory.
+// The size is fixed, so storing an error message never allocates.
 thread_local char last_error[4096];
 }  // namespace
 
@@ -34,8 +34,8 @@ void set_last_error(const char* message) noexcept {
 }
 
 bool is_json(const enum muonrt_format& format, const char* function) {
-  // C programs may pass any number, and in C++ it is undefined behavior to read a number that the
-  // enum does not contain.
+  // A C program can pass any number. In C++, reading an enum whose number is out of range is
+  // undefined behavior.
   const auto value = std::bit_cast<int32_t>(format);
   MUONRT_REQUIRE(value == MUONRT_FORMAT_TEXT || value == MUONRT_FORMAT_JSON,
                  Status::kInvalidArgument, function, ": format is ", value,
@@ -77,8 +77,8 @@ muonrt_status_t muonrt_set_last_error(muonrt_status_t status, const char* messag
 muonrt_status_t muonrt_set_log(muonrt_log_function_t function, void* state,
                                enum muonrt_log_level level) {
   return api::as_status([&] {
-    // C programs may pass any number, and in C++ it is undefined behavior to read a number that the
-    // enum does not contain.
+    // A C program can pass any number. In C++, reading an enum whose number is out of range is
+    // undefined behavior.
     const auto value = std::bit_cast<int32_t>(level);
     MUONRT_REQUIRE(value >= MUONRT_LOG_OFF && value <= MUONRT_LOG_DEBUG, Status::kInvalidArgument,
                    "muonrt_set_log: level is ", value,

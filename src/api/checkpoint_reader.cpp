@@ -20,8 +20,8 @@ std::string folder_argument(const char* folder, const char* function) {
 }
 
 int32_t kind_argument(const enum muonrt_state_kind& kind, const char* function) {
-  // C programs may pass any number, and in C++ it is undefined behavior to read a number that the
-  // enum does not contain.
+  // A C program can pass any number. In C++, reading an enum whose number is out of range is
+  // undefined behavior.
   const auto value = std::bit_cast<int32_t>(kind);
   MUONRT_REQUIRE(*kind_name(value), kInvalidArg, function, ": kind is ", value,
                  ", but must be between ", MUONRT_STATE_PARAM, " and ", MUONRT_STATE_NORMUON,

@@ -41,7 +41,8 @@ struct HandleHeader {
   const HandleHeader* next = nullptr;
 };
 
-/// Releases the handle, but keeps a pointer to its header so that leak checkers do not report it.
+/// Passes the handle to the caller. A list keeps a pointer to its header, so leak checkers do not
+/// report the header after the handle has been destroyed.
 template <class T>
 T* release_handle(std::unique_ptr<T> handle) noexcept {
   static std::atomic<const HandleHeader*> all = nullptr;
@@ -55,13 +56,14 @@ T* release_handle(std::unique_ptr<T> handle) noexcept {
 /// handle.
 void check_handle(const HandleHeader* head, HandleKind kind, const char* function,
                   const char* argument);
-/// Marks the handle as destroyed. Returns false in a forked child of the process that created it.
-/// In this case the body must not be destroyed, because its threads do not exist in the child.
+/// Marks the handle as destroyed. Returns false in a forked child of the process that created it:
+/// the child must not destroy the body, because the body's threads do not exist there.
 /// Errors: INVALID_ARGUMENT in the same cases as check_handle().
 bool mark_destroyed(HandleHeader& head, HandleKind kind, const char* function,
                     const char* argument);
 
-/// The transport that a communicator uses for host memory, and its Comm for GPU memory, if any.
+/// The content of a communicator: a transport for host memory and, if it can exchange GPU memory, a
+/// Comm for that.
 struct CommBody {
   explicit CommBody(std::unique_ptr<Transport> transport) : host(std::move(transport)) {}
 
@@ -77,8 +79,8 @@ struct CommBody {
   }
 };
 
-/// Memory that the pointers returned by a call refer to. It remains valid until the next call of
-/// the same kind.
+/// Stores the data that a call returns by pointer. The data remains valid until the next call of
+/// the same function.
 struct BorrowedStorage {
   virtual ~BorrowedStorage() = default;
 };
@@ -90,9 +92,8 @@ auto& unwrap(T* handle, const char* function, const char* argument = T::kArgumen
   return *handle->body;
 }
 
-/// Destroys the body, and then the members `parts` of the handle. In a forked child nothing is
-/// destroyed, because the destructors would stop threads, remove files and release locks of the
-/// parent.
+/// Destroys the body, and then the members `parts` of the handle. A forked child destroys nothing,
+/// because the destructors would stop threads, remove files and release locks of the parent.
 template <class T, class... Parts>
 void destroy_handle(T* handle, const char* function, const char* argument, Parts T::*... parts) {
   if (!handle) return;

@@ -47,7 +47,8 @@ muonrt_comm_t* over(HostComm& host, Make make) {
   with_comm_error([&] { own = host.transport().duplicate(); });
   std::unique_ptr<muonrt_comm> out;
   std::unique_ptr<Bootstrap> bootstrap;
-  // If this fails on a rank, all ranks return here, so no rank waits for that rank in `make`.
+  // If a rank fails in the following function, all ranks throw its error here. No rank then waits
+  // in `make` for the failed rank.
   run_collectively(host, [&] {
     its = own->duplicate();
     out = std::make_unique<muonrt_comm>(std::move(own));
@@ -57,8 +58,8 @@ muonrt_comm_t* over(HostComm& host, Make make) {
   return api::release_comm(std::move(out));
 }
 
-/// Checks that the builds of all ranks have CUDA. If a build does not have CUDA, `refuse` throws on
-/// that rank, and all ranks return this error instead of waiting for the rank.
+/// Checks that muonrt was built with CUDA on every rank. On a rank without CUDA, `refuse` throws,
+/// and all ranks return this error instead of waiting for that rank.
 template <class Refuse>
 void require_builds(Comm& host, Refuse refuse) {
   run_collectively(host, [&] {

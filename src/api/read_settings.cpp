@@ -132,7 +132,7 @@ Options read_structs(const muonrt_optimizer_options_t* given) {
   return out;
 }
 
-/// Checks that options that apply only to GPUs have their defaults if the device is the host.
+/// If the device is the host, checks that all options that apply only to GPUs have their defaults.
 void check_host(const Options& o) {
   MUONRT_REQUIRE(o.main.device_index == 0, kInvalidArg, "options: device_index is ",
                  o.main.device_index, " on the host, but only GPUs have an index; set it to 0");

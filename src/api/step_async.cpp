@@ -42,8 +42,8 @@ StepArgs read_args(const Optimizer& o, const muonrt_step_args_t* args) {
                         static_cast<int32_t>(o.settings().groups.size()));
 }
 
-/// Writes the report of a step that was committed or skipped, and sets the last error message to
-/// the reason if it was skipped.
+/// Writes the report of a step that was committed or skipped. If the step was skipped, also sets
+/// the last error message to the reason.
 Status write_report(muonrt_step_report_t* report, const Optimizer& o, Status status,
                     const StepReport& done) {
   if (report) api::write_struct(report, to_c(done), "report");

@@ -14,7 +14,7 @@ namespace muonrt::api {
 /// was not initialized and must not be read.
 constexpr uint32_t kMaxStructBytes = 1u << 16;
 
-/// Returns the struct_size. Errors: INVALID_ARGUMENT if no version has this size.
+/// Returns the struct_size. Errors: INVALID_ARGUMENT if no version can have this size.
 inline uint32_t struct_size_of(const void* given, const char* who, size_t first_version) {
   uint32_t size = 0;
   std::memcpy(&size, given, sizeof size);
@@ -51,8 +51,8 @@ T read_struct(const void* given, const T& defaults, const char* who) {
   return out;
 }
 
-/// Copies `value` to the caller's struct, but not beyond the size of that struct. Its struct_size
-/// does not change.
+/// Copies `value` to the caller's struct, without its struct_size and without fields beyond the end
+/// of the caller's struct.
 template <class T>
 void write_struct(void* to, const T& value, const char* who) {
   const uint32_t size = struct_size_of(to, who, sizeof(T));

@@ -9,8 +9,8 @@
 
 namespace muonrt {
 
-/// Exchanges messages between ranks. It is used before a communicator for device memory exists, and
-/// later for errors and host data. Messages are in host memory, unless exchange() is called with
+/// Exchanges messages between ranks before a communicator for device memory exists, and later
+/// transfers errors and host data. Messages are in host memory, unless exchange() is called with
 /// `copy`. Calls block, and every wait has a time limit. Threads: only one call at a time; abort()
 /// and pending_error() may be called from any thread.
 class Bootstrap {
@@ -24,11 +24,11 @@ class Bootstrap {
   /// Gathers `bytes` bytes from every rank into `all`, in rank order. Collective.
   virtual void allgather(const void* mine, void* all, int64_t bytes) = 0;
   /// Like Comm::exchange(). If `copy` is not null, messages may be in any memory that `copy` can
-  /// access; receivers_copy() must then return true.
+  /// access. Pass `copy` only if receivers_copy() returns true.
   virtual void exchange(std::span<const SendTo> sends, std::span<const ReceiveFrom> receives,
                         const CopyMessage* copy = nullptr) = 0;
-  /// Returns whether receivers read directly from the senders' buffers, because all ranks are in
-  /// one process.
+  /// Returns true if all ranks are in one process, so receivers read directly from the senders'
+  /// buffers.
   virtual bool receivers_copy() const = 0;
   /// Like Comm::reduce_max() and Comm::reduce_sum().
   virtual void reduce_max(const float* in, float* out, int64_t n) = 0;
@@ -40,8 +40,8 @@ class Bootstrap {
   virtual void set_timeout_ms(int64_t ms) = 0;
   /// Publishes an error. Pending and later calls on every rank throw it.
   virtual void abort(const Error& error) noexcept = 0;
-  /// Returns the error that made this bootstrap unusable. Also returns an error that a peer has
-  /// published, as soon as this rank has received it.
+  /// Returns the error that made this bootstrap unusable. The error may be one that a peer has
+  /// published and this rank has received.
   virtual std::optional<Error> pending_error() const = 0;
 };
 

@@ -11,8 +11,8 @@
 
 namespace muonrt {
 
-/// The factors whose product multiplies every gradient in a step, and the flag `found_inf`. Each
-/// pointer is null or points to an f32 value that the device reads.
+/// The factors whose product multiplies every gradient in a step, and the flag `found_inf`. A
+/// pointer is null, or points to an f32 value that the device can read.
 struct GradientFactors {
   float host = 1.0f;
   const float* inverse_scale = nullptr;  // inverse of the loss scale
@@ -37,10 +37,10 @@ struct GradientTables {
   int64_t adam_count = 0;
 };
 
-/// Number of 64-bit words that store a sum of squares of f32 values exactly. There are two words
-/// for each f32 exponent. One sums the lower 24 bits of the squared mantissas, and the other sums
-/// the upper bits. The words are integers, so the order of additions does not matter. They do not
-/// overflow for up to 2^39 elements.
+/// Number of 64-bit words that store a sum of squares of f32 values exactly. Each f32 exponent has
+/// two words: one adds up the lower 24 bits of the squared mantissas, and the other the upper bits.
+/// The words are integers, so the order of additions does not matter, and they cannot overflow for
+/// up to 2^39 elements.
 constexpr int64_t kNormWords = 512;
 
 struct SquareTerm {

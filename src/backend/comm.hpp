@@ -11,8 +11,8 @@
 
 namespace muonrt {
 
-/// Maximum number of bytes that a rank contributes to an allgather that explains the result of a
-/// vote.
+/// Maximum number of bytes that a rank passes to an allgather when the ranks exchange the reason
+/// for a rejected or skipped step.
 constexpr int64_t kExplanationBytes = 4096;
 
 /// A message to a peer, in contiguous memory. A rank may send to itself if it also receives a
@@ -29,9 +29,9 @@ struct ReceiveFrom {
 };
 
 /// Copies a message from the sender's buffer to the receiver's buffer, on a thread of the receiver.
-/// When the function returns, the copy is complete. If the function throws, the receiver reports
-/// the error. In both cases no thread accesses the buffers afterwards, with one exception: a GPU
-/// copy may still be running if it is not complete a few seconds after the deadline.
+/// The copy is complete when the function returns. If the function throws, the receiver reports the
+/// error. Afterwards no thread accesses the buffers, with one exception: a GPU copy may still be
+/// running if it is not complete a few seconds after the deadline.
 using CopyMessage = std::function<void(void* to, const void* from, int64_t bytes)>;
 
 /// The messages that one rank sends and receives in an exchange.
@@ -42,7 +42,7 @@ struct Messages {
 
 /// Communication between ranks. In an exchange, each ordered pair of ranks has at most one message.
 /// Both ranks must pass the same size, and both must omit empty messages. Two ranks that take part
-/// in the same exchanges must enqueue them in the same order. Every wait ends: with the data, with
+/// in the same exchanges must enqueue them in the same order. Every wait ends with the data, with
 /// TIMEOUT, or with the error that a peer has published with abort(). Threads: only one thread may
 /// enqueue; abort() may be called from any thread.
 class Comm {
@@ -69,21 +69,20 @@ class Comm {
   /// out <- element-wise sum over all ranks.
   virtual void reduce_sum(Stream& stream, const int64_t* in, int64_t* out, int64_t n) = 0;
 
-  /// If abort() is called before this operation runs, the operation sets *entered to 0, and this
-  /// rank contributes zeros to the next reduce_sum(). Enqueue the operation after the work that
-  /// sets *entered to 1 and before the reduce_sum(). `entered` must be in memory that the host can
-  /// access. If a host thread has called abort() and then reads 0, this rank therefore contributes
-  /// zeros or nothing.
+  /// Enqueue this operation before reduce_sum() and after work that sets *entered to 1. If abort()
+  /// is called before the operation runs, the operation sets *entered to 0, and this rank
+  /// contributes zeros to the next reduce_sum(). A host thread that has called abort() and then
+  /// reads 0 can therefore rely on it: this rank contributes zeros or nothing. `entered` must be in
+  /// memory that the host can access.
   virtual void clear_if_aborted(Stream&, int64_t* /*entered*/) {}
 
   /// Allocates the memory for an exchange with these messages, or for a reduction of this number of
-  /// bytes. Sends nothing. These functions are called when an optimizer is created, so that no step
-  /// has to allocate.
+  /// bytes. Sends nothing. Called when an optimizer is created, so that no step has to allocate.
   virtual void prepare_exchange(const Messages&) {}
   virtual void prepare_reduction(int64_t) {}
-  /// Enqueues work that connects this rank to the peers of all prepared exchanges and reductions,
-  /// so that no step waits for connections. Collective. Called once, when an optimizer is created.
-  /// All ranks must have prepared reductions of the same sizes.
+  /// Enqueues work that connects this rank to its peers in all prepared exchanges and reductions,
+  /// so that no step waits for connections. Called once, when an optimizer is created. All ranks
+  /// must have prepared reductions of the same sizes. Collective.
   virtual void connect(Stream&) {}
 
   /// Gathers `bytes` bytes of host memory from every rank into `all`, in rank order. Blocks.
@@ -99,8 +98,8 @@ class Comm {
   /// called from any thread.
   virtual void abort(Status status, const std::string& message) noexcept = 0;
   /// Returns the error of enqueued operations if their stream does not report it. A GPU stream
-  /// continues after an aborted operation. The operation's buffers then have undefined contents,
-  /// except that an aborted reduction has not written its output.
+  /// continues after an aborted operation. The contents of the operation's buffers are then
+  /// undefined, except that an aborted reduction leaves its output unchanged.
   virtual std::optional<Error> error() const { return std::nullopt; }
 
   /// Returns the number of bytes that this rank has sent to other ranks in exchanges so far.

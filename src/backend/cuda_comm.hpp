@@ -32,9 +32,9 @@ std::unique_ptr<Comm> make_nccl_comm(std::unique_ptr<Bootstrap> bootstrap,
                                      const NcclOptions& options);
 
 /// Creates a communicator that copies messages from GPU memory to pinned host memory and sends them
-/// with the bootstrap. If all ranks are in this process, messages are copied directly from GPU
-/// memory to GPU memory. Each operation blocks the enqueuing thread. Collective. All ranks throw
-/// the same error: NOT_SUPPORTED if a rank has no CUDA device.
+/// with the bootstrap. If all ranks are in this process, messages are instead copied directly
+/// between GPU buffers. Each operation blocks the enqueuing thread. Collective. All ranks throw the
+/// same error: NOT_SUPPORTED if a rank has no CUDA device.
 std::unique_ptr<Comm> make_staged_comm(std::unique_ptr<Bootstrap> bootstrap, int device_index);
 
 }  // namespace muonrt

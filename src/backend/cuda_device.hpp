@@ -42,22 +42,22 @@ std::string describe_cublas();
 struct GpuClock {
   double mhz, watts;
 };
-/// Reads the present clock of GPU `index` from NVML, a library of the driver. Returns nullopt if
-/// NVML or the GPU cannot be found. May take a few milliseconds. Threads: any.
+/// Reads the current clock and power of GPU `index` from NVML, a library of the driver. Returns
+/// nullopt if NVML or the GPU cannot be found. May take a few milliseconds. Threads: any.
 std::optional<GpuClock> read_gpu_clock(int index);
 
-/// Makes GPU `index` the calling thread's current device, if the GPU exists. Without this call, a
-/// library that restores the thread's current device would create a context on GPU 0.
+/// Makes GPU `index` the calling thread's current device, if the GPU exists. Otherwise a library
+/// that restores the thread's current device could create a context on GPU 0.
 void use_cuda_device(int index) noexcept;
 
 namespace cuda {
 class VendorProducts;
 }
 
-/// The implementation of symmetric products in half precision. All other products use the vendor's
-/// library, or naive loops. The values are part of the public interface.
+/// Selects the implementation of symmetric products in half precision. All other products use the
+/// vendor's library, or naive loops. The values are part of the public interface.
 enum class SymmetricProvider : int32_t {
-  kDefault = 0,  // the choice that cuda/products/README.md explains
+  kDefault = 0,  // see cuda/products/README.md
   /// The vendor's library computes row panels of the product, and a kernel mirrors the result.
   kVendor = 1,
   kSm90 = 2,  // muonrt's own kernel with wgmma and bulk copies, only for compute capability 9.0
@@ -83,13 +83,12 @@ struct CudaSettings {
   std::unique_ptr<cuda::VendorProducts> (*make_products)(Device& device, int index) = nullptr;
   /// If naive_products is set, kDefault and kVendor also use naive loops.
   SymmetricProvider symmetric = SymmetricProvider::kDefault;
-  /// If set, Newton-Schulz is captured as a graph when it runs for the second time, and later runs
-  /// launch this graph. Off by default, because graphs save host time but do not shorten the step
+  /// If true, captures Newton-Schulz as a graph when it runs for the second time, and launches this
+  /// graph in later runs. Off by default, because graphs save host time but do not shorten the step
   /// (cuda/MEASUREMENTS.md).
   bool graphs = false;
-  /// The number of SMs that persistent grids (kSm90) leave free for the communicator's thread
-  /// blocks, which would otherwise have to wait until the grid is complete. The products keep at
-  /// least two SMs.
+  /// The number of SMs that persistent grids (kSm90) leave free for the communicator. Its thread
+  /// blocks would otherwise wait until the grid is complete. The products keep at least two SMs.
   int reserved_sms = 0;
   Sm90Tuning sm90 = {};      // overrides for kSm90
   Allocator allocator = {};  // if it has no functions, cudaMalloc is used

@@ -43,9 +43,9 @@ inline int64_t padded_bytes(int64_t count, int64_t element_bytes) {
 }
 
 /// The memory, streams and events of one device, for one rank. src/host and cuda implement this
-/// interface. A stream keeps the first error of its enqueued work. Afterwards it skips all later
-/// work, the events of the skipped work complete, and error() returns the error. Threads: each
-/// optimizer has its own device, and only one thread may enqueue.
+/// interface. A stream keeps the first error of its enqueued work, which error() returns. After an
+/// error, the stream skips all later work, and the events of the skipped work complete. Threads:
+/// each optimizer has its own device, and only one thread may enqueue.
 class Device {
  public:
   virtual ~Device() = default;
@@ -58,8 +58,8 @@ class Device {
   /// OUT_OF_MEMORY.
   virtual void* allocate(int64_t bytes) = 0;
   virtual void release(void* memory) noexcept = 0;
-  /// Allocates memory that host and device access at the same address. The host may read data that
-  /// a stream has written after it has synchronized an event that was recorded after the write.
+  /// Allocates memory that host and device access at the same address. To read data that a stream
+  /// has written, the host must first synchronize an event that was recorded after the write.
   /// Access from the device is slow, so use this memory only for tables and results. Free it with
   /// release().
   virtual void* allocate_shared(int64_t bytes) { return allocate(bytes); }
@@ -69,8 +69,8 @@ class Device {
   virtual bool reaches(const void*) const { return true; }
   virtual int64_t allocations() const = 0;  // number of calls to allocate() so far
   virtual int64_t allocated_bytes() const = 0;
-  /// Returns the number of streams, events and queue blocks that have been created so far. The
-  /// number stops growing after the first steps.
+  /// Returns the number of streams, events and queue blocks created so far. This number does not
+  /// grow after the first steps.
   virtual int64_t objects() const = 0;
 
   virtual std::unique_ptr<Stream> create_stream(StreamKind kind) = 0;
@@ -84,17 +84,17 @@ class Device {
   virtual void wait(Stream& stream, const Event& event) = 0;
   /// Makes work that is enqueued on `stream` after this call wait for the work that is now on the
   /// caller's stream. On CUDA the caller's stream is a cudaStream_t. Null stands for the default
-  /// stream and all streams that synchronize with it. Errors, with a message that begins with
-  /// `what`: NOT_SUPPORTED if the caller's stream, or a stream that synchronizes with it, is being
-  /// captured.
+  /// stream and all streams that synchronize with it.
+  /// Errors, with a message that begins with `what`: NOT_SUPPORTED if the caller's stream, or a
+  /// stream that synchronizes with it, is being captured.
   virtual void wait_caller_stream(Stream&, void*, const char* /*what*/) {}
   /// Blocks until the work that the last wait_caller_stream() waits for is complete. Errors:
   /// TIMEOUT if it is not complete at the deadline.
   virtual void synchronize_caller_stream(Deadline) {}
-  /// Runs `function(argument, native)` in stream order. On the host the function runs when the
-  /// stream reaches it, and `native` is null. On CUDA the function runs immediately and must
-  /// enqueue its work on `native`, which is the cudaStream_t. If the function returns a value other
-  /// than 0, *failed (in device memory) becomes 1.
+  /// Runs `function(argument, native)` in stream order. On the host, the function runs when the
+  /// stream reaches it, and `native` is null. On CUDA, the function runs immediately and must
+  /// enqueue its work on the cudaStream_t `native`. If the function returns a value other than 0,
+  /// *failed (in device memory) becomes 1.
   virtual void call(Stream& stream, int (*function)(void* argument, void* native), void* argument,
                     int64_t* failed) = 0;
   /// Writes the time of the device's clock, in nanoseconds, to `where` (shared memory) when the
@@ -111,8 +111,8 @@ class Device {
 
   virtual Ops& ops() = 0;
   /// Returns whether the first run of an op creates kernels, tables or algorithms. Creating them
-  /// may block other ranks of the process, and may wait for exchanges in flight. The optimizer
-  /// therefore runs a warm-up step before the first real step.
+  /// may block other ranks of the process, and may wait for exchanges in flight. If so, the
+  /// optimizer runs a warm-up step before the first real step.
   virtual bool needs_warm_up() const { return false; }
 
   /// Begins a profiler range on the enqueuing thread. The name of the range is `name`, followed by
@@ -120,22 +120,22 @@ class Device {
   virtual void begin_range(const char*, int64_t) {}
   virtual void end_range() noexcept {}
 
-  /// On CUDA, creates a stream whose work runs on the caller's stream that follow() sets. On the
-  /// host, creates an ordinary stream of kind kCompute.
+  /// On CUDA, creates a stream whose work runs on the caller's stream; follow() sets that stream.
+  /// On the host, creates an ordinary stream of kind kCompute.
   virtual std::unique_ptr<Stream> create_caller_stream() {
     return create_stream(StreamKind::kCompute);
   }
-  /// Enqueues all later work of `stream` on the caller's stream. `stream` must have been created by
-  /// create_caller_stream(). Returns true if the caller's stream is being captured; in this case
-  /// the work must neither wait nor allocate. Errors, with a message that begins with `what`:
-  /// NOT_SUPPORTED if the caller's stream is the default stream and a stream that synchronizes with
-  /// it is being captured.
+  /// Enqueues all later work of `stream` on the caller's stream. `stream` must come from
+  /// create_caller_stream(). Returns true if the caller's stream is being captured; the work must
+  /// then neither wait nor allocate.
+  /// Errors, with a message that begins with `what`: NOT_SUPPORTED if the caller's stream is the
+  /// default stream and a stream that synchronizes with it is being captured.
   virtual bool follow(Stream& /*stream*/, void* /*callers_stream*/, const char* /*what*/) {
     return false;
   }
 
-  /// Returns the number of kernels that the calling thread has launched so far. The queue of a GPU
-  /// has a limited size, so callers use this number to limit how many kernels are queued.
+  /// Returns the number of kernels that the calling thread has launched so far. Callers use it to
+  /// limit how many kernels are queued, because the queue of a GPU has a limited size.
   virtual int64_t launches() const { return 0; }
 };
 
@@ -153,7 +153,7 @@ class ProfilerRange {
   Device& device_;
 };
 
-/// Owns a block of device memory.
+/// A block of device memory, which the destructor frees.
 class Buffer {
  public:
   Buffer() = default;

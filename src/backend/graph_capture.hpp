@@ -19,8 +19,8 @@ class GraphCapture {
   virtual ~GraphCapture() = default;
   /// Returns whether graphs are enabled for this device.
   virtual bool captures_graphs() const = 0;
-  /// Begins a capture. Work that is enqueued on `stream` is then captured instead of run. This work
-  /// must not wait, allocate memory, or use another stream.
+  /// Begins a capture. Work that is enqueued on `stream` is then captured instead of run. It must
+  /// not wait, allocate memory, or use another stream.
   virtual void begin_graph_capture(Stream& stream) = 0;
   virtual std::unique_ptr<DeviceGraph> end_graph_capture(Stream& stream) = 0;
   /// Ends the capture after an error and discards the captured work.

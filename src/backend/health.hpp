@@ -49,11 +49,11 @@ inline double sum_of_squares(const int64_t* limbs) {
   return sum;
 }
 
-/// Number of steps of the Lanczos method. With this number, the estimated ends of the spectrum are
-/// within 5% of the true ends. This was measured with up to 2048 rows, for spectra that are flat,
-/// that are spread over nine decades, or that have only ten nonzero values.
+/// Number of steps of the Lanczos method. With this number, the ends of the spectrum were estimated
+/// within 5% in measurements with up to 2048 rows. The spectra were flat, spread over nine decades,
+/// or had only ten nonzero values.
 constexpr int64_t kLanczosSteps = 48;
-/// Number of rows in a block. A sum over rows is first computed for each block, and then over the
+/// Number of rows in a block. Sums over rows are computed per block first, and then over the
 /// blocks.
 constexpr int64_t kLanczosRows = 256;
 

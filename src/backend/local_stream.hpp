@@ -8,9 +8,9 @@
 namespace muonrt {
 
 /// Waits until all work that is now on `stream` is complete, and then throws the device's first
-/// error, if there is one. There is no timeout: local passes always finish, and if this function
-/// returned early, the caller would free buffers that they still use.
-/// @param mark  an event that this function uses for the wait.
+/// error, if there is one. The wait has no timeout: local passes always end, and if it ended
+/// earlier, the caller would free buffers that they still use.
+/// @param mark  An event that this function uses for the wait.
 void drain(Device& device, Stream& stream, Event& mark);
 
 /// A stream for local work outside of a step, such as copying master weights or state.
@@ -23,9 +23,9 @@ class LocalStream {
   /// default stream is being captured; TIMEOUT.
   void join_callers(const char* what, int64_t timeout_ms);
 
-  /// Calls `work(stream)`, which enqueues work, and waits until this work is complete, even if
-  /// `work` throws. Afterwards the caller may free the buffers of the work. Errors: any error of
-  /// `work` or of the device.
+  /// Calls `work(stream)`, which enqueues work, and waits until that work is complete, even if
+  /// `work` throws. The caller may then free the buffers of the work. Errors: any error of `work`
+  /// or of the device.
   void run(FunctionRef<void(Stream&)> work);
 
  private:

@@ -14,7 +14,7 @@ constexpr int64_t host_ld(int64_t cols) { return round_up(cols, 16); }
 constexpr int64_t cuda_ld(int64_t cols, DType dtype) { return round_up(cols, 64 / size_of(dtype)); }
 
 /// Limits for grouped launches: how many matrices of a chunk one launch may contain, and whether
-/// their shapes may differ. The limits do not affect the bits of the results.
+/// their shapes may differ. The limits do not change results bitwise.
 struct LaunchLimits {
   /// Maximum total number of elements of the matrices. A single larger matrix is also allowed.
   int64_t max_elements = 0;
@@ -35,9 +35,8 @@ class MatrixRules {
 class HostRules final : public MatrixRules {
  public:
   int64_t leading_dimension(int64_t cols, DType) const override { return host_ld(cols); }
-  /// A batch of equal matrices keeps all threads busy even if the matrices are tiny. In launches
-  /// that are larger, or that contain multiple shapes, matrices would only evict each other from
-  /// the caches.
+  /// A batch of equal matrices keeps all threads busy even if the matrices are tiny. In larger or
+  /// mixed launches, matrices would only evict each other from the caches.
   LaunchLimits launch_limits() const override {
     return {.max_elements = 1 << 20, .mixes_shapes = false};
   }
@@ -51,9 +50,9 @@ class CudaRules final : public MatrixRules {
   int64_t leading_dimension(int64_t cols, DType dtype) const override {
     return cuda_ld(cols, dtype);
   }
-  /// In most cases this limit allows all matrices of an owner in a chunk, because chunk_bytes is
-  /// reached first: at its default of 256 MiB a chunk has at most 2^27 elements of 16 bits. The
-  /// limit keeps the byte offsets of 16-bit elements below 2^30.
+  /// Keeps the byte offsets of 16-bit elements below 2^30. An owner's matrices in a chunk are
+  /// usually below the limit: with the default chunk_bytes of 256 MiB, a chunk has at most 2^27
+  /// elements of 16 bits.
   LaunchLimits launch_limits() const override {
     return {.max_elements = int64_t{1} << 29, .mixes_shapes = own_};
   }

@@ -9,8 +9,8 @@
 
 namespace muonrt {
 
-/// Returns the divisor for the entries of a matrix that have already been multiplied by up x up2.
-/// @param norm  the norm of the matrix after this multiplication.
+/// Returns the divisor for the elements of a matrix that have already been multiplied by up x up2.
+/// @param norm  The norm of the matrix after this multiplication.
 MUONRT_HOST_DEVICE inline float norm_divisor(float norm, const Normalization& how, float up,
                                              float up2) {
   const float divisor = how.safety * norm + how.added * up * up2;

@@ -17,9 +17,9 @@ enum class NeuronRule : int32_t {
   /// Divides each neuron by the square root of its second moment, and then multiplies all neurons
   /// by one factor that restores the norm of the matrix.
   kNormuon,
-  /// Like kNormuon, but with the neuron's mean square instead of its second moment, so that all
-  /// neurons get the same norm (row equilibration, arXiv 2603.28254). The norm of the matrix is
-  /// also multiplied by `target`.
+  /// Like kNormuon, but with the neuron's mean square instead of its second moment, so all neurons
+  /// get the same norm (row equilibration, arXiv 2603.28254). The norm of the matrix is also
+  /// multiplied by `target`.
   kEqual,
   /// Multiplies all neurons by one factor, so that the norm of the matrix becomes `target` (arXiv
   /// 2602.21545).
@@ -32,16 +32,14 @@ struct NormuonState {
   float* staged = nullptr;   // new second moments of this step; only for kNormuon
   float* factors = nullptr;  // the factor of each neuron
   int64_t neurons = 0;
-  bool stored_rows = true;       // true: neurons are rows of the stored matrix; false: they are
-                                 // columns
+  bool stored_rows = true;       // true if neurons are rows of the stored matrix
   int32_t param = 0, group = 0;  // used only for kNormuon
   NeuronRule rule = NeuronRule::kNormuon;
   float target = 1.0f;
 };
 
-/// Number of partial sums of a sum. Element i is added to partial sum i mod kNeuronChains. At the
-/// end the upper half of the partial sums is repeatedly added to the lower half until one value is
-/// left.
+/// Number of partial sums of a sum. Element i is added to partial sum i mod kNeuronChains. Then the
+/// upper half of the partial sums is added to the lower half until one value is left.
 constexpr int kNeuronChains = 32;
 template <class T>
 MUONRT_HOST_DEVICE inline T fold_chains(T* chains) {
@@ -55,8 +53,7 @@ constexpr float kNormuonEps = 1e-10f;
 MUONRT_HOST_DEVICE inline float normuon_moment(float moment, float mean_square, float beta2) {
   return at_rest(beta2 * moment + (1.0f - beta2) * mean_square, mean_square);
 }
-/// Returns the factor of one neuron. The neuron is also multiplied by the factor of
-/// normuon_restore().
+/// Returns the factor of one neuron. The caller also multiplies the neuron by normuon_restore().
 MUONRT_HOST_DEVICE inline float normuon_neuron_factor(float moment) {
   return 1.0f / (sqrtf(moment) + kNormuonEps);
 }

@@ -24,14 +24,14 @@ struct MatrixBatch {
 };
 
 /// C = alpha A op(B) + beta D + gamma I, accumulated in f32 and rounded once to C's dtype. If alpha
-/// is 0, A and B only determine the shape and are not read.
+/// is 0, only the shapes of A and B are used.
 struct Product {
   MatrixBatch a, b, c;
   /// If d.data is null, there is no D. D may be A or B, but C must differ from A, B and D.
   MatrixBatch d;
   bool transpose_b = false;
-  /// True if the result is symmetric. Then only the upper tiles are computed, and the lower tiles
-  /// are copied from them bit for bit.
+  /// True if the result is symmetric. The backend then computes only the upper tiles and copies
+  /// them bit for bit to the lower tiles.
   bool symmetric = false;
   float alpha = 1.0f, beta = 0.0f, gamma = 0.0f;
 };
@@ -43,7 +43,7 @@ struct Normalization {
   float added = 0.0f, least = 0.0f;
 };
 
-/// Settings for scaling rows by the absolute sums of their Gram matrix (AOL).
+/// Settings for scaling each row by the sum of absolute values in its row of the Gram matrix (AOL).
 struct AolRule {
   float safety = 1.0f;
   float least = 1e-7f;  // smaller sums are replaced with this value, so zero rows remain zero
@@ -51,9 +51,11 @@ struct AolRule {
 
 /// The operations of a step on one device. Every op enqueues work on `stream` and returns. Spans,
 /// tables and pointers must stay valid until the work has run. Spans and arrays of MatrixBatch are
-/// in host memory; all other memory must be accessible to the device. After reserve(), ops allocate
-/// device memory only for data that a backend stores when it receives a list for the first time. A
-/// matrix-product library may allocate host memory in its own functions.
+/// in host memory; all other memory must be accessible to the device.
+///
+/// After reserve(), an op allocates device memory only when it receives a list for the first time,
+/// for data that the backend stores about that list. A matrix-product library may also allocate
+/// host memory.
 class Ops : public MatrixRules {
  public:
   /// Allocates the memory that products of up to this size need: C (m x n) = A (m x k) op(B).
@@ -63,9 +65,9 @@ class Ops : public MatrixRules {
   virtual void copy(Stream& stream, void* to, const void* from, int64_t bytes) = 0;
 
   /// message <- cast(direction(new momentum, gradient)) for each block of an active parameter, and
-  /// zeros for an inactive parameter. Does not write parameters and state. Records in `findings`
-  /// whether a direction or gradient is non-finite in the dtype of the message, and whether it was
-  /// finite in f32.
+  /// zeros for an inactive parameter. Does not write parameters or state. Records in `findings`
+  /// whether a direction or gradient is non-finite in the dtype of the message, and whether that
+  /// value was finite in f32.
   virtual void pack_direction(Stream& stream, std::span<const ShardBlock> blocks,
                               const StepTables& tables, TypedBuffer message,
                               Findings* findings) = 0;
@@ -119,8 +121,8 @@ class Ops : public MatrixRules {
 
   /// AOL: computes s_i = 1 / (safety sqrt(max(sum_j |gram_ij|, least))) into `factors`, multiplies
   /// row i of x by s_i, and multiplies gram_ij by s_i s_j. Each sum is computed in f32 as 32
-  /// partial sums, where element j belongs to partial sum j mod 32. At the end the upper half of
-  /// the partial sums is repeatedly added to the lower half until one value is left.
+  /// partial sums, where element j belongs to partial sum j mod 32. Then the upper half of the
+  /// partial sums is added to the lower half until one value is left.
   /// @param gram     m x m, exactly symmetric before and after the call.
   /// @param x        m x n, the same count and dtype as `gram`.
   /// @param factors  1 x m, the same count, f32; overwritten.
@@ -133,11 +135,11 @@ class Ops : public MatrixRules {
   void multiply(Stream& stream, const Product& product) {
     multiply(stream, std::span<const Product>(&product, 1));
   }
-  /// Computes a sequence of products: all of them for one matrix of the batch, and then all of them
-  /// for the next, so that the matrix stays in the cache. Matrix i of a product may be an operand
-  /// of matrix i of later products, but not of their other matrices. `products` must stay valid
-  /// until the work has run.
-  /// @return false if the caller must call multiply() for each product. Then nothing is enqueued.
+  /// Computes a sequence of products matrix by matrix: all products for one matrix of the batch,
+  /// and then all for the next, so that a matrix stays in the cache. Matrix i of a product may be
+  /// an operand of matrix i of later products, but not of their other matrices. `products` must
+  /// stay valid until the work has run.
+  /// @return  False if nothing was enqueued. The caller must then call multiply() for each product.
   virtual bool multiply_by_matrix(Stream& stream, std::span<const Product> products) {
     (void)stream, (void)products;
     return false;
@@ -146,17 +148,18 @@ class Ops : public MatrixRules {
   /// x <- x + gamma I with one rounding to x's dtype. Reads and writes only the diagonal.
   virtual void add_identity(Stream& stream, const MatrixBatch& x, float gamma) = 0;
 
-  /// Fills this rank's vote from its findings. `consent` and `nonfinite` are 0 unless `local_ok` is
-  /// true, no callback failed and no weights are stale. In that case `consent` is 1 if all values
-  /// were finite, and otherwise `nonfinite` is 1. Copies the gradient factor (see
-  /// Vote::set_factor()) and the terms of the replica checks.
+  /// Fills this rank's vote from its findings. If `local_ok` is false, a callback failed or weights
+  /// are stale, both `consent` and `nonfinite` are 0. Otherwise `consent` is 1 if all values were
+  /// finite, and `nonfinite` is 1 if not. Copies the gradient factor (see Vote::set_factor()) and
+  /// the terms of the replica checks.
   virtual void cast_vote(Stream& stream, Vote* vote, const Findings* findings, int64_t fingerprint,
                          int64_t orthogonalized, bool local_ok) = 0;
 
   /// If the condition passes, writes the momentum and applies decay and update, for every block of
   /// an active parameter. bf16 momentum is rounded stochastically, like kStochastic weights. Like
   /// all commits, records in the condition's findings if it has written a weight that is non-finite
-  /// in its stored dtype. Momentum is not checked, because it is finite if its direction is finite.
+  /// in its stored dtype. The momentum needs no such check, because it is finite if its direction
+  /// is finite.
   virtual void commit_muon(Stream& stream, std::span<const ShardBlock> blocks,
                            const StepTables& tables, ConstTypedBuffer message,
                            const CommitCondition& condition) = 0;
@@ -182,10 +185,10 @@ class Ops : public MatrixRules {
                             std::span<const ShardBlock> blocks, const StepTables& tables,
                             const CommitCondition& condition) = 0;
 
-  /// Scales the neurons of whole matrices by the NeuronRule of their state. kNormuon skips matrices
-  /// whose parameter is inactive, and stages the new second moments. The other rules do not read
+  /// Scales the neurons of whole matrices by the NeuronRule of their state. kNormuon stages the new
+  /// second moments, and skips matrices whose parameter is inactive. The other rules do not read
   /// `tables`.
-  /// @param states  one state for each matrix. If a state has 0 neurons, its matrix does not
+  /// @param states  One state for each matrix. If a state has 0 neurons, its matrix does not
   ///     change.
   virtual void normuon(Stream& stream, const MatrixBatch& matrices,
                        std::span<const NormuonState> states, const StepTables& tables) = 0;
@@ -207,24 +210,25 @@ class Ops : public MatrixRules {
 
   /// to <- from. If `from` is null, fills `to` with -inf.
   virtual void take_logits(Stream& stream, const float* from, float* to, int64_t count) = 0;
-  /// clip.factors <- the factor of each row. Records in `findings` if a logit is NaN or +inf; the
-  /// finding has no parameter index.
+  /// clip.factors <- the factor of each row. If a logit is NaN or +inf, records this in `findings`,
+  /// without a parameter index.
   virtual void clip_heads(Stream& stream, const QkClip& clip, Findings* findings) = 0;
 
   /// Adds the elements of matrix k to tallies[k].
   /// @param low  the lower halves of bf16 weights, stored like `x` (weight_bits.hpp), or null.
   virtual void tally(Stream& stream, const MatrixBatch& x, const uint16_t* low, Tally* tallies) = 0;
 
-  /// Runs min(m, kLanczosSteps) steps of the Lanczos method on x x^T for each matrix, from a fixed
-  /// start vector and with full reorthogonalization. out[k] is the tridiagonal matrix for matrix k.
-  /// Computes in f32. Sums have the same order as in scale_rows(), and sums over rows are computed
-  /// in blocks of kLanczosRows. Source: Golub and Van Loan, Matrix Computations, section 10.1.
+  /// Runs min(m, kLanczosSteps) steps of the Lanczos method on x x^T for each matrix, in f32, from
+  /// a fixed start vector and with full reorthogonalization. Writes the tridiagonal matrix of
+  /// matrix k to out[k]. Sums have the same order as in scale_rows(), and sums over rows are
+  /// computed in blocks of kLanczosRows. Source: Golub and Van Loan, Matrix Computations, section
+  /// 10.1.
   /// @param x          m x n with m <= n; not changed.
   /// @param workspace  lanczos_space(m, n) for each matrix; overwritten.
   virtual void lanczos(Stream& stream, const MatrixBatch& x, float* workspace, Lanczos* out) = 0;
 
   /// Adds the hash of the memory to *sum. The hash is the sum of hash_term() over the 32-bit words
-  /// of the memory, where the last word is padded with zeros. Sums wrap around.
+  /// of the memory, and the last word is padded with zeros. Sums wrap around.
   virtual void hash_memory(Stream& stream, const void* memory, int64_t bytes, uint64_t* sum) = 0;
 };
 

@@ -25,8 +25,7 @@ enum class QkKind : int32_t {
 /// The query or key weight of an attention layer, with the settings of QK-clip for it.
 struct QkClip {
   QkKind kind = QkKind::kNone;
-  int32_t heads = 0, kv_heads = 0;        // number of heads of the layer; heads is a multiple of
-                                          // kv_heads
+  int32_t heads = 0, kv_heads = 0;        // heads is a multiple of kv_heads
   int32_t head_dim = 0;                   // used by kQuery, kKey, kQkv and kQkvBlocks
   int32_t nope = 0, rope = 0, v_dim = 0;  // used by kMlaQuery and kMlaKeyValue
   float threshold = 100.0f, exponent = 0.5f;

@@ -7,8 +7,8 @@
 
 namespace muonrt {
 
-/// Selects where the f32 value of a weight is stored. For kMaster and kRemainder, the parameter
-/// itself is a rounded copy of this value.
+/// Selects where the f32 value of a weight is stored. With kMaster and kRemainder, the parameter
+/// itself contains a rounded copy of this value.
 enum class WeightForm : int32_t {
   kParamOnly = 0,  // in the parameter
   kMaster = 1,     // in a separate f32 array
@@ -19,7 +19,7 @@ enum class WeightForm : int32_t {
 /// One parameter of this rank, in the form that the elementwise ops need. An entry may also
 /// describe state that this rank stores for all holders of a parameter (OwnerState); its gradient
 /// is then a sum of partial gradients. The table is in memory that the device can read. The
-/// optimizer may change `grad`, `active` and `clip_only` before a step, but never during a step.
+/// optimizer may change `grad`, `active` and `clip_only` between steps, but not during a step.
 struct ParamView {
   void* param = nullptr;          // local elements in param_dtype
   const void* grad = nullptr;     // grads() elements in grad_dtype
@@ -27,8 +27,8 @@ struct ParamView {
   void* momentum = nullptr;       // Muon momentum or AdamW first moment; null if not on this rank
   float* variance = nullptr;      // AdamW second moment
   uint16_t* remainder = nullptr;  // kRemainder: the lower half of the bits of each weight
-  /// QK-clip: one factor for each row of the whole tensor, which multiplies the new weights, or
-  /// null.
+  /// QK-clip: one factor for each row of the whole tensor, by which the new weights are multiplied.
+  /// Null if QK-clip does not apply to the parameter.
   const float* row_factors = nullptr;
   int64_t numel = 0;  // number of local elements
   /// Number of local elements of the gradient if it has its own layout; otherwise -1.
@@ -85,20 +85,20 @@ struct AdamScalars {
 struct Findings {
   int64_t nonfinite = 0;     // 1 if a gradient or direction was non-finite
   int64_t first_param = -1;  // lowest index of a parameter with such a value, or -1
-  // The lowest index of a parameter with a value that was non-finite even in f32, or -1. If it
-  // differs from `first_param`, the direction of `first_param` was finite in f32 and overflowed
-  // only in the message's dtype.
+  // Lowest index of a parameter with a value that was non-finite even in f32, or -1. If it differs
+  // from `first_param`, the direction of `first_param` was finite in f32 and overflowed only in the
+  // message's dtype.
   int64_t first_in_f32 = -1;
   // The lowest index of a parameter whose weights differ from its rounded master weights, or -1.
   int64_t first_stale = -1;
   int64_t wrote_nonfinite = 0;  // 1 if a commit wrote a non-finite weight
   int64_t zero_matrices = 0;    // number of matrices that were all zero
   int64_t failed = 0;           // 1 if a caller-supplied callback returned an error
-  /// Bits of the gradient factor XOR bits of the factor without device scalars. The value must be
-  /// equal on all ranks.
+  /// Bits of the gradient factor XOR bits of the factor without device scalars. Must be equal on
+  /// all ranks.
   int64_t factor = 0;
-  // This rank's contributions to two sums over all ranks. Each sum is 0 if all replicas are equal.
-  // Used only if the step compares replicas.
+  // This rank's terms of two sums over all ranks. Each sum is 0 if all replicas are equal. Used
+  // only if the step compares replicas.
   int64_t gradient_replicas = 0, weight_replicas = 0;
 };
 
@@ -110,9 +110,10 @@ struct Vote {
   int64_t nonfinite = 0;
   int64_t orthogonalized = 0;  // number of matrices
   int64_t zero_matrices = 0;
-  // These three fields represent the 32 bits of Findings::factor. The lower half of `factor`
-  // contains the lower 16 bits, and the upper half contains the upper 16 bits. The other two fields
-  // are the squares of these two 16-bit values. The sums do not wrap for up to 65,536 ranks.
+  // The 32 bits of Findings::factor, in a form whose sums show whether all ranks have the same
+  // bits. The lower half of `factor` contains the lower 16 bits, and the upper half the upper 16
+  // bits. The other two fields are the squares of these two 16-bit values. The sums do not wrap for
+  // up to 65,536 ranks.
   int64_t factor = 0, lower_square = 0, upper_square = 0;
   int64_t gradient_replicas = 0, weight_replicas = 0;  // the same as in Findings
 
@@ -126,7 +127,7 @@ struct Vote {
 constexpr int64_t kVoteWords = sizeof(Vote) / sizeof(int64_t);
 
 /// Returns whether the factor was equal on all ranks. For n ranks with values x, n sum x^2 - (sum
-/// x)^2 is the sum of the squared differences of all pairs. It is 0 only if all x are equal. For
+/// x)^2 is the sum of the squared differences of all pairs, so it is 0 only if all x are equal. For
 /// 16-bit values it is below 2^64.
 constexpr bool same_factors(const Vote& sum, int64_t world) {
   const auto n = static_cast<uint64_t>(world), both = static_cast<uint64_t>(sum.factor);

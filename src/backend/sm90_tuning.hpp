@@ -14,11 +14,11 @@ enum class Tiles {
 };
 
 /// Overrides for launch parameters that normally follow from the shapes. They help to find a slow
-/// or incorrect part of a kernel. Results are correct with every choice, and only `slices` and
-/// `dense` change them bitwise.
+/// or incorrect part of a kernel. Results are correct with every choice; only `slices` and `dense`
+/// change them bitwise.
 struct Sm90Tuning {
   std::optional<Tiles> tiles = {};  // kMedium becomes kLarge if there is more than one slice
-  // If true, thread blocks form clusters of two, and each block copies half of B to both blocks. By
+  // If true, thread blocks form clusters of two, and each block copies half of B for both. By
   // default, clusters are used if a result has more than 1,280 columns.
   std::optional<bool> pairs = {};
   bool early = true;  // programmatic launches, which start before the previous kernel is complete
@@ -29,11 +29,11 @@ struct Sm90Tuning {
   // If true, muonrt's kernel also computes the dense products a X + B X, instead of cuBLASLt. The
   // effect was not measured.
   bool dense = false;
-  // If true, the thread blocks of symmetric lists without pairs get large tiles from a counter, so
-  // that a faster block computes more tiles. Products must then run on a single stream. The effect
+  // If true, thread blocks take large tiles from a counter, so a faster block computes more tiles.
+  // Applies to symmetric lists without pairs. Products must then run on a single stream. The effect
   // was not measured.
   bool counter = false;
-  int64_t raster = 0;  // rows of tiles in a band, computed column by column; 0 means the default
+  int64_t raster = 0;  // rows of tiles in a band, which is computed column by column; 0: default
 };
 
 }  // namespace muonrt

@@ -16,7 +16,7 @@ struct StepTables {
 struct CommitCondition {
   const Vote* sum = nullptr;  // sum over all ranks, in memory that the device can read
   int64_t world = 0, fingerprint = 0;
-  /// If a commit writes a value that is non-finite in its stored dtype, it records this here. May
+  /// Where a commit records that it has written a value that is non-finite in its stored dtype. May
   /// be null.
   Findings* findings = nullptr;
   MUONRT_HOST_DEVICE bool passes() const { return muonrt::vote_passes(*sum, world, fingerprint); }

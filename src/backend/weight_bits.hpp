@@ -11,7 +11,7 @@
 namespace muonrt {
 
 /// An f32 weight, split into the nearest bf16 value (ties away from zero) and the lower 16 bits of
-/// the f32. join_weight() restores every 32-bit pattern: split_weight() adds, join_weight()
+/// the f32. join_weight() restores every bit pattern, because split_weight() adds, join_weight()
 /// subtracts, and both wrap around.
 struct SplitWeight {
   uint16_t high;  // bits of the bf16 parameter
@@ -26,9 +26,9 @@ MUONRT_HOST_DEVICE inline float join_weight(uint16_t high, uint16_t low) {
   return std::bit_cast<float>((static_cast<uint32_t>(high) << 16) + low - rounded_up);
 }
 
-/// Like split_weight(), but for a weight that was computed. The bits of a computed NaN depend on
-/// the device, and 0x7fffffff, the NaN of a GPU, would become -0 in the parameter. Every NaN is
-/// therefore replaced with a NaN that is also NaN in bf16.
+/// Like split_weight(), but for a weight that was computed. Replaces every NaN with one that is
+/// also NaN in bf16. The bits of a computed NaN depend on the device, and 0x7fffffff, the NaN of a
+/// GPU, would become -0 in the parameter.
 MUONRT_HOST_DEVICE inline SplitWeight split_updated(float w) {
   return split_weight(w == w ? w : std::bit_cast<float>(0x7fc00000u));
 }
@@ -45,8 +45,8 @@ MUONRT_HOST_DEVICE inline bool is_stale(float weight, float master, bool) {
   return std::bit_cast<uint32_t>(weight) != std::bit_cast<uint32_t>(master);
 }
 
-/// Number of elements that share one output of the random generator. Each element gets 16 of its
-/// 128 bits.
+/// Number of elements that share one output of the random generator. Each element gets 16 of the
+/// output's 128 bits.
 constexpr uint64_t kRandomBlock = 8;
 
 struct RandomBlock {
@@ -90,10 +90,10 @@ MUONRT_HOST_DEVICE inline uint32_t random_bits(uint64_t seed, uint64_t step, uin
 /// independent of the random bits for weights.
 constexpr uint64_t kMomentumSeed = 0x6d6f6d656e74756d;
 
-/// Rounds w to one of its two neighboring bf16 values. Adds 16 random bits and drops the lower 16
-/// bits, so the expected value of the result is w. A finite w remains finite. bf16 values,
-/// infinities and NaN do not change.
-/// @param random  must be below 2^16.
+/// Rounds w to one of its two neighboring bf16 values by adding 16 random bits and dropping the
+/// lower 16 bits. The expected value of the result is therefore w. A finite w remains finite. bf16
+/// values, infinities and NaN do not change.
+/// @param random  Must be below 2^16.
 MUONRT_HOST_DEVICE inline uint16_t round_stochastic(float w, uint32_t random) {
   const uint32_t bits = std::bit_cast<uint32_t>(w), size = bits & 0x7fffffffu;
   if (size >= 0x7f7f0000u)

@@ -11,8 +11,8 @@
 
 namespace muonrt {
 
-/// Waits between the polls of a loop. The first pauses only yield the processor. Later pauses
-/// sleep, and each sleep is twice as long as the previous one, up to a limit.
+/// Waits between the polls of a loop. The first pauses only yield the processor; later pauses
+/// sleep. Each sleep is twice as long as the previous one, up to a limit.
 class Backoff {
  public:
   using Duration = Deadline::Clock::duration;
@@ -42,9 +42,9 @@ class Backoff {
   Duration sleep_ = first_;
 };
 
-/// Calls `function` until it succeeds or throws an error other than this process's OUT_OF_MEMORY.
-/// Stops retrying one second after the first failure, or at `deadline` if that is earlier, and then
-/// throws the last error. Does not retry if a peer reported the OUT_OF_MEMORY.
+/// Calls `function` until it succeeds or throws an error other than OUT_OF_MEMORY on this rank; an
+/// OUT_OF_MEMORY that a peer reported is not retried. Stops one second after the first failure, or
+/// at `deadline` if that is earlier, and then throws the last error.
 template <class Function>
 auto retry_while_out_of_memory(Deadline deadline, const Function& function) {
   std::optional<Deadline> retry_limit;

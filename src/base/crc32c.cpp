@@ -40,9 +40,10 @@ uint64_t word_at(const unsigned char* at) {
 
 #if defined(__x86_64__)
 
-// The CRC instruction can start once per cycle and has a latency of three cycles, so three adjacent
-// ranges of kStretch bytes are processed at the same time. To combine the three CRCs with XOR, the
-// code "shifts" a CRC, which means that it appends kStretch zero bytes to its range.
+// The CRC instruction can start once per cycle and has a latency of three cycles, so the code
+// processes three adjacent ranges of kStretch bytes at the same time. Before it combines the three
+// CRCs with XOR, it "shifts" a CRC, which means that it appends kStretch zero bytes to the range of
+// this CRC.
 constexpr size_t kStretch = 2048;
 using Shift = std::array<std::array<uint32_t, 256>, 4>;
 
@@ -96,9 +97,9 @@ constexpr long long power_of_x(int n) {
 // The number of bytes that one step of by_products() processes.
 constexpr size_t kStep = 256;
 
-/// Replaces the first kStep bytes with an equivalent change of the bytes that follow, and repeats
-/// this until only the last kStep bytes remain. Source: Gopal et al. 2009, "Fast CRC Computation
-/// for Generic Polynomials Using PCLMULQDQ Instruction".
+/// Repeatedly replaces the first kStep bytes with an equivalent change of the bytes that follow,
+/// until only the last kStep bytes remain. Source: Gopal et al. 2009, "Fast CRC Computation for
+/// Generic Polynomials Using PCLMULQDQ Instruction".
 __attribute__((target("avx512f,vpclmulqdq,sse4.2"))) uint32_t by_products(const void* data,
                                                                           size_t bytes,
                                                                           uint32_t before) {

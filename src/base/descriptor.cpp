@@ -8,8 +8,8 @@
 
 namespace muonrt {
 
-/// The list of the open descriptors of this process. During a fork() the forking thread holds the
-/// mutex, so the list is consistent in the child.
+/// The list of the open descriptors of this process. The forking thread holds the mutex during a
+/// fork(), so the list is consistent in the child.
 class Descriptors {
  public:
   static Descriptors& all() {

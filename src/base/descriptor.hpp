@@ -6,17 +6,18 @@
 
 namespace muonrt {
 
-/// Owns a file descriptor. A forked child closes its copy immediately, so the child's object is
-/// empty. The child does not have the threads that use the descriptor. An open copy could keep a
-/// connection open or a file locked after the parent has exited.
+/// A file descriptor that the destructor closes. After a fork, the child's object is empty and its
+/// copy of the descriptor is closed, because the threads that use the descriptor do not exist in
+/// the child. An open copy could keep a connection open or a file locked after the parent has
+/// exited.
 class Descriptor {
  public:
   Descriptor() = default;
-  /// Owns the descriptor that `open` returns. If `open` returns -1, the object is empty and errno
-  /// is unchanged. The process cannot fork during the call, so `open` must not block.
+  /// Takes over the descriptor that `open` returns. If `open` returns -1, the object is empty and
+  /// errno is unchanged. The process cannot fork during the call, so `open` must not block.
   explicit Descriptor(FunctionRef<int()> open);
-  /// Owns the two descriptors that `open` writes. The process cannot fork during the call. If
-  /// `open` returns false, both objects are empty.
+  /// Takes over the two descriptors that `open` writes. If `open` returns false, both objects are
+  /// empty. The process cannot fork during the call.
   static std::pair<Descriptor, Descriptor> pair(FunctionRef<bool(int (&)[2])> open);
   Descriptor(Descriptor&& other) noexcept { *this = std::move(other); }
   Descriptor& operator=(Descriptor&& other) noexcept;

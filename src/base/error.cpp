@@ -77,7 +77,7 @@ Error Error::reported_by_rank(int32_t peer) const noexcept {
 }
 
 Error Error::with_rank(int32_t this_rank) const noexcept {
-  if (remote_ && rank_ < 0) return *this;  // The transport that reported it has no rank numbers.
+  if (remote_ && rank_ < 0) return *this;  // the transport that reported it has no rank numbers
   const int32_t rank = rank_ < 0 ? this_rank : rank_;
   try {
     const std::string prefix = cat("rank ", rank, ": ");

@@ -39,10 +39,10 @@ constexpr Status kInvalidArg = Status::kInvalidArgument;
 const char* status_name(Status status) noexcept;
 bool is_status(int32_t value) noexcept;
 
-/// The only exception type of the library. Messages have the form
-/// "where: problem with values; what to do". Code must decide by status() and the other fields,
-/// never by the message. Member functions do not throw: if there is not enough memory for a
-/// message, the message becomes shorter or empty, and the other fields are still set.
+/// The only exception type of the library. Messages have the form "where: problem with values; what
+/// to do". Code must branch on status() and the other fields, never on the message. Member
+/// functions do not throw: without enough memory for a message, the message becomes shorter or
+/// empty, and the other fields are still set.
 class Error : public std::exception {
  public:
   Error(Status status, std::string message, int32_t rank = -1, bool remote = false) noexcept
@@ -60,16 +60,16 @@ class Error : public std::exception {
   /// Returns true if a peer reported the error to this rank.
   bool is_remote() const noexcept { return remote_; }
 
-  /// Returns the error that this rank throws after it has received the error from `peer`: "rank 3
-  /// reported: ...".
+  /// Returns the error that this rank throws when `peer` has reported this error: "rank 3 reported:
+  /// ...".
   Error reported_by_rank(int32_t peer) const noexcept;
-  /// Returns the error that all ranks throw after they have agreed on it: "rank 3: ...". It does
-  /// not name the rank that reported it.
+  /// Returns the error that all ranks throw after they have agreed on it: "rank 3: ...". The
+  /// message names the rank where the error occurred, and not the rank that reported it.
   /// @param this_rank  The calling rank, which is named if the error occurred here.
   Error with_rank(int32_t this_rank) const noexcept;
-  /// Returns the error that later calls report if this error has made a communicator unusable.
-  /// OUT_OF_MEMORY becomes COMM: after OUT_OF_MEMORY a caller may retry the step, which cannot
-  /// succeed with an unusable communicator.
+  /// Returns the error that later calls report after this error has made a communicator unusable.
+  /// OUT_OF_MEMORY becomes COMM. Otherwise the caller might retry, which cannot succeed with an
+  /// unusable communicator.
   Error as_comm_error() const noexcept;
   /// Returns the error with `prefix` before its message and `suffix` after it.
   Error with_context(const std::string& prefix, const std::string& suffix = "") const;
@@ -104,14 +104,15 @@ Error make_error(Status status, const Parts&... parts) noexcept {
 }
 
 /// Converts the exception that is being handled to an Error. std::bad_alloc becomes OUT_OF_MEMORY,
-/// and any other exception becomes INTERNAL. Works even if there is no free memory.
+/// and any other exception becomes INTERNAL. Works without free memory.
 Error current_error() noexcept;
 
 }  // namespace muonrt
 
 /// Marks a function that catches abi::__forced_unwind, the exception of pthread_exit() and thread
-/// cancellation. GCC binds a null reference in the handler, and UBSan would report it. The function
-/// must not be inlined, because otherwise the attributes of its caller would apply.
+/// cancellation. UBSan must not check the function for null references, because GCC binds one in
+/// the handler. An inlined function would get the attributes of its caller, so it must not be
+/// inlined.
 #define MUONRT_CATCHES_UNWINDING __attribute__((noinline, no_sanitize("null")))
 
 /// Checks an argument of the caller in all builds. The message parts are evaluated only if the
@@ -121,7 +122,7 @@ Error current_error() noexcept;
     if (!(condition)) throw ::muonrt::make_error(status, __VA_ARGS__); \
   } while (false)
 
-/// Checks an invariant of the library. If it does not hold, throws INTERNAL; never terminates the
+/// Checks an invariant of the library. Throws INTERNAL if it does not hold; never terminates the
 /// process.
 #define MUONRT_CHECK_INTERNAL(condition, ...)                                      \
   MUONRT_REQUIRE(condition, ::muonrt::Status::kInternal, "internal: ", #condition, \

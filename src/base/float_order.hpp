@@ -7,8 +7,8 @@
 namespace muonrt {
 
 /// Maps f32 values to integers in the same order: -inf < ... < -0 < +0 < ... < +inf < every NaN.
-/// The maximum of the integers corresponds to the maximum of the values. The result depends neither
-/// on the order of the operands nor on the floating-point mode of the caller.
+/// The maximum of the integers corresponds to the maximum of the values, whatever the order of the
+/// operands and the floating-point mode of the caller.
 constexpr int32_t ordered_from_f32(float x) {
   const uint32_t u = std::bit_cast<uint32_t>(x);
   if ((u & 0x7fffffffu) > 0x7f800000u) return std::numeric_limits<int32_t>::max();

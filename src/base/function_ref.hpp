@@ -9,7 +9,7 @@ namespace muonrt {
 template <class Signature>
 class FunctionRef;
 
-/// Refers to a callable without allocating memory or copying it. The callable must outlive this
+/// Refers to a callable without copying it or allocating memory. The callable must outlive this
 /// object.
 template <class R, class... Args>
 class FunctionRef<R(Args...)> {

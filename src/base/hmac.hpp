@@ -12,8 +12,8 @@ namespace muonrt {
 using TextParts = std::initializer_list<std::string_view>;
 Sha256::Digest hmac_sha256(TextParts key, TextParts message);
 
-/// Returns true if the two digests are equal. The duration of the comparison does not depend on
-/// where the digests differ.
+/// Returns true if the two digests are equal. The duration of the comparison does not depend on the
+/// position of the first difference.
 bool equal_in_constant_time(const Sha256::Digest& a, const Sha256::Digest& b);
 
 }  // namespace muonrt

@@ -1,5 +1,5 @@
-// Only this file and json_builder.hpp use nlohmann-json. Here it formats floating-point numbers and
-// strings with special characters; json_builder.hpp uses it as the parser.
+// Only this file and json_builder.hpp use nlohmann-json: this file to format floating-point numbers
+// and strings with special characters, and json_builder.hpp to parse.
 
 #include "base/json.hpp"
 
@@ -104,8 +104,8 @@ struct Tree {
   static std::string quoted(const std::string& key) { return in_quotes(key); }
 };
 
-/// Parses an object and delivers it part by part. After a part has been delivered, only its key
-/// remains in the object, so that the parser detects a second occurrence of the key.
+/// Parses an object and delivers it part by part. The object keeps only the key of a delivered
+/// part, so the parser still detects a second occurrence of the key.
 class PartsBuilder : public JsonBuilder<Tree> {
  public:
   PartsBuilder(const JsonLimits& limits, const JsonParts& parts)

@@ -9,8 +9,8 @@
 
 namespace muonrt {
 
-/// Writes a JSON value as text, member by member. Allocates no memory except for the text. The
-/// caller passes a function that fills each object or list.
+/// Writes a JSON value as text, member by member. The caller passes a function that fills each
+/// object or list. Memory is allocated only for the text.
 class JsonWriter {
  public:
   template <class Fill>

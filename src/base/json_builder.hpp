@@ -13,9 +13,9 @@ namespace muonrt {
 
 /// Builds a tree from untrusted JSON without recursion. Stops at the first value that exceeds a
 /// limit and at the first key that occurs twice in an object.
-/// @tparam Tree  Provides the type Value and these functions: of, number(uint64_t), make_object and
-/// make_list make a value; is_list and contains; append and insert return a reference to the stored
-/// value; quoted formats a key for a message.
+/// @tparam Tree  Provides the type Value and the following functions. of, number(uint64_t),
+///     make_object and make_list create a value. is_list and contains query one. append and insert
+///     add a value and return a reference to the stored value. quoted formats a key for a message.
 template <class Tree>
 class JsonBuilder : public nlohmann::json_sax<nlohmann::json> {
  public:
@@ -120,7 +120,7 @@ class JsonBuilder : public nlohmann::json_sax<nlohmann::json> {
   }
 
   Value root_ = Tree::of(nullptr);
-  // While a child is open, nothing is added to its parents, so these pointers remain valid.
+  // Nothing is added to a value while one of its children is open, so these pointers remain valid.
   std::vector<Value*> open_;
   std::string problem_;
   size_t values_ = 0;

@@ -45,7 +45,7 @@ JsonValue parse_json(std::string_view text, const std::string& what, const JsonL
 /// The functions that receive a JSON object part by part, so that the whole object is never in
 /// memory.
 struct JsonParts {
-  /// Receives one member. If the items of a list were delivered separately, the member is an empty
+  /// Receives one member. For a list whose items were delivered separately, the value is an empty
   /// list.
   std::function<void(const std::string& key, JsonValue value)> member;
   /// For members that are lists, a function for each key that receives the items one by one.

@@ -24,8 +24,8 @@ std::atomic<int32_t> level_limit = 0;
 std::atomic<Log*> current = nullptr;
 thread_local bool is_inside = false;
 
-/// Returns the log of this process. A forked child gets a new log, because another thread of the
-/// parent may have locked the mutex of the old one during the fork.
+/// Returns the log of this process. A forked child gets a new log: another thread of the parent may
+/// have held the mutex of the old one during the fork.
 Log& own_log() {
   Log* found = current.load();
   while (!found || found->process != getpid()) {

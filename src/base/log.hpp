@@ -14,22 +14,21 @@ enum class LogLevel : int32_t { kOff = 0, kError = 1, kWarning = 2, kInfo = 3, k
 using LogFunction = std::function<void(LogLevel level, const char* message)>;
 
 /// Sets the log function of this process and the highest level that it receives. Waits until
-/// running calls of the previous function have returned. The previous function is not called again.
-/// Any thread may call this function.
+/// running calls of the previous function, which is not called again, have returned. Any thread may
+/// call set_log().
 /// Errors: INVALID_STATE if it is called inside a log function.
 void set_log(LogFunction function, LogLevel level);
 
 /// Returns true if messages of this level are logged.
 bool is_logged(LogLevel level) noexcept;
 
-/// Passes the message to the log function of this process. Does nothing inside a log function. In a
-/// forked child it does nothing until the child calls set_log().
+/// Passes the message to the log function of this process. Does nothing inside a log function, or
+/// in a forked child that has not called set_log().
 void write_log(LogLevel level, const std::string& message) noexcept;
 
-/// Logs the message that `make_message` returns. Does not call `make_message` if messages of this
-/// level are not logged. If there is not enough memory for the message, the message is lost. Any
-/// thread may call this function, even while it holds locks, because log functions must not call
-/// muonrt.
+/// Logs the message that `make_message` returns. If messages of this level are not logged, does not
+/// call `make_message`. If there is not enough memory for the message, the message is lost. Any
+/// thread may call this function, even with locks held, because log functions must not call muonrt.
 template <class Function>
 void log(LogLevel level, const Function& make_message) noexcept {
   if (!is_logged(level)) return;

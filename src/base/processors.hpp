@@ -16,12 +16,12 @@ struct Processors {
 };
 
 /// Returns the processors in the affinity mask of the calling thread, and the quota of its control
-/// group. If the system does not report a value, the result has the default above. Does not throw.
+/// group. Values that the system does not report have the defaults above. Does not throw.
 Processors own_processors() noexcept;
 
 /// Returns the number of threads, from 1 to 256, that `rank` can run without sharing processors
 /// with other ranks. Ranks on one machine with equal masks divide the processors of the mask, and
-/// ranks in one control group divide its quota.
+/// ranks in one control group divide the quota of the group.
 int threads_of(std::span<const Processors> by_rank, int rank) noexcept;
 
 }  // namespace muonrt

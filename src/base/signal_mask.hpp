@@ -12,9 +12,9 @@
 namespace muonrt {
 
 /// Blocks signals in the calling thread while this object exists. Threads that are started during
-/// this time inherit the mask, so the program's signal handlers run only on the program's own
-/// threads. SIGABRT and faults such as SIGSEGV are not blocked, because the thread that causes them
-/// must handle them.
+/// this time inherit the mask, so signal handlers run only on the program's own threads. SIGABRT
+/// and faults such as SIGSEGV are not blocked, because the thread that causes them must handle
+/// them.
 class SignalMask {
  public:
   SignalMask() {

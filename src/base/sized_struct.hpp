@@ -8,8 +8,8 @@ namespace muonrt {
 
 /// Initializes a public struct. `size` is its size in bytes in the program's headers, which may be
 /// older or newer than the library. `set` fills the fields that the library knows. If the program's
-/// struct is longer, its remaining bytes become 0. If it is shorter, the missing fields are not
-/// written. Writes `size` into the first four bytes of the struct. Does nothing if `to` is null.
+/// struct is longer, its remaining bytes become 0. If it is shorter, the fields beyond its end are
+/// not written. `size` itself is written into the first four bytes. Does nothing if `to` is null.
 template <class T, class Set>
 void fill_sized(T* to, uint32_t size, Set set) {
   if (!to) return;

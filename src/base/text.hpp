@@ -16,7 +16,7 @@ inline void append(std::string& out, std::string_view text) { out += text; }
 inline void append(std::string& out, const char* text) { out += text; }
 inline void append(std::string& out, const std::string& text) { out += text; }
 inline void append(std::string& out, char c) { out += c; }
-/// This is a constrained template because otherwise a pointer would be converted to bool.
+/// A template with a constraint, because a pointer would otherwise be converted to bool.
 template <class T>
 requires std::is_same_v<T, bool>
 void append(std::string& out, T value) { out += value ? "true" : "false"; }
@@ -64,11 +64,12 @@ constexpr bool is_control(char c) {
 /// characters.
 std::string in_quotes(std::string_view text);
 
-/// Shortens each part in quotation marks ('...') that has more than 200 bytes to its first 100
-/// bytes and its length. A message with a long name then still contains the text after the name.
+/// Shortens quoted names: each part in quotation marks ('...') of more than 200 bytes becomes its
+/// first 100 bytes and its length. A message with a long name then still contains the text after
+/// the name.
 std::string shorten_names(std::string text);
 
-/// Formats a number with `decimals` digits after the decimal point, independent of the locale.
+/// Formats a number with `decimals` digits after the decimal point, independently of the locale.
 std::string fixed(double value, int decimals);
 
 /// Formats a size with a binary unit: 1536 becomes "1.5 KiB".

@@ -142,10 +142,9 @@ void CallbackTransport::do_allgather(const void* mine, void* all, int64_t bytes)
   call(shared_->table.allgather, mine, all, bytes);
 }
 
-// The table's function receives `in` and `out` in a separate buffer, for two reasons. In this
-// buffer they do not overlap. And the caller's `out` must not change after a failure, because it
-// may be the vote sum that commits check; a function that fails may already have written its
-// output.
+// The table's function receives `in` and `out` in a separate buffer, where they do not overlap.
+// This also protects the caller's `out`, which may be the vote sum that commits check: it must not
+// change if the function fails after it has written its output.
 template <class Function, class T>
 void CallbackTransport::reduce(Function function, std::vector<T>& both, const T* in, T* out,
                                int64_t n) {
@@ -180,7 +179,7 @@ std::unique_ptr<Transport> CallbackTransport::do_duplicate() {
   try {
     out = std::make_unique<CallbackTransport>(read_transport(&table));
   } catch (...) {
-    if (table.destroy) table.destroy(table.state);  // no transport owns the state yet
+    if (table.destroy) table.destroy(table.state);  // no transport would destroy the state
     throw;
   }
   MUONRT_REQUIRE(out->rank() == rank() && out->size() == size(), Status::kComm, where(),

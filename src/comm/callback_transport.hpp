@@ -13,17 +13,17 @@
 namespace muonrt {
 
 /// Reads a table that the caller supplies. Fields beyond its `struct_size` get their defaults.
-/// Errors: INVALID_ARGUMENT if `table` is null, if no version has this `struct_size`, if a field
-/// unknown to this version is set, if a required function is missing, or if rank or
-/// caller_thread_only is out of range.
+/// Errors: INVALID_ARGUMENT if
+/// * `table` is null, or no version has this `struct_size`;
+/// * a field that this version does not know is set, or a required function is missing;
+/// * rank or caller_thread_only is out of range.
 muonrt_transport_t read_transport(const muonrt_transport_t* table);
 
 /// A Transport that calls the C functions in a table.
 class CallbackTransport final : public Transport {
  public:
-  /// Takes ownership of `table.state`, unless the constructor throws. If multiple transports share
-  /// the state, the last of them calls `table.destroy`. read_transport() must have returned
-  /// `table`.
+  /// Takes over `table.state`, unless the constructor throws. If multiple transports share the
+  /// state, the last of them calls `table.destroy`. `table` must be a result of read_transport().
   explicit CallbackTransport(const muonrt_transport_t& table);
   /// @param owns  true if the last of the transports that share the state must destroy it.
   void own_state(bool owns) noexcept;

@@ -29,7 +29,7 @@ class DuplicateRegistry {
 /// Keeps a transport registered as a duplicate of its original, from join() to leave().
 class DuplicateRegistration {
  public:
-  /// Allocates the memory that join() needs, so that join() does not allocate.
+  /// Allocates the memory for join(), which therefore does not allocate.
   void reserve() { node_.emplace_back(); }
   /// Adds `self` to the registry. Aborts `self` now if the original was already aborted.
   void join(std::shared_ptr<DuplicateRegistry> registry, Transport& self);

@@ -42,8 +42,8 @@ void HostComm::reduce_sum(Stream& stream, const int64_t* in, int64_t* out, int64
   enqueue(stream, [this, in, out, n] { transport_->reduce_sum(in, out, n); });
 }
 
-// After its first error, a transport sends no data. The reduction that follows therefore only
-// throws this error.
+// After its first error, a transport sends no data, so the reduction that follows only throws this
+// error.
 void HostComm::clear_if_aborted(Stream& stream, int64_t* entered) {
   enqueue(stream, [this, entered] {
     if (transport_->error()) *entered = 0;
@@ -57,7 +57,8 @@ void HostComm::allgather(const void* mine, void* all, int64_t bytes) {
 
 std::unique_ptr<Comm> HostComm::duplicate() {
   const std::lock_guard lock(mutex_);
-  // Allocated before the collective, so that a failed allocation does not leave the peers waiting.
+  // allocated before the collective, because a failed allocation after it would leave the peers
+  // waiting
   auto out = std::make_unique<HostComm>(nullptr);
   with_comm_error([&] { out->transport_ = transport_->duplicate(); });
   return out;

@@ -11,9 +11,9 @@
 namespace muonrt {
 
 /// A Comm for host memory. Runs the operations of a Transport as tasks of a host stream. Enqueueing
-/// a task does not allocate. If an operation fails, the transport publishes the error to the peers.
-/// The task throws the error, so that the stream keeps it.
-/// Must not be destroyed while one of its tasks is pending.
+/// a task does not allocate. If an operation fails, the transport publishes the error to the peers,
+/// and the task throws it, so the stream keeps the error. Must not be destroyed while one of its
+/// tasks is pending.
 class HostComm final : public Comm {
  public:
   explicit HostComm(std::unique_ptr<Transport> transport) : transport_(std::move(transport)) {}
@@ -34,8 +34,8 @@ class HostComm final : public Comm {
 
   void prepare_reduction(int64_t bytes) override { transport_->prepare_reduction(bytes); }
 
-  /// Waits for a running task of this rank. Do not call this function while another task is
-  /// pending, because the order of operations could then differ between ranks.
+  /// Waits for a running task of this rank. Do not call this function while other tasks are
+  /// pending: the order of operations could then differ between ranks.
   void allgather(const void* mine, void* all, int64_t bytes) override;
   std::unique_ptr<Comm> duplicate() override;
 

@@ -139,8 +139,8 @@ void ThreadChannel::copy(Exchange& x, ThreadOffer& offer, const ReceiveFrom& rec
   if (failed) std::rethrow_exception(failed);
 }
 
-/// Delivers one message that has arrived. Returns false if no message has arrived. Releases the
-/// lock during the copy and the callbacks.
+/// Delivers one message that has arrived, and releases the lock during the copy and the callbacks.
+/// Returns false if no message has arrived.
 bool ThreadChannel::deliver_one(Exchange& x, Lock& lock) {
   const auto now = Deadline::Clock::now();
   const auto& inbox = ranks_[static_cast<size_t>(x.rank)].inbox;

@@ -66,8 +66,8 @@ class ThreadChannel {
 
   /// Assigns the rank to a transport. Errors: INVALID_ARGUMENT if the rank was already assigned.
   void take_rank(int rank);
-  /// Call this function when the rank destroys its transport. If a peer waits for this rank to send
-  /// or receive a message, the operation of the peer then throws COMM.
+  /// Call this function when the rank destroys its transport. If the operation of a peer waits for
+  /// a message to or from this rank, it then throws COMM.
   void leave(int rank) noexcept;
   void publish(int rank, const Error& error) noexcept;
   std::optional<Error> published_error();
@@ -77,10 +77,10 @@ class ThreadChannel {
   void throw_if_killed(int rank, const Operation& operation);
 
   /// Offers the sends to the peers, copies the receives, and returns when the peers have copied all
-  /// sends. Skips the message from `rank` to itself. Errors: TIMEOUT, MISMATCH, COMM, a published
-  /// error, or an error of `copy`. Even after an error, waits until no peer is copying a message of
-  /// this rank.
-  /// @param copy  copies each message that the rank receives; null means memcpy.
+  /// sends. Skips the message from `rank` to itself. Even after an error, waits until no peer is
+  /// copying a message of this rank.
+  /// Errors: TIMEOUT, MISMATCH, COMM, a published error, or an error of `copy`.
+  /// @param copy  Copies each message that the rank receives; null means memcpy.
   void exchange(int rank, const Operation& operation, std::span<const SendTo> sends,
                 std::span<const ReceiveFrom> receives, const CopyMessage* copy, Deadline deadline,
                 ThreadScratch& scratch);

@@ -8,8 +8,8 @@
 
 namespace muonrt {
 
-/// A message between two ranks of a thread group. Collectives also consist of such messages; their
-/// `kind` is the kind of the collective.
+/// A message between two ranks of a thread group. Collectives, too, consist of such messages;
+/// `kind` is then the kind of the collective.
 struct ThreadMessage {
   int32_t channel;  // 0 is the channel of the group; duplicates are numbered in order of creation
   OperationKind kind;
@@ -20,9 +20,8 @@ struct ThreadMessage {
 };
 
 /// Faults that a test injects into a thread group. They are the same in every run. A fault applies
-/// to the group and to all duplicates, unless it names a channel. A fault names an operation by
-/// kind and ordinal. Ordinal 0 is the first operation of that kind that the rank runs on the
-/// channel.
+/// to the group and to all duplicates, unless it names a channel. It names an operation by kind and
+/// ordinal: ordinal 0 is the first operation of that kind that the rank runs on the channel.
 struct ThreadFaults {
   static constexpr int32_t kAny = -1;
 
@@ -35,9 +34,9 @@ struct ThreadFaults {
     int32_t channel = kAny;
   };
 
-  /// Makes rank `rank` throw COMM instead of running an operation. If `forever` is true, the rank
-  /// behaves like a process that has died: it publishes nothing, and all its later operations on
-  /// any channel throw. Otherwise it publishes its error.
+  /// Makes rank `rank` throw COMM instead of running an operation. If `forever` is false, the rank
+  /// publishes this error. If `forever` is true, the rank behaves like a process that has died: it
+  /// publishes nothing, and all its later operations on any channel throw.
   struct Kill {
     int32_t rank = 0;
     OperationKind kind = OperationKind::kExchange;
@@ -46,8 +45,8 @@ struct ThreadFaults {
     int32_t channel = kAny;
   };
 
-  /// Each message is delayed by at most `max_delay_us` microseconds. The delay is a hash of the
-  /// seed, the two ranks and the sender's operation, so each seed leads to a different order of
+  /// Seed of the delays of messages, each at most `max_delay_us` microseconds. A delay is a hash of
+  /// the seed, the two ranks and the sender's operation, so each seed leads to a different order of
   /// arrival.
   uint64_t seed = 0;
   int64_t max_delay_us = 0;
@@ -56,8 +55,7 @@ struct ThreadFaults {
   std::vector<Kill> kills;
 
   /// Called on the receiver's thread, without a lock, before and after the bytes are copied. Both
-  /// functions may block, because the receiver checks its deadline and published errors after they
-  /// have returned.
+  /// functions may block: the receiver checks its deadline and published errors afterwards.
   std::function<void(const ThreadMessage&)> before_delivery;
   std::function<void(const ThreadMessage&)> after_delivery;
   /// Called on the rank's thread after an operation has succeeded.

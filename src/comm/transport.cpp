@@ -20,8 +20,8 @@ namespace {
 
 constexpr int64_t kShownOperations = 8;
 
-// The flight recorder gets the sizes before they are checked. If a sum overflows, it must therefore
-// become INT64_MAX.
+// The flight recorder gets the sizes before they are checked, so a sum may overflow. It then
+// becomes INT64_MAX.
 int64_t saturated_add(int64_t a, int64_t b) {
   int64_t out = 0;
   return __builtin_add_overflow(a, b, &out) ? std::numeric_limits<int64_t>::max() : out;

@@ -31,7 +31,7 @@ namespace muonrt {
 ///
 /// An implementation provides the `do_` functions, which throw Error. Before this class calls a
 /// `do_` function, it checks the arguments and delivers the message that the rank sends to itself.
-/// If nothing is left to do, it does not call the function.
+/// If nothing remains to be done, it skips the call.
 class Transport {
  public:
   static constexpr int64_t kDefaultTimeoutMs = 600'000;
@@ -51,17 +51,17 @@ class Transport {
   /// Exchanges messages of any size between all ranks; see Comm::exchange(). Errors:
   /// INVALID_ARGUMENT if a peer is invalid, a message is empty, or there are two messages from one
   /// rank to another; MISMATCH if sender and receiver pass different sizes; COMM, TIMEOUT, ABORTED.
-  /// @param copy  copies each message, which may then be in memory that the host cannot read. If
+  /// @param copy  Copies each message, which may then be in memory that the host cannot read. If
   ///     null, the messages are in host memory. Must be null unless receivers_copy() returns true.
   void exchange(std::span<const SendTo> sends, std::span<const ReceiveFrom> receives,
                 const CopyMessage* copy = nullptr);
-  /// Returns whether each receiver copies its messages directly from the sender's buffer. This
-  /// requires that all ranks are in one process.
+  /// Returns true if all ranks are in one process and each receiver copies its messages directly
+  /// from the sender's buffer.
   virtual bool receivers_copy() const { return false; }
   /// Gathers `bytes` bytes from every rank into `all`, in rank order. The buffers must not overlap.
   void allgather(const void* mine, void* all, int64_t bytes);
-  /// Writes the maximum over all ranks to `out`. NaN is treated as larger than every number and
-  /// becomes 0x7fc00000, and +0 as larger than -0. `in` and `out` may be equal.
+  /// Writes the maximum over all ranks to `out`. NaN counts as larger than every number and becomes
+  /// 0x7fc00000, and +0 counts as larger than -0. `in` and `out` may be equal.
   void reduce_max(const float* in, float* out, int64_t n);
   /// Writes the sum over all ranks, modulo 2^64, to `out`. `in` and `out` may be equal.
   void reduce_sum(const int64_t* in, int64_t* out, int64_t n);
@@ -73,13 +73,13 @@ class Transport {
   /// Publishes an error, unless there already is an error. May be called from any thread.
   void abort(const Error& error) noexcept;
   void abort(Status status, const std::string& message) noexcept;
-  /// Like abort(), but also aborts all duplicates that this rank has created or will create, and
-  /// their duplicates.
+  /// Like abort(), but also aborts all direct and indirect duplicates that this rank has created or
+  /// will create.
   void abort_with_duplicates(Status status, const std::string& message) noexcept;
   /// Returns the first error, which all later operations throw, or nullopt.
   std::optional<Error> error() const;
-  /// Returns the error that a peer has published, even between operations, if the transport can
-  /// detect the error. May be called from any thread.
+  /// Returns the error that a peer has published, if the transport can detect it. Also works
+  /// between operations. May be called from any thread.
   virtual std::optional<Error> published_error() const { return std::nullopt; }
 
   int64_t timeout_ms() const { return timeout_ms_.load(std::memory_order_relaxed); }
@@ -97,7 +97,7 @@ class Transport {
   virtual void do_reduce_sum(const int64_t* in, int64_t* out, int64_t n);
   virtual std::unique_ptr<Transport> do_duplicate() = 0;
   /// Sends the error to the peers, and wakes up an operation of this rank that is waiting. Must not
-  /// block. May be called from any thread. It is called once for an error. If caller_thread_only()
+  /// block. May be called from any thread. Called once for an error; if caller_thread_only()
   /// returns true, the next operation after an abort calls it again.
   virtual void publish(const Error& error) noexcept = 0;
 
@@ -135,15 +135,16 @@ class Transport {
   std::array<int64_t, kOperationKinds> operations_of_kind_{};
   FlightRecorder flight_recorder_;
 
-  // For each peer: 1 + the sequence number of the last exchange with a message to it, or from it.
+  // For each peer: 1 + the sequence number of the last exchange with a message to it (sent_) or
+  // from it (received_).
   std::vector<int64_t> sent_, received_;
   std::vector<std::byte> gathered_;  // the input of all ranks in a default reduction
 
   const std::shared_ptr<DuplicateRegistry> duplicates_ = std::make_shared<DuplicateRegistry>();
   DuplicateRegistration registration_;  // registers this transport with the original
 
-  /// True if the next operation must call publish() again. This is necessary because the thread
-  /// that called abort() may not be able to reach the peers.
+  /// True if the next operation must call publish() again, because the thread that called abort()
+  /// may not have been able to reach the peers.
   std::atomic<bool> aborted_from_other_thread_ = false;
   mutable std::mutex error_mutex_;
   std::optional<Error> error_;

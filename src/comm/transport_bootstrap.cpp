@@ -29,8 +29,8 @@ class TransportBootstrap final : public Bootstrap {
     with_comm_error([&] { transport_->reduce_sum(in, out, n); });
   }
   std::unique_ptr<Bootstrap> duplicate() override {
-    // Allocated before the collective, so that a failed allocation does not leave the peers
-    // waiting.
+    // allocated before the collective, because a failed allocation after it would leave the peers
+    // waiting
     auto out = std::make_unique<TransportBootstrap>(nullptr);
     with_comm_error([&] { out->transport_ = transport_->duplicate(); });
     return out;

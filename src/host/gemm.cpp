@@ -13,8 +13,8 @@ namespace {
 constexpr int64_t kAlignment = 64;
 /// The number of elements that one iteration of a loop over rows copies.
 constexpr int64_t kCopyElements = int64_t{1} << 16;
-/// A packed panel of at most this size stays in the L2 cache, so it may be read again for every few
-/// rows.
+/// A packed panel of at most this size stays in the L2 cache, so the code may read it again for
+/// every few rows.
 constexpr int64_t kReadOften = int64_t{1} << 18;
 
 }  // namespace
@@ -39,9 +39,9 @@ struct PreparedGemm {
 
 namespace {
 
-/// Divides an extent into tiles of nearly equal size. The size is a multiple of 16. With small
-/// tiles, a symmetric product wastes less work on its diagonal, and small products can use more
-/// threads. With large tiles, the operands are read less often.
+/// Divides an extent into tiles of nearly equal size, a multiple of 16. Small tiles waste less work
+/// on the diagonal of a symmetric product, and let small products use more threads. With large
+/// tiles, the operands are read less often.
 PreparedGemm::Cut cut(int64_t extent, int64_t largest) {
   const int64_t size = std::min(extent, round_up(ceil_div(extent, ceil_div(extent, largest)), 16));
   const int64_t count = ceil_div(extent, size);
@@ -85,13 +85,13 @@ struct Workspace {
     a = 0;
     b = operands.copy_a ? dense_bytes(args.a, operands.dtype) : 0;
     packed = b + (operands.copy_b && !operands.share ? dense_bytes(args.b, operands.dtype) : 0);
-    // A group must have enough tiles to distribute the load evenly over the threads.
+    // A group must have enough tiles to balance the load of the threads.
     const int64_t enough = ceil_div(int64_t{8} * thread_count, prepared.rows.count);
     group = std::max(enough, packed_bytes / std::max<int64_t>(prepared.packed_bytes, 1));
     group = std::clamp<int64_t>(group, 1, prepared.cols.count);
     threads = packed + checked_mul(group, prepared.packed_bytes);
     per_thread = prepared.tile_bytes() + prepared.scratch_bytes;
-    // The additional kAlignment bytes make it possible to align the start of the workspace.
+    // kAlignment more bytes, so the start of the workspace can be aligned.
     bytes = checked_add(threads, checked_mul(thread_count, per_thread)) + kAlignment;
   }
 };
@@ -123,7 +123,7 @@ void check(const GemmArgs& args) {
                  " x ", n, ": symmetric is set, but the result is not square");
 }
 
-/// Rejects an input that shares memory with C, because C is written while inputs are still being
+/// Rejects an input that shares memory with C, because C is written before all inputs have been
 /// read.
 void check_overlap(const GemmArgs& args, const ConstMatrixRef& input, const char* name) {
   const auto span = [](const ConstMatrixRef& m) {
@@ -148,8 +148,8 @@ class Group {
     return count;
   }
 
-  /// Returns the tile with this index. The tiles of one column have consecutive indices, so that
-  /// the packed panel of the column stays in the cache.
+  /// Returns the tile with this index. The tiles of one column have consecutive indices, so the
+  /// packed panel of the column stays in the cache.
   std::pair<int64_t, int64_t> tile(int64_t index) const {
     int64_t col = first_;
     for (; index >= column_tiles(col); ++col) index -= column_tiles(col);
@@ -237,7 +237,8 @@ class TiledProduct {
     const PanelProduct& product = prepared_.panel_of(col);
     const bool on_diagonal = args_.symmetric && row == col;
     // If only a few rows are computed at a time, they stay in the L1 cache until they are stored.
-    // In a tile on the diagonal, their elements left of the diagonal need not be computed.
+    // In a tile on the diagonal, the elements of these rows left of the diagonal need not be
+    // computed.
     int64_t step = position.rows;
     if (product.any_rows() && product.packed_bytes() <= kReadOften) {
       step = kTileSide;

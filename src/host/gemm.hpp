@@ -39,8 +39,8 @@ struct ConstMatrixRef {
   int64_t ld = 0;
 };
 
-/// The arguments of C = alpha A op(B) + beta D + gamma I, which is summed in f32 and rounded once
-/// to the dtype of C.
+/// The arguments of C = alpha A op(B) + beta D + gamma I. The sum is computed in f32 and rounded
+/// once to the dtype of C.
 struct GemmArgs {
   ConstMatrixRef a;  // m x k
   ConstMatrixRef b;  // k x n, or n x k if transpose_b is true
@@ -48,7 +48,7 @@ struct GemmArgs {
   MatrixRef c;       // m x n; overwritten; must not share memory with A, B or D
   bool transpose_b = false;
   /// Set this only if the result is symmetric, as for A A^T or polynomials of one symmetric matrix.
-  /// Then only the upper triangle is computed (and read from D). It is copied to the lower
+  /// gemm() then computes only the upper triangle, reads only that of D, and copies it to the lower
   /// triangle, so C is exactly symmetric.
   bool symmetric = false;
   float alpha = 1.0f;
@@ -58,12 +58,12 @@ struct GemmArgs {
 
 struct PreparedGemm;
 
-/// The objects that products reuse from call to call: the library's objects for each shape that has
-/// occurred, and the workspace. Create one object for each thread pool. Threads: one at a time.
+/// The objects that products reuse from call to call: the workspace, and the library's objects for
+/// each shape that has occurred. Create one GemmScratch for each thread pool. Threads: one at a
+/// time.
 class GemmScratch {
  public:
-  /// Size in bytes of a group of packed panels. Panels of B are packed in groups of about this
-  /// size, which limits the memory.
+  /// Approximate size in bytes of the groups in which panels of B are packed. It limits the memory.
   static constexpr int64_t kPackedBytes = int64_t{64} << 20;
 
   explicit GemmScratch(const TileKernel& kernel = default_kernel(),
@@ -72,11 +72,11 @@ class GemmScratch {
   GemmScratch(const GemmScratch&) = delete;
   GemmScratch& operator=(const GemmScratch&) = delete;
 
-  /// Returns the number of bytes of workspace that gemm() needs for these shapes, dtypes and
-  /// leading dimensions. Also creates the library's objects for them, so that later calls to gemm()
-  /// with these shapes create none. Does not read the matrices, and only checks whether B is A and
+  /// Returns the bytes of workspace that gemm() needs for these shapes, dtypes and leading
+  /// dimensions. Also creates the library's objects for them, so later calls to gemm() with these
+  /// shapes create none. Does not read the matrices: the pointers only show whether B is A and
   /// whether D is null.
-  /// @param threads  the number of threads in the pool.
+  /// @param threads  The number of threads in the pool.
   int64_t bytes_for(const GemmArgs& args, int threads);
 
   /// Sets the memory that later products use. Its content may change between calls.
@@ -101,8 +101,8 @@ class GemmScratch {
 };
 
 /// Computes a product on a grid of tiles that depends only on the shape. A single thread computes
-/// each tile, over the full depth. The result depends, bit for bit, only on shapes, dtypes,
-/// `symmetric`, factors and values. It does not depend on the number of threads, alignment, leading
+/// each tile, over the full depth. Bit for bit, the result depends only on shapes, dtypes,
+/// `symmetric`, factors and values, and not on the number of threads, alignment, leading
 /// dimensions, the workspace, or the caller's floating-point environment.
 /// Errors: INVALID_ARGUMENT if shapes do not match or C overlaps an input; NOT_SUPPORTED if a dtype
 /// is not supported; INVALID_STATE if the workspace is smaller than bytes_for() requires.

@@ -67,8 +67,8 @@ MUONRT_ALWAYS_INLINE void transpose_side(const C* __restrict from, int64_t from_
   }
 }
 
-/// Computes to(j, i) = from(i, j) for rows x cols elements of `from`. There must be at most kSide x
-/// kSide elements. If kDiagonal is true, only elements left of the diagonal of `to` are written.
+/// Computes to(j, i) = from(i, j) for rows x cols elements of `from`, at most kSide x kSide. If
+/// kDiagonal is true, writes only elements left of the diagonal of `to`.
 template <int N, bool kDiagonal, class C>
 MUONRT_ALWAYS_INLINE void mirror_block(const C* __restrict from, int64_t from_ld, int64_t rows,
                                        int64_t cols, C* __restrict to, int64_t to_ld) {
@@ -79,8 +79,8 @@ MUONRT_ALWAYS_INLINE void mirror_block(const C* __restrict from, int64_t from_ld
     }
     return;
   }
-  // Transposes into a dense block first. If the distance between rows of C is a power of two, the
-  // rows would share a cache set.
+  // Transposes into a dense block first, because rows of C share a cache set if the distance
+  // between them is a power of two.
   alignas(64) C block[kSide * kSide];
   transpose_side<N>(from, from_ld, block);
   for (int64_t j = 0; j < kSide; ++j) {
@@ -92,8 +92,8 @@ MUONRT_ALWAYS_INLINE void mirror_block(const C* __restrict from, int64_t from_ld
   }
 }
 
-/// Stores rows [begin, end) of a tile and, if kSymmetric is true, their transpose. There may be at
-/// most kSide rows.
+/// Stores rows [begin, end) of a tile, at most kSide rows. If kSymmetric is true, also stores their
+/// transpose.
 template <bool kWide, bool kSymmetric, class C, class D>
 MUONRT_ALWAYS_INLINE void store_rows(const GemmArgs& args, const TilePosition& position,
                                      const float* tile, int64_t begin, int64_t end) {

@@ -4,21 +4,21 @@
 
 namespace muonrt::host {
 
-/// Number of rows and columns of the blocks that are used to store tiles on the diagonal. With this
-/// size the rows stay in the L1 cache until both halves are written, and a transposed row of f32
+/// Number of rows and columns of the blocks in which tiles on the diagonal are stored. With this
+/// size, the rows stay in the L1 cache until both halves are written, and a transposed row of f32
 /// fills a cache line.
 constexpr int64_t kTileSide = 16;
 
-/// The position of completed rows of a tile in C.
+/// The position in C of completed rows of a tile.
 struct TilePosition {
   int64_t row, col;  // position of the first element
   int64_t rows, cols;
 };
 
 /// Computes C = alpha tile + beta D + gamma I for rows of one tile, rounded once to the dtype of C.
-/// If the product is symmetric, also writes the transposed elements. For a tile on the diagonal it
-/// then uses only the upper triangle of the tile, and the first row must be a multiple of
-/// kTileSide.
+/// If the product is symmetric, also writes the transposed elements. For a tile on the diagonal of
+/// such a product, reads only the upper triangle of the tile; the first row must then be a multiple
+/// of kTileSide.
 /// @param tile  rows x cols, f32, dense; overwritten.
 void store_tile(const GemmArgs& args, const TilePosition& position, float* tile);
 

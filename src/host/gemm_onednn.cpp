@@ -6,8 +6,7 @@
 #include "host/gemm_tile.hpp"
 
 // Functions of libgomp, which oneDNN uses unless it was built without threads. They are declared
-// here because omp.h comes with the compiler, and may belong to a different OpenMP runtime than the
-// library's.
+// here because the compiler's omp.h may belong to a different OpenMP runtime than the library's.
 extern "C" int omp_get_max_threads(void);
 extern "C" void omp_set_num_threads(int);
 
@@ -20,9 +19,9 @@ using dnnl::memory;
 
 constexpr bool kOpenMp = DNNL_CPU_THREADING_RUNTIME == DNNL_RUNTIME_OMP;
 
-/// Limits OpenMP to one thread for the calling thread. The destructor restores the setting. An
-/// object of this class must also exist while primitives are created, because their blocking
-/// depends on the number of threads.
+/// Limits OpenMP to one thread for the calling thread. The destructor restores the setting.
+/// Primitives must also be created while such an object exists, because their blocking depends on
+/// the number of threads.
 class OneThread {
  public:
   OneThread() {
@@ -57,8 +56,8 @@ auto with_reason(const char* what, const PanelShape& shape, F&& body) {
   }
 }
 
-/// Returns attributes with two effects: the caller provides scratch memory, and no setting of the
-/// process can relax the arithmetic.
+/// Returns attributes by which the caller provides scratch memory, and which prevent process-wide
+/// settings from relaxing the arithmetic.
 template <class Attributes = dnnl::primitive_attr>
 Attributes attributes() {
   Attributes made;
@@ -68,7 +67,8 @@ Attributes attributes() {
   return made;
 }
 
-/// Describes a product. oneDNN 2.x needs an operation descriptor for this; oneDNN 3.x does not.
+/// Describes a product. Needed for oneDNN 2.x, which has operation descriptors; oneDNN 3.x has
+/// none.
 template <class Product>
 auto describe(const dnnl::engine& engine, const memory::desc& a, const memory::desc& b,
               const memory::desc& c) {
@@ -151,9 +151,9 @@ class OnednnPanel final : public PanelProduct {
     return made;
   }
 
-  /// Decides whether packing can move pairs. This is possible if two bf16 values that are
-  /// consecutive in the depth are adjacent both in the stored B and in the packed B. Each pair is
-  /// then moved as one f32, which makes packing three times as fast.
+  /// Decides whether packing can move pairs of bf16 values as one f32, which makes packing three
+  /// times as fast. This is possible if two values that are consecutive in the depth are adjacent
+  /// in both the stored B and the packed B.
   void move_pairs() {
     using Tag = memory::format_tag;
     if (shape_.dtype != DType::kBF16 || !shape_.transpose_b) return;
@@ -207,8 +207,7 @@ class OnednnKernel final : public TileKernel {
 
   /// Returns true if f32 products work, and detects support for bf16.
   bool probe() {
-    // If the library was built for a different threading runtime, it cannot be limited to one
-    // thread.
+    // A library that was built for a different threading runtime cannot be limited to one thread.
     const unsigned runtime = dnnl_version()->cpu_runtime;
     if (runtime != DNNL_RUNTIME_OMP && runtime != DNNL_RUNTIME_SEQ) return false;
     // With older instruction sets, bf16 products are emulated or not supported.
@@ -252,8 +251,7 @@ std::unique_ptr<OnednnKernel> make_kernel() {
 }  // namespace
 
 const TileKernel* onednn_kernel() {
-  // Never destroyed, because worker threads may still run when the process exits and destroys
-  // static objects.
+  // never destroyed, because worker threads may still run when the process destroys static objects
   static const OnednnKernel* const kernel = make_kernel().release();
   return kernel;
 }

@@ -10,7 +10,7 @@ namespace muonrt::host {
 namespace {
 
 // Every element of a tile is summed over the depth from first to last, one product at a time. The
-// result is therefore bitwise identical on every machine and does not depend on the blocking below.
+// result is therefore bitwise identical on every machine and with every blocking.
 
 constexpr int64_t kStrip = 8;  // number of columns that are summed together, in one or two vectors
 // Number of rows that are summed together. Their sums use 12 of the 16 vector registers.
@@ -24,8 +24,8 @@ struct Strip {
   Vector part[kVectors];
 };
 
-/// Returns the first `bytes` bytes of a strip, padded with zeros. Returns them by value, because
-/// the compiler does not keep a variable in a register if its address is taken.
+/// Returns the first `bytes` bytes of a strip, padded with zeros. The result is returned by value,
+/// because the compiler does not keep a variable in a register if its address is taken.
 MUONRT_ALWAYS_INLINE Strip load(const float* from, size_t bytes) {
   Strip strip = {};
   std::memcpy(&strip, from, bytes);

@@ -9,8 +9,8 @@
 
 namespace muonrt::host {
 
-// The interface between the grid of tiles (gemm.cpp) and the code that computes a single tile:
-// vectors of AVX2 or AVX-512, oneDNN, or portable loops.
+// The interface between the grid of tiles (gemm.cpp) and the code that computes a single tile,
+// which uses AVX2 or AVX-512 instructions, oneDNN, or portable loops.
 
 /// The largest number of rows or columns of a tile of a small or symmetric product.
 inline constexpr int64_t kSmallTile = 128;
@@ -28,7 +28,7 @@ struct PanelShape {
 /// Packs and multiplies one column panel. One object is created for each panel shape.
 /// Threads: multiple threads may call pack() and run() at the same time, each with its own scratch
 /// memory.
-/// Results: the bits of a tile depend only on the values and on the fields of PanelShape, except
+/// Results: bit for bit, a tile depends only on the values and on the fields of PanelShape, without
 /// b_ld and transpose_b.
 class PanelProduct {
  public:
@@ -56,14 +56,14 @@ class TileKernel {
   virtual ~TileKernel() = default;
   /// Returns a short name for tables: "avx512", "avx2", "onednn" or "portable".
   virtual const char* name() const = 0;
-  /// Returns the name, version and instruction set. Two processes compute bitwise identical results
-  /// if this string is equal.
+  /// Returns the name, version and instruction set. Two processes with equal strings compute
+  /// bitwise identical results.
   virtual std::string identity() const = 0;
   /// Returns whether this machine has instructions for bf16 x bf16 products with f32 sums.
   virtual bool supports_bf16() const = 0;
   /// Returns whether the kernel's bf16 products use a matrix unit (AMX).
   virtual bool has_matrix_unit() const { return false; }
-  /// Returns the largest number of rows or columns of a tile for which large products are fast.
+  /// Returns the number of rows or columns up to which a tile of a large product is fast.
   virtual int64_t largest_tile(DType) const { return 256; }
   /// Creates the product for a panel shape. Errors: INTERNAL if the library does not support the
   /// shape.
@@ -74,8 +74,8 @@ class TileKernel {
 const TileKernel* onednn_kernel();
 
 /// Returns the kernel for AVX2 or AVX-512, or null if this machine does not support the instruction
-/// set. For bf16 products, the AVX2 kernel uses oneDNN if it is available. On machines with AMX the
-/// AVX-512 kernel does the same.
+/// set. For bf16 products, the AVX2 kernel, and on machines with AMX also the AVX-512 kernel, use
+/// oneDNN if it is available.
 const TileKernel* vector_kernel(Isa isa);
 
 /// Returns the portable kernel. It is available on every machine, and its results are bitwise

@@ -18,10 +18,10 @@ namespace {
 
 // The depth is processed in words of 32 bits. A word contains one f32, or two bf16 that are
 // adjacent in the depth. Every element of a tile is summed over the words from first to last, so
-// its bits do not depend on the blocking below.
+// the blocking does not affect its bits.
 
-/// Number of words of the depth that are summed before the next part of the depth. With this value,
-/// this part of the rows stays in the L2 cache.
+/// Number of words in a part of the depth. A part is summed completely before the next one begins.
+/// With this number, a part of the rows stays in the L2 cache.
 constexpr int64_t kDepthWords = 512;
 
 /// Part of a tile: up to kBlockRows rows, and up to kStripCols columns.
@@ -41,8 +41,8 @@ struct Avx512 {
   static constexpr int64_t kLanes = 16;     // words in a vector
   static constexpr int64_t kBlockRows = 8;  // number of rows that are summed together
 
-  /// Computes c = a * strip, or c += a * strip. The compiler emits AVX512_BF16 instructions only
-  /// for intrinsics that need them, so f32 products also run on machines without AVX512_BF16.
+  /// Computes c = a * strip, or c += a * strip. Also runs f32 products on machines without
+  /// AVX512_BF16, because the compiler emits these instructions only for intrinsics that need them.
   template <bool kBf16, int kHeight, int kVectors>
   __attribute__((target("avx512f,avx512bf16"))) static void multiply(const TileBlock& block) {
     __m512 sum[kHeight][kVectors];
@@ -269,8 +269,8 @@ class VectorPanel final : public PanelProduct {
       const auto& list =
           bf16_ ? (cols <= V::kLanes ? kMultiply<V, true, 1> : kMultiply<V, true, 2>)
                 : (cols <= V::kLanes ? kMultiply<V, false, 1> : kMultiply<V, false, 2>);
-      // The blocks have nearly equal heights, because a block of few rows has too few independent
-      // sums to hide the latency of an instruction.
+      // The blocks have nearly equal heights: a block of few rows has too few independent sums to
+      // hide the latency of an instruction.
       int64_t blocks = ceil_div(rows, V::kBlockRows);
       for (int64_t r = 0; r < rows; --blocks) {
         const int64_t height = ceil_div(rows - r, blocks);
@@ -324,8 +324,8 @@ class VectorKernel final : public TileKernel {
   }
 
  private:
-  /// Returns whether this kernel computes the products. Otherwise the library computes them,
-  /// because it uses AMX or because there are no instructions for bf16.
+  /// Returns whether this kernel computes the products. The library computes bf16 products instead
+  /// if it uses AMX, or if there are no instructions for bf16.
   bool computes(DType dtype) const {
     return dtype == DType::kF32 || (native_bf16() && !has_matrix_unit());
   }

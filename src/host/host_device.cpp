@@ -60,8 +60,8 @@ void* HostDevice::allocate(int64_t bytes) {
   MUONRT_REQUIRE(bytes >= 0, Status::kInvalidArgument, "cannot allocate ", bytes,
                  " bytes; pass 0 or more");
   if (bytes == 0) return nullptr;
-  // The size of each block is stored in front of the block. It takes kMemoryAlignment bytes, so the
-  // block itself is aligned.
+  // The size of each block is stored in the kMemoryAlignment bytes before the block, so the block
+  // itself is aligned.
   const int64_t whole = checked_add(bytes, kMemoryAlignment);
   void* const block =
       allocator_.allocate ? allocator_.take(whole, kHostIndex, nullptr) : take(whole);

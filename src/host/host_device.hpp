@@ -48,7 +48,7 @@ class HostDevice final : public Device {
             int64_t* failed) override;
   /// Writes the time of the steady clock in nanoseconds.
   void timestamp(Stream& stream, int64_t* where) override;
-  /// While it waits, runs the work of streams of kind kCommOnCaller, in order.
+  /// Runs the work of streams of kind kCommOnCaller, in order, while it waits.
   void synchronize(const Event& event, Deadline deadline) override;
 
   std::optional<Error> error() const override;
@@ -56,8 +56,8 @@ class HostDevice final : public Device {
 
   Ops& ops() override;
 
-  /// Returns how often the queues of streams have grown so far. The number stops increasing after
-  /// the first steps.
+  /// Returns how often the queues of streams have grown so far. This number does not grow after the
+  /// first steps.
   int64_t queue_growths() const;
 
  private:

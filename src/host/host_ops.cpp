@@ -11,7 +11,7 @@ namespace muonrt::host {
 namespace {
 
 constexpr int64_t kPartElements = 1 << 15;  // fewer elements do not justify waking a thread
-// Each thread gets multiple parts, so that no thread waits long for other threads.
+// Each thread gets multiple parts, so no thread waits long for the others.
 constexpr int64_t kPartsPerThread = 4;
 
 }  // namespace

@@ -13,8 +13,8 @@
 namespace muonrt::host {
 
 /// The ops on the host. Each op enqueues tasks. A task divides its loop among the threads of the
-/// pool, which does not affect the results. Supported dtypes are f32 and bf16, and also f16 for
-/// iterates. With other dtypes a task fails with NOT_SUPPORTED.
+/// pool without affecting the results. Supported dtypes are f32 and bf16, and also f16 for
+/// iterates. With other dtypes, a task fails with NOT_SUPPORTED.
 class HostOps final : public Ops {
  public:
   /// @param device  allocates the memory for reserve(), and must outlive this object.
@@ -86,8 +86,8 @@ class HostOps final : public Ops {
   using Body = FunctionRef<void(int64_t, int)>;
   using Range = FunctionRef<void(int64_t, int64_t)>;
 
-  /// Calls body(index, thread) for each index in [0, count). Uses the pool, or only the calling
-  /// thread if another stream is using the pool.
+  /// Calls body(index, thread) for each index in [0, count), on the threads of the pool. If another
+  /// stream is using the pool, makes all calls on the calling thread.
   void spread(int64_t count, Body body);
   /// Calls body(begin, end) for parts of [0, elements). Each part is large enough to justify waking
   /// a thread.

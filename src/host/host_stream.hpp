@@ -10,7 +10,7 @@
 
 namespace muonrt::host {
 
-/// A closure of fixed size, so that enqueuing work does not allocate.
+/// A callable of fixed size, so that enqueuing work does not allocate.
 class Task {
  public:
   static constexpr size_t kCapacity = 256;
@@ -30,14 +30,14 @@ class Task {
   void (*call_)(void*) = nullptr;
 };
 
-/// A stream of the host. The stream's thread runs its tasks in order. For
+/// A stream of the host. The stream's thread runs its tasks in order; for
 /// StreamKind::kCommOnCaller, the thread that synchronizes runs them. Tasks run with the default
 /// floating-point environment. If a task throws, the device keeps the error, and the stream skips
 /// its later tasks until Device::clear_error is called.
 /// Lifetime: the destructor waits for the running task and drops the tasks that have not begun. If
 /// it drops any, the device reports ABORTED, and other streams skip work that waits for dropped
 /// tasks. The destructor does not wait for other streams, even if the next item of this stream
-/// does. Streams and events must be destroyed before their device.
+/// waits for one. Streams and events must be destroyed before their device.
 class HostStream : public Stream {
  public:
   /// Enqueues a task. Threads: any, except the threads of streams. Allocates only if more work is

@@ -2,8 +2,8 @@
 
 // The elementwise passes are compiled for multiple instruction sets, and one is selected at run
 // time. A pass is an always_inline function (`static run`) that is compiled once for each
-// instruction set. All builds disable the contraction of operations to fused multiply-adds. The
-// results are therefore bitwise identical with all instruction sets, and only the speed differs.
+// instruction set. No build contracts operations to fused multiply-adds, so the results are bitwise
+// identical with all instruction sets, and only the speed differs.
 
 #include <cstdint>
 #include <string>
@@ -12,8 +12,8 @@
 
 namespace muonrt::host {
 
-/// Size of a vector, in bytes, in manually vectorized loops. On arm64, g++ keeps vectors that are
-/// longer than NEON's registers in memory.
+/// Size in bytes of a vector in manually vectorized loops. On arm64 it is the size of a NEON
+/// register, because g++ keeps longer vectors in memory.
 #if defined(__aarch64__)
 inline constexpr int64_t kVectorBytes = 16;
 #else
@@ -30,8 +30,8 @@ Isa best_isa();
 const char* name_of(Isa isa);
 
 /// Returns the name of the best instruction set, which ranks compare. On arm64 it includes the
-/// length of SVE vectors, because the results of oneDNN depend on this length but oneDNN does not
-/// report it.
+/// length of SVE vectors: the results of oneDNN depend on this length, but oneDNN does not report
+/// it.
 std::string isa_identity();
 
 #if defined(__x86_64__)

@@ -47,9 +47,9 @@ struct LargestPass {
 
 /// Returns the sum of the squares of a row that is scaled by up * up2. The order of the additions
 /// depends only on n. A block of 2048 elements is summed as 256 partial sums, where element i
-/// belongs to partial sum i mod 256. The upper half of the partial sums is repeatedly added to the
-/// lower half until one value is left. Then the blocks are added pairwise. There are 256 partial
-/// sums because a warp of a GPU reads 256 consecutive elements at a time.
+/// belongs to partial sum i mod 256; a warp of a GPU reads 256 consecutive elements at a time. Then
+/// the upper half of the partial sums is added to the lower half until one value is left. The
+/// blocks are added pairwise.
 template <class T>
 struct SquaresPass {
   static constexpr int64_t kChains = 256, kBlock = 2048, kEight = 8, kSums = kChains / kEight;
@@ -64,7 +64,7 @@ struct SquaresPass {
  private:
   static MUONRT_ALWAYS_INLINE float block(const T* __restrict x, int64_t n, float up, float up2) {
     float chains[kChains] = {};
-    // The variable bound prevents GCC from interchanging the two loops. Otherwise the loop would
+    // The variable bound prevents GCC from interchanging the two loops, which would make the loop
     // read memory in strides.
     for (int64_t i = 0; i < n; i += kChains) {
       const int64_t count = n - i < kChains ? n - i : kChains;
@@ -74,8 +74,8 @@ struct SquaresPass {
   }
 
   /// Adds the partial sums.
-  /// @param eights  the number of groups of eight partial sums that have elements; all others are
-  ///     zero.
+  /// @param eights  The number of groups of eight partial sums that have elements. All other
+  ///     partial sums are zero.
   static MUONRT_ALWAYS_INLINE float halved(const float* __restrict chains, int64_t eights) {
     float sum[kSums] = {};
     for (int64_t i = 0; i < eights; ++i) {
@@ -93,8 +93,8 @@ struct SquaresPass {
   }
 };
 
-/// Returns the sum of |x|. Element i belongs to one of 32 partial sums, i mod 32. At the end the
-/// upper half of the partial sums is repeatedly added to the lower half until one value is left.
+/// Returns the sum of |x|. Element i belongs to one of 32 partial sums, i mod 32. Then the upper
+/// half of the partial sums is added to the lower half until one value is left.
 template <class T>
 struct AbsoluteSumPass {
   static MUONRT_ALWAYS_INLINE float run(const T* __restrict row, int64_t n) {

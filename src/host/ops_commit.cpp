@@ -11,7 +11,7 @@ namespace {
 
 /// Calls body(local offset, packed offset, index in the whole tensor, count) for parts of at most
 /// kBlock consecutive elements in rows [first, end).
-/// @param apart  if false, a part may contain rows that are contiguous in the local buffer.
+/// @param apart  If false, a part may span multiple rows that are contiguous in the local buffer.
 template <class Body>
 void for_blocks(const ShardBlock& block, int64_t first, int64_t end, bool apart, Body body) {
   const bool dense = block.cols == block.local_ld && !apart;

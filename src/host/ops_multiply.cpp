@@ -10,9 +10,9 @@ namespace muonrt::host {
 
 namespace {
 
-/// Returns whether a product has too few tiles for many threads. Each thread then computes whole
-/// products of a batch, with bitwise identical results. The size is also limited because each
-/// thread needs its own scratch memory.
+/// Returns whether a product has too few tiles for many threads. If so, each thread computes whole
+/// products of a batch, with bitwise identical results. Because each thread then needs its own
+/// scratch memory, the size is also limited.
 bool is_small(int64_t m, int64_t n, int64_t k) {
   return m <= 4096 && n <= 4096 && m * n <= 512 * 512 && k <= (1 << 20) / (m + n);
 }

@@ -23,10 +23,9 @@ struct Scale {
   float up, up2;  // powers of two that are multiplied one after the other
 };
 
-/// Returns the scale that brings the largest value of the matrix into [1, 2). `largest_bits`
-/// contains the bits of this value. Scaling is exact. If the factor is too large for one float, it
-/// is divided into two factors of at least 1. If it is too small for a normal float, it is an exact
-/// subnormal.
+/// Returns the scale that brings the largest value of the matrix, whose bits are `largest_bits`,
+/// into [1, 2). Scaling is exact: a factor that is too large for one float is divided into two
+/// factors of at least 1, and a factor that is too small for a normal float is an exact subnormal.
 Scale scale_for(int32_t largest_bits) {
   int exponent = 0;
   std::frexp(std::bit_cast<float>(largest_bits), &exponent);

@@ -9,8 +9,7 @@
 #include "host/row_split.hpp"
 #include "host/weight_block.hpp"
 
-// Computes the sum of partial gradients, and the AdamW update of a slice on the rank that owns the
-// slice.
+// The sum of partial gradients, and the AdamW update of a slice on its owner.
 
 namespace muonrt::host {
 

@@ -12,14 +12,13 @@
 #include "host/isa.hpp"
 #include "host/transpose.hpp"
 
-// The inner loops over n consecutive elements. The result for an element does not depend on other
-// elements, so a row may be divided anywhere. The arrays that are passed to one call must not
-// overlap.
+// The inner loops over n consecutive elements. Each element is computed independently, so a row may
+// be divided anywhere. The arrays that are passed to one call must not overlap.
 
 namespace muonrt::host {
 
 /// The bits of the smallest |x| in f32 that becomes infinite when it is stored as T. For bf16 and
-/// f16 this value is halfway between the largest finite value and the next power of two.
+/// f16, this |x| is halfway between the largest finite value and the next power of two.
 template <class T>
 inline constexpr int32_t kEndOfFinite = 0x7f800000;
 template <>
@@ -43,8 +42,8 @@ struct LargestBits {
 };
 
 /// out <- cast(direction). Does not write the momentum.
-/// @return  bit 0 is set if a value in `out` is non-finite. Every non-finite gradient or momentum
-///     sets this bit. Bit 1 is set if a value was non-finite in f32.
+/// @return  Bit 0 is set if a value in `out` is non-finite, which is always so for a non-finite
+///     gradient or momentum. Bit 1 is set if a value was non-finite in f32.
 template <class Grad, class Momentum, class Element>
 struct DirectionPass {
   static MUONRT_ALWAYS_INLINE uint32_t run(const Grad* __restrict grad,
@@ -78,7 +77,7 @@ struct MuonPass {
   }
 };
 
-/// Updates only the momentum, on the rank that stores it.
+/// Updates only the momentum, on an owner that stores it.
 struct MomentumPass {
   static MUONRT_ALWAYS_INLINE void run(float* __restrict momentum, const float* __restrict grad,
                                        int64_t n, const MuonScalars* scalars) {
@@ -88,7 +87,7 @@ struct MomentumPass {
   }
 };
 
-/// Updates only the weights, if another rank stores the momentum.
+/// Updates only the weights, whose momentum an owner stores.
 struct UpdatePass {
   static MUONRT_ALWAYS_INLINE void run(float* __restrict weight, const float* __restrict update,
                                        int64_t n, float scale, float decay_scale, float factor,
@@ -168,8 +167,7 @@ struct SplitPass {
 };
 
 /// out <- in, rounded stochastically.
-/// @param element  the index of the first element in the whole tensor; the other elements follow
-///     it.
+/// @param element  The index of the first element in the whole tensor; the other elements follow.
 struct StochasticPass {
   static MUONRT_ALWAYS_INLINE void run(const float* __restrict in, bf16* __restrict out, int64_t n,
                                        uint64_t seed, uint64_t step, uint32_t param,
@@ -252,8 +250,8 @@ struct TransposePass {
 
  private:
   static constexpr int kTile = 32, kSquare = 8;
-  /// Number of rows whose tiles are processed one after the other in each column of tiles, because
-  /// the rows of `out` are on different pages.
+  /// Number of rows whose tiles are processed before the next column of tiles. It is limited
+  /// because the rows of `out` are on different pages.
   static constexpr int64_t kBand = 128;
   using Tile = To[kTile][kTile];
   using Row =

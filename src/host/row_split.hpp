@@ -20,7 +20,7 @@ int64_t count_elements(std::span<const Block> list) {
 }
 
 /// Calls body(block, first row, end row) for the rows whose first element is in [begin, end) of the
-/// sequence. If ranges cover the sequence without overlap, each row is visited exactly once.
+/// sequence. Ranges that cover the sequence without overlap thus visit each row exactly once.
 template <class Block, class Body>
 void for_rows(std::span<const Block> list, int64_t begin, int64_t end, Body body) {
   int64_t base = 0;

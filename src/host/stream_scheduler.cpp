@@ -61,7 +61,7 @@ MUONRT_CATCHES_UNWINDING std::optional<Error> run_catching(Task& task) {
 
 }  // namespace
 
-/// The handle of a queue. It also owns the queue's thread, if there is one.
+/// The handle of a queue, with the queue's thread, if there is one.
 class QueueStream final : public HostStream {
  public:
   QueueStream(std::shared_ptr<StreamScheduler> scheduler, StreamKind kind)
@@ -156,7 +156,8 @@ StreamScheduler::Waiter::~Waiter() {
   Waiter** at = &scheduler.waiters_;
   while (*at != this) at = &(*at)->next;
   *at = next;
-  // If this thread would have run work of a stream, another waiting thread must do so.
+  // This thread may have been the one to run a stream's work; if so, another waiting thread must do
+  // it.
   for (const auto& each : scheduler.queues_) scheduler.wake(*each);
 }
 
@@ -182,7 +183,7 @@ void StreamScheduler::enqueue(StreamQueue& queue, StreamQueue::Item item) {
     try {
       grow(queue);
     } catch (const std::bad_alloc&) {
-      // The work that is already enqueued does not depend on this item, so it completes and makes
+      // Work that is already enqueued does not depend on this item, so it will complete and make
       // room.
       wait_until_finished(queue, queue.finished + 1, Deadline::in_ms(kMaxTimeoutMs), lock);
     }

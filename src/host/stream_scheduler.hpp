@@ -13,9 +13,9 @@
 
 namespace muonrt::host {
 
-/// The queue of one stream. An event stores how many items were enqueued before it as its
-/// `position`, and is complete when this number of items is finished. The scheduler's mutex guards
-/// all fields.
+/// The queue of one stream. The `position` of an event is the number of items that were enqueued
+/// before it; the event is complete when this number of items is finished. The scheduler's mutex
+/// guards all fields.
 struct StreamQueue {
   struct Item {
     Task task;
@@ -44,8 +44,8 @@ struct StreamQueue {
 };
 
 /// Orders the work of all streams and events of one host device, and keeps the first error. All
-/// functions use one mutex. When an item finishes, it wakes only the threads that can continue:
-/// threads of streams whose next item waits for it, and threads that synchronize with it.
+/// functions use one mutex. A finished item wakes only the threads that can continue: threads of
+/// streams whose next item waits for it, and threads that synchronize with it.
 /// Threads: every function may be called from any thread.
 class StreamScheduler : public std::enable_shared_from_this<StreamScheduler> {
  public:
@@ -60,7 +60,8 @@ class StreamScheduler : public std::enable_shared_from_this<StreamScheduler> {
   std::optional<Error> error() const;
   void clear_error();
 
-  /// Returns how often the queues have grown so far. The number is constant in steady state.
+  /// Returns how often the queues have grown so far. This number does not grow after the first
+  /// steps.
   int64_t growths() const;
 
  private:

@@ -7,7 +7,7 @@
 
 namespace muonrt::host {
 
-/// `type` is a vector of N elements. If no register is long enough, it occupies multiple registers.
+/// `type` is a vector of N elements. A vector longer than a register occupies several registers.
 template <class T, int N>
 struct VectorOf {
   typedef T type __attribute__((vector_size(N * sizeof(T))));
@@ -21,7 +21,7 @@ MUONRT_ALWAYS_INLINE void zip(const V& a, const V& b, V& out, std::integer_seque
   out = __builtin_shufflevector(a, b, (kFirst + i / 2 + (i % 2 ? kCount : 0))...);
 }
 
-/// Transposes N x N elements. In each of log2(N) rounds, every row of the upper half is interleaved
+/// Transposes N x N elements. Each of the log2(N) rounds interleaves every row of the upper half
 /// with the row at the same position in the lower half.
 template <int N, class V>
 MUONRT_ALWAYS_INLINE void transpose(V* rows) {

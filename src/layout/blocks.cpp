@@ -8,9 +8,9 @@ namespace muonrt {
 
 namespace {
 
-/// One matrix of a rank: the rows and columns that the rank holds, and the offset of the first of
-/// these elements in the local buffer. The offset is negative if the flat range of the rank begins
-/// inside the matrix.
+/// One matrix of a rank: the rows and columns that the rank holds, and the offset of the first held
+/// element in the local buffer. If the rank's flat range begins inside the matrix, the offset is
+/// negative.
 struct LocalMatrix {
   Runs rows, cols;
   int64_t width;  // length(cols)
@@ -35,8 +35,8 @@ void add_local_block(const LocalMatrix& m, int64_t r0, int64_t r1, int64_t c0, i
   }
 }
 
-/// Returns the blocks that contain elements [begin, end) of the row-major local matrix: the last
-/// part of a row, whole rows, and the first part of a row. Any of them may be missing.
+/// Returns the blocks that form elements [begin, end) of the row-major local matrix: the last part
+/// of a row, whole rows, and the first part of a row. Any of them may be missing.
 std::vector<Block> blocks_in(const LocalMatrix& m, int64_t begin, int64_t end) {
   std::vector<Block> out;
   if (begin >= end) return out;

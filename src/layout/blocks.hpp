@@ -19,14 +19,14 @@ struct Block {
 
 /// Returns the shape of the layout as (rows, cols). A vector of N elements is 1 x N, and a scalar
 /// is 1 x 1.
-/// Errors: INVALID_ARGUMENT if there are more than 2 dims; in this case use Layout::as_matrix() or
-/// a stack.
+/// Errors: INVALID_ARGUMENT if there are more than 2 dims; use Layout::as_matrix() or a stack
+/// instead.
 std::pair<int64_t, int64_t> matrix_shape(const Layout& layout);
 
-/// Returns the blocks that `rank` holds of the matrix, in ascending order of their local offsets. A
-/// message has the blocks in the same order. The blocks are disjoint and as large as possible: a
-/// contiguous shard is one block, and a flat range is at most three. The list is empty if the rank
-/// holds nothing.
+/// Returns the blocks of the matrix that `rank` holds, in ascending order of their local offsets,
+/// which is also their order in a message. The blocks are disjoint and as large as possible: a
+/// contiguous shard is one block, and a flat range consists of at most three. The list is empty if
+/// the rank holds nothing.
 /// Errors: the same as matrix_shape().
 std::vector<Block> blocks_of(const Layout& layout, int rank);
 
@@ -36,9 +36,9 @@ std::vector<Block> blocks_of(const Layout& layout, int rank);
 /// Errors: INVALID_ARGUMENT if the stack is not 3-D or `e` is not in [0, E).
 std::vector<Block> blocks_of_matrix(const Layout& stack, int rank, int64_t e);
 
-/// Returns the intersection of `blocks` with a part of the matrix that consists of the given rows
-/// and columns, in ascending order of local offsets. The rows and columns of the returned blocks
-/// are positions in the lists `rows` and `cols`.
+/// Returns the intersection of `blocks` with a part of the matrix, in ascending order of local
+/// offsets. The part consists of the rows and columns in the given lists. Rows and columns of the
+/// returned blocks are positions in these lists.
 std::vector<Block> blocks_of_part(const std::vector<Block>& blocks, const Runs& rows,
                                   const Runs& cols);
 

@@ -13,7 +13,7 @@ void feed(Hash& hash, const std::vector<int64_t>& values) {
   for (const int64_t v : values) hash.value(v);
 }
 
-/// Adds the mesh dims to the hash. Each dim is identified by its index among the dims whose size is
+/// Adds the mesh dims to the hash. Each dim is identified by its index among the dims of a size
 /// above 1.
 void feed_dims(Hash& hash, const Mesh& mesh, const std::vector<int>& dims) {
   for (const int k : dims) {
@@ -25,9 +25,8 @@ void feed_dims(Hash& hash, const Mesh& mesh, const std::vector<int>& dims) {
   hash.value(int64_t{-1});
 }
 
-/// Returns true if `rank` holds the same elements in both layouts. If one of them has flat ranges,
-/// compares the blocks. Blocks are as large as possible, so equal sets of elements have equal
-/// blocks.
+/// Returns true if `rank` holds the same elements in both layouts. Flat ranges are compared as
+/// blocks: blocks are as large as possible, so equal sets of elements have equal blocks.
 bool same_elements(const Layout& a, const Layout& b, int rank) {
   if (a.local_numel(rank) != b.local_numel(rank)) return false;
   if (!a.product_form() || !b.product_form()) return blocks_of(a, rank) == blocks_of(b, rank);

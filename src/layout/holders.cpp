@@ -12,8 +12,8 @@ namespace muonrt {
 
 namespace {
 
-/// The mesh positions of the ranks that hold one matrix. In a stack, the mesh dims that cut dim 0
-/// have fixed coordinates.
+/// The mesh positions of the ranks that hold one matrix. In a stack, the coordinates on the mesh
+/// dims that cut dim 0 are fixed.
 struct Submesh {
   int64_t base = 0;         // mesh position with the fixed coordinates, and 0 in the other dims
   std::vector<bool> fixed;  // for each mesh dim, true if its coordinate is fixed
@@ -103,8 +103,8 @@ int64_t numel_of(const ShardRuns& runs, int64_t shard) {
 
 namespace {
 
-/// A box of mesh positions whose ranks hold index lists of equal lengths. It has a range of
-/// coordinates for each mesh dim, and the length of the list for each tensor dim.
+/// A box of mesh positions whose ranks hold index lists of equal lengths. It consists of a range of
+/// coordinates for each mesh dim, and the length of the index list for each tensor dim.
 struct Box {
   std::vector<std::pair<int64_t, int64_t>> coords;
   std::vector<int64_t> lengths;
@@ -116,7 +116,7 @@ class Boxes {
   /// @param first_dim  Cuts of tensor dims before this one are ignored.
   Boxes(const Layout& layout, int first_dim) : mesh_(layout.mesh()) {
     Box all{{}, layout.tensor_shape()};
-    if (all.lengths.empty()) all.lengths = {1};  // A scalar may have an owner, too.
+    if (all.lengths.empty()) all.lengths = {1};  // a scalar may have an Owner cut, too
     for (const int64_t n : mesh_.shape()) all.coords.emplace_back(0, n);
     boxes_ = {std::move(all)};
     for (const Cut& c : layout.cuts()) {
@@ -164,8 +164,8 @@ class Boxes {
 
  private:
   /// Divides every box by the parts of a cut. `length` returns the number of indices of a part.
-  /// This number never increases from one part to the next, so the function finds equal parts by
-  /// bisection.
+  /// Because this number never increases from one part to the next, bisection finds parts of equal
+  /// length.
   template <class Length>
   void divide(const std::vector<int>& dims, int tensor_dim, int64_t parts, const Length& length) {
     for (Box& box : std::exchange(boxes_, {})) {
@@ -191,8 +191,8 @@ class Boxes {
     }
   }
 
-  /// Adds the part of `box` that consists of shards [begin, end) over `dims`. For each of these
-  /// shards, the index list for `tensor_dim` has length `length`.
+  /// Adds the part of `box` that consists of shards [begin, end) over `dims`. In each of these
+  /// shards, the index list for `tensor_dim` has `length` entries.
   void add(Box box, std::span<const int> dims, int tensor_dim, int64_t begin, int64_t end,
            int64_t length) {
     if (begin == end) return;

@@ -10,7 +10,7 @@ namespace muonrt {
 
 namespace {
 
-// This limits memory, because a strided cut creates one run for each group.
+// Limits memory, because a strided cut creates one run for each group.
 constexpr int64_t kMaxGroups = int64_t{1} << 24;
 
 int64_t checked_numel(const std::vector<int64_t>& shape) {

@@ -22,7 +22,7 @@ struct RowBounds {
   friend bool operator==(const RowBounds&, const RowBounds&) = default;
 };
 
-/// An owner: one shard over `mesh_dims` holds the whole tensor, and the other shards hold nothing.
+/// One shard over `mesh_dims` holds the whole tensor, and the other shards hold nothing.
 struct Owner {
   std::vector<int> mesh_dims;
   int64_t shard = 0;
@@ -39,12 +39,14 @@ struct FlatRanges {
 };
 
 /// Defines which elements of a tensor each rank holds, and in which order. A layout has a global
-/// shape, a mesh, and a list of cuts, outermost first. The last cut may be row bounds, an owner or
-/// flat ranges. A tensor is replicated over mesh dims that no cut names. If a cut names multiple
-/// mesh dims, its shards are numbered row-major in the order in which the dims are given. A rank
-/// outside the mesh holds nothing; all functions accept such ranks. A layout is immutable. Copies
-/// share their memory, which grows with the number of bounds and ranges, but not with the number of
-/// elements or ranks.
+/// shape, a mesh, and a list of cuts, outermost first. The last cut may be row bounds (RowBounds),
+/// one shard for the whole tensor (Owner), or flat ranges (FlatRanges). A tensor is replicated over
+/// mesh dims that no cut names. If a cut names multiple mesh dims, its shards are numbered
+/// row-major in the order of these dims. A rank outside the mesh holds nothing; all functions
+/// accept such ranks.
+///
+/// A layout is immutable. Copies share their memory, which grows with the number of bounds and
+/// ranges, but not with the number of elements or ranks.
 class Layout {
  public:
   enum class Kind { kCuts, kRowBounds, kOwner, kFlat };
@@ -52,10 +54,11 @@ class Layout {
   /// Creates the layout of a scalar on rank 0.
   Layout();
 
-  /// Errors of this function and of the next three: INVALID_ARGUMENT if the mesh is null, a size is
-  /// negative, there are more than 2^63 - 1 elements, a mesh dim or tensor dim is out of range, a
-  /// mesh dim is named twice, a split factor or unit is < 1, or a strided cut creates more than
-  /// 2^24 groups.
+  /// Errors of this function and of the three functions below: INVALID_ARGUMENT if
+  /// * the mesh is null, or a mesh dim or tensor dim is out of range;
+  /// * a size is negative, or there are more than 2^63 - 1 elements;
+  /// * a mesh dim is named twice;
+  /// * a split factor or unit is < 1, or a strided cut creates more than 2^24 groups.
   /// @param partial_mesh_dims  Dims along which the ranks hold partial gradients of one tensor.
   static Layout from_cuts(std::shared_ptr<const Mesh> mesh, std::vector<int64_t> shape,
                           std::vector<Cut> cuts, std::vector<int> partial_mesh_dims = {});
@@ -74,10 +77,10 @@ class Layout {
                            std::vector<Cut> cuts_before = {},
                            std::vector<int> partial_mesh_dims = {});
 
-  /// @param ranges  One range for each shard over `mesh_dims`. Together the ranges must cover every
-  ///     element of the local tensor after `cuts_before` exactly once. A range may be empty, and
-  ///     the ranges need not ascend with the shard. If the local tensors differ in size, pass one
-  ///     range for each shard of the shard group.
+  /// @param ranges  One range for each shard over `mesh_dims`, or for each shard of the shard group
+  ///     if the local tensors differ in size. Together the ranges must cover every element of the
+  ///     local tensor after `cuts_before` exactly once. A range may be empty, and the ranges need
+  ///     not ascend with the shard.
   static Layout with_flat(std::shared_ptr<const Mesh> mesh, std::vector<int64_t> shape,
                           std::vector<Cut> cuts_before, std::vector<int> mesh_dims,
                           std::vector<std::pair<int64_t, int64_t>> ranges,
@@ -95,9 +98,9 @@ class Layout {
   Layout with_partial(std::vector<int> partial_mesh_dims) const;
 
   /// Returns a view of the tensor in which adjacent dims are merged. The first `batch_dims` dims
-  /// count the matrices of a stack, the next `row_dims` dims become their rows, and the remaining
-  /// dims become their columns. The buffers do not change. shape(), runs() and local_shape() of the
-  /// view are 3-D, or 2-D if batch_dims is 0.
+  /// count the matrices of a stack, the next `row_dims` dims become the rows of these matrices, and
+  /// the remaining dims become their columns. The buffers do not change. shape(), runs() and
+  /// local_shape() of the view are 3-D, or 2-D if batch_dims is 0.
   /// Errors: INVALID_ARGUMENT if no dim remains for the rows or for the columns.
   Layout viewed(int batch_dims, int row_dims) const;
   /// Returns a view in which all dims except the first are merged. With at most two dims, returns
@@ -108,18 +111,18 @@ class Layout {
   const std::shared_ptr<const Mesh>& shared_mesh() const { return d_->mesh; }
   const std::vector<int64_t>& shape() const { return d_->shape; }
   int dims() const { return static_cast<int>(d_->shape.size()); }
-  /// tensor_shape() returns the shape of the tensor itself. Cuts refer to its dims even in a view.
+  /// tensor_shape() returns the shape of the tensor itself. Even in a view, cuts refer to its dims.
   /// first_dim() returns the first tensor dim that a dim of the view contains.
   const std::vector<int64_t>& tensor_shape() const { return d_->tensor_shape; }
   int first_dim(int dim) const { return d_->first[static_cast<size_t>(dim)]; }
   int64_t numel() const { return d_->numel; }
 
   Kind kind() const { return static_cast<Kind>(d_->last.index()); }
-  /// Returns true if there are no flat ranges. In product form, the elements of a rank are the
-  /// product of one index list for each dim.
+  /// Returns true if there are no flat ranges. The elements of a rank are then the product of one
+  /// index list for each dim.
   bool product_form() const { return kind() != Kind::kFlat; }
   const std::vector<Cut>& cuts() const { return d_->cuts; }
-  /// Each of the following functions may be called only if kind() returns its kind.
+  /// Each of the following functions may be called only for a layout of its kind.
   const RowBounds& row_bounds() const { return std::get<RowBounds>(d_->last); }
   const Owner& owner() const { return std::get<Owner>(d_->last); }
   const FlatRanges& flat() const { return std::get<FlatRanges>(d_->last); }
@@ -133,23 +136,23 @@ class Layout {
   std::vector<int> full_replica_dims() const;
 
   bool holds_mesh_rank(int rank) const { return d_->mesh->position_of(rank) >= 0; }
-  /// Returns the indices of `dim` that `rank` holds; none if the rank is outside the mesh. The rank
-  /// holds the product of its lists for all dims. Errors: INVALID_ARGUMENT if there are flat ranges
-  /// or `dim` is out of range.
+  /// Returns the indices of `dim` that `rank` holds, or none if the rank is outside the mesh. The
+  /// rank holds the product of its lists for all dims. Errors: INVALID_ARGUMENT if there are flat
+  /// ranges or `dim` is out of range.
   Runs runs(int rank, int dim) const;
   /// Like runs(), but ignores flat ranges.
   Runs runs_before_flat(int rank, int dim) const;
-  /// Returns the row-major shape of the local buffer. It is, for example, (0, 2048) if dim 0 is
-  /// empty. It is (number of elements) for flat ranges, and all zeros outside the mesh.
+  /// Returns the row-major shape of the local buffer, for example (0, 2048) if dim 0 is empty. With
+  /// flat ranges, the shape is (number of elements). Outside the mesh, all sizes are 0.
   std::vector<int64_t> local_shape(int rank) const;
   int64_t local_numel(int rank) const;
-  /// Returns the range [first, second) of elements that the rank holds of its local tensor after
-  /// the cuts. If there are no flat ranges, this is the whole local tensor. Outside the mesh it is
-  /// (0, 0).
+  /// Returns the range [first, second) of elements that the rank holds of the local tensor that
+  /// remains after the cuts. Without flat ranges, this is the whole local tensor. Outside the mesh,
+  /// it is (0, 0).
   std::pair<int64_t, int64_t> flat_range(int rank) const;
 
-  /// The location of one index of a dim: the coordinates on the mesh dims that cut this dim, with
-  /// -1 for other mesh dims, and the position in the index list of the ranks with these
+  /// The location of one index of a dim. It consists of the coordinates on the mesh dims that cut
+  /// this dim (-1 for other mesh dims), and the position in the index list of the ranks with these
   /// coordinates.
   struct Spot {
     std::vector<int64_t> coords;
@@ -173,15 +176,16 @@ class Layout {
   /// partial_dims().
   int64_t partial_count() const;
   int64_t partial_index(int rank) const;
-  /// Combines the coordinates of `rank` on full_replica_dims(). All ranks with the same value
+  /// Combines the coordinates of `rank` on full_replica_dims(). The ranks with the same value
   /// together hold all shards and all partial gradients of the tensor.
   int64_t full_replica_index(int rank) const;
   /// Among the ranks that hold the same elements and the same partial gradient as `rank`, returns
   /// the rank whose full replica index is `index`. `rank` must be in the mesh.
   /// @param full  It must be full_replica_dims().
   int equal_holder(int rank, int64_t index, const std::vector<int>& full) const;
-  /// Return the first rank that holds the same elements and the same partial gradient as `rank` (-1
-  /// outside the mesh), and the number of such ranks. Neither function allocates memory.
+  /// Return the first rank that holds the same elements and the same partial gradient as `rank`,
+  /// and the number of such ranks. Outside the mesh, the first rank is -1. Neither function
+  /// allocates memory.
   int first_equal_holder(int rank) const;
   int64_t full_replicas() const { return replicas() / partial_count(); }
 
@@ -189,8 +193,8 @@ class Layout {
   /// dp=2".
   std::string describe() const;
 
-  /// Returns a hash of the shape, the mesh and the cuts. Names and mesh dims of size 1 do not
-  /// affect it. If two equal layouts have different definitions, their hashes differ.
+  /// Returns a hash of the shape, the mesh and the cuts, but not of names and mesh dims of size 1.
+  /// If two equal layouts have different definitions, their hashes differ.
   uint64_t hash() const;
 
   /// Returns true if both layouts were made from the same mesh object, shape and cuts.

@@ -131,8 +131,8 @@ Layout::Spot Layout::locate(int dim, int64_t index) const {
   return out;
 }
 
-/// Locates index `spot.position` of a tensor dim. Stores in `spot` the mesh coordinates, and the
-/// position in the index list of the ranks with these coordinates.
+/// Locates index `spot.position` of a tensor dim. Replaces the index with its position in the index
+/// list of the ranks that hold it, and stores their mesh coordinates in `spot`.
 /// @return  The length of this list.
 int64_t Layout::locate_in(int dim, Spot& spot) const {
   int64_t size = d_->tensor_shape[static_cast<size_t>(dim)];

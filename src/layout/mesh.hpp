@@ -12,9 +12,9 @@
 namespace muonrt {
 
 /// An array of distinct global ranks whose dims have names. The position of a rank is its row-major
-/// index in the array, so the last dim varies fastest. The ranks may be in any order, and the array
-/// need not contain all ranks. Coordinates must therefore be looked up, and never computed from the
-/// rank. Immutable.
+/// index in the array, so the last dim varies fastest. The array may contain the ranks in any
+/// order, and need not contain all of them. Therefore, look up coordinates and never compute them
+/// from the rank. Immutable.
 class Mesh {
  public:
   static constexpr int64_t kMaxRanks = int64_t{1} << 24;
@@ -75,9 +75,9 @@ class Mesh {
   }
 
  private:
-  /// These values are computed when they are first needed. Many meshes never need them, because the
-  /// placements of a tensor follow from names and sizes, and the caller may construct a large mesh
-  /// for each tensor.
+  /// Values that are computed when they are first needed. Many meshes never need them: a caller may
+  /// construct a large mesh for each tensor, and the placements of a tensor follow from names and
+  /// sizes.
   struct RanksAndHash {
     std::once_flag once;
     std::vector<int32_t> ranks;
@@ -88,7 +88,7 @@ class Mesh {
   std::vector<int64_t> shape_, strides_;
   std::vector<std::string> names_;
   int64_t size_ = 1;
-  /// Pairs (rank, position) in ascending order. The list is empty if each rank equals its position.
+  /// Pairs (rank, position) in ascending order; empty if each rank equals its position.
   std::vector<std::pair<int32_t, int32_t>> by_rank_;
   std::shared_ptr<RanksAndHash> computed_;  // shared by all copies
 };

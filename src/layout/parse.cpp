@@ -101,7 +101,7 @@ Placement parse_placement(std::string_view item, std::string_view context) {
 }
 
 /// Splits "dims:rest" and stores "rest" in `text`. If "dims:" is missing, returns the mesh dims
-/// that neither a cut nor `partial` uses.
+/// that are used neither by a cut nor by `partial`.
 std::vector<int> leading_dims(std::string_view& text, const Mesh& mesh,
                               const std::vector<Cut>& cuts, const std::vector<int>& partial) {
   const auto colon = text.find(':');

@@ -52,8 +52,8 @@ struct LayoutText {
   std::string flat_dims;   // FSDP mesh dims for the ordered reading: "dp_shard*cp"
   std::string cuts;
   std::string partial;  // partial mesh dims: "dp*cp"; with placements, use P there instead
-  // The next three fields apply to the mesh dims that they name before a colon. Without a name they
-  // apply to all mesh dims that neither a cut nor `partial` names.
+  // The next three fields apply to the mesh dims before the colon. Without a colon, they apply to
+  // all mesh dims that neither a cut nor `partial` names.
   std::string row_bounds;  // "0,3,3,7", "dp:0,3,3,7", or with a tensor dim "dp:1:0,3,3,7"
   std::string owner;       // "2", "dp:2"
   std::string flat;        // "0-5,5-9", "dp:0-5,5-9"

@@ -50,13 +50,14 @@ using ShardOrder = std::vector<std::vector<int>>;
 
 /// Returns the cuts, outermost first, of a tensor with `tensor_dims` dims. Partial dims do not cut;
 /// see partial_dims().
-/// @param flat_dims  FSDP mesh dims, for the ordered reading. They cut last, as one flattened dim
-///     in the given order, and their split factors are ignored. The split factors of the other dims
-///     are used. If empty, the order is decoded from the split factors. Errors: INVALID_ARGUMENT if
-///     the number of placements is wrong, a tensor dim is out of range, a split factor is < 1, or
-///     the split factors encode no order. The same error occurs if flat dims are given with
-///     the literal reading, or if a flat dim is unknown, named twice or not sharded. All flat dims
-///     must cut the same tensor dim.
+/// @param flat_dims  FSDP mesh dims, only for the ordered reading. They cut last, as one flattened
+///     dim in the given order, and must all cut the same tensor dim. Their split factors are
+///     ignored. If empty, the order is decoded from the split factors.
+/// Errors: INVALID_ARGUMENT if
+/// * the number of placements is wrong, or a tensor dim is out of range;
+/// * a split factor is < 1, or the split factors encode no order;
+/// * flat dims are given with the literal reading;
+/// * a flat dim is unknown, named twice or not sharded, or the flat dims cut different tensor dims.
 std::vector<Cut> cuts_from_placements(const Mesh& mesh, int tensor_dims,
                                       const std::vector<Placement>& placements, Reading reading,
                                       const std::vector<int>& flat_dims = {});

@@ -18,8 +18,8 @@ void add_run(Runs& out, int64_t begin, int64_t end) {
   }
 }
 
-/// Collects the indices at intervals of positions in a list. The intervals must ascend from one
-/// call to the next.
+/// Collects the indices at intervals of positions in a list. Successive calls must pass ascending
+/// intervals.
 class Picker {
  public:
   explicit Picker(const Runs& list) : list_(list) {}
@@ -45,8 +45,8 @@ class Picker {
   int64_t passed_ = 0;  // number of positions before list_[run_]
 };
 
-/// Describes a cut in units of blocks instead of indices. No value exceeds the number of blocks, so
-/// nothing overflows.
+/// Describes a cut in units of blocks instead of indices. Nothing overflows, because no value
+/// exceeds the number of blocks.
 struct Blocks {
   int64_t count;       // number of blocks in the list
   int64_t group_size;  // blocks in a full group; the first group is always full

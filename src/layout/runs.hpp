@@ -27,8 +27,8 @@ Runs whole(int64_t n);
 /// list into blocks of `unit` positions (the last block may be shorter), the blocks into
 /// `split_factor` groups, and each group into `parts` ranges. The sizes of groups and ranges, in
 /// blocks, are rounded up, so the last ones may be shorter or empty. A part consists of range
-/// `index` of each group; if split_factor is 1, it is contiguous. The time is linear in the number
-/// of runs of `list` and of the result.
+/// `index` of each group, so it is contiguous if split_factor is 1. The time is linear in the
+/// number of runs of `list` and of the result.
 /// Errors: INVALID_ARGUMENT if parts, split_factor or unit is < 1, or index is not in [0, parts).
 Runs cut(const Runs& list, int64_t parts, int64_t index, int64_t split_factor, int64_t unit);
 
@@ -40,8 +40,8 @@ struct CutSpot {
   int64_t part, position;  // index of the part, and position within the part
 };
 
-/// Returns the part that contains position `at` of a list of `size` indices, in O(1) time. This is
-/// the inverse of cut().
+/// Returns the part that contains position `at` of a list of `size` indices, in O(1) time. This
+/// function is the inverse of cut().
 CutSpot locate_in_cut(int64_t size, int64_t at, int64_t parts, int64_t split_factor, int64_t unit);
 
 /// Returns the indices at positions [begin, end) of the list. Both limits are clamped to its

@@ -94,7 +94,7 @@ MeshUse mesh_use(const Mesh& mesh, int dim) {
 
 std::vector<Placement> placements_from_names(const Mesh& mesh, int tp_dim, bool expert) {
   std::vector<Placement> out(static_cast<size_t>(mesh.dims()));
-  // Product of the sizes of the tp and ep dims to the right that cut tensor dim 0.
+  // Product of the sizes of those tp and ep dims further right that cut tensor dim 0.
   int64_t model_cuts = 1;
   for (int d = mesh.dims() - 1; d >= 0; --d) {
     const MeshUse use = mesh_use(mesh, d);
@@ -113,8 +113,9 @@ std::vector<Placement> placements_from_names(const Mesh& mesh, int tp_dim, bool 
 
 namespace {
 
-// With tensor parallelism, trainers shard some weights over the outputs of their module and others
-// over its inputs. The last part of the module's name decides. All other weights are replicated.
+// Trainers with tensor parallelism shard some weights over the outputs of their module, and others
+// over its inputs. The last part of the module's name selects one of the two. All other weights are
+// replicated.
 constexpr std::string_view kOutputs[] = {
     "q_proj",       "k_proj", "v_proj",   "qkv_proj",  "c_attn",       "q_b_proj",
     "kv_b_proj",    "w1",     "o_a_proj", "gate_proj", "up_proj",      "w3",
@@ -149,8 +150,8 @@ std::vector<Placement> placements_for_tensor(const Mesh& mesh, std::string_view 
                                              bool transposed) {
   const int tp = tp_dim_of(name, static_cast<int>(shape.size()), expert, transposed);
   std::vector<Placement> out = placements_from_names(mesh, tp, expert);
-  // Number of shares of the experts, and product of the sizes of the dims to the right that cut
-  // their rows.
+  // The number of shares of the experts, and the product of the sizes of the dims further right
+  // that cut their rows.
   int64_t shares = 1, model_cuts = 1;
   for (int d = 0; d < mesh.dims(); ++d)
     if (cuts(out[static_cast<size_t>(d)], 0)) shares *= mesh.shape()[static_cast<size_t>(d)];

@@ -9,16 +9,15 @@
 namespace muonrt {
 
 /// Combines the submeshes of all ranks into one mesh. The mesh has the dims of `submesh` and a last
-/// dim "submeshes", over which a tensor of the submesh is replicated. Returns `submesh` if all
-/// ranks have the same submesh.
+/// dim "submeshes", over which a tensor of the submesh is replicated. If all ranks have the same
+/// submesh, returns `submesh`; a rank may then be outside of it.
 /// @param submesh  Submesh of any rank.
 /// @param all      For each rank, the ranks of its submesh.
 /// Errors: INVALID_ARGUMENT, with the rank, if a submesh differs in size from `submesh`, overlaps
-/// another submesh without being equal to it, or does not contain its own rank. If all submeshes
-/// are equal, a rank may be outside of them.
+/// another submesh without being equal to it, or does not contain its own rank.
 Mesh lift(const Mesh& submesh, const std::vector<std::vector<int32_t>>& all);
 
-/// The use of a mesh dim, as its name implies.
+/// How a tensor is distributed over a mesh dim, according to the dim's name.
 enum class MeshUse {
   kReplicate,  // dp, ddp, dp_replicate, hsdp_replicate, replicate, cp, sp; any dim of size 1
   kShard,      // fsdp, dp_shard, zero, hsdp_shard, shard, dp_shard_cp, efsdp

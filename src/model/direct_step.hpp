@@ -11,9 +11,12 @@
 namespace muonrt {
 
 /// A chunk of a step that does not follow the stages of the pipeline. The compute stream runs, in
-/// this order: a pass over `pack_bytes`; after the gather, a pass over `unpack_bytes`, the products
-/// of the matrices, and a pass over `result_bytes`; after the return, a pass over `commit_bytes`.
-/// Passes over 0 bytes and exchanges without messages or time are omitted.
+/// this order:
+/// 1. a pass over `pack_bytes`;
+/// 2. after the gather: a pass over `unpack_bytes`, the products of the matrices, and a pass over
+///    `result_bytes`;
+/// 3. after the return: a pass over `commit_bytes`.
+/// Passes over 0 bytes, and exchanges without messages or time, are omitted.
 struct DirectChunk {
   std::vector<int32_t> matrices;  // ids in the plan; matrices of a batch are adjacent
   int64_t pack_bytes = 0, unpack_bytes = 0, result_bytes = 0, commit_bytes = 0;

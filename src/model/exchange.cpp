@@ -10,8 +10,7 @@ namespace muonrt {
 
 namespace {
 
-/// The messages of a rank over one link in one direction. These messages share the link's rate
-/// equally.
+/// The messages of a rank over one link in one direction, which share the link's rate equally.
 class LinkLoad {
  public:
   void add(int64_t bytes) { sizes_.push_back(static_cast<double>(bytes)); }
@@ -21,7 +20,7 @@ class LinkLoad {
     for (const double size : sizes_) sums_.push_back(sum += size);
   }
   /// Returns the number of bytes that the link has moved when a message of this size is complete.
-  /// Until then each other message has moved the same number of bytes, or all of its bytes if it is
+  /// By then, every other message has moved the same number of bytes, or all its bytes if it is
   /// smaller.
   double bytes_until(double size) const {
     const auto larger = std::upper_bound(sizes_.begin(), sizes_.end(), size);

@@ -12,9 +12,9 @@
 
 namespace muonrt {
 
-/// A device that records what is enqueued. Memory from `allocate` has an address, but must not be
-/// read or written; memory from `allocate_shared` is real. If the host waits for an event, the
-/// operations that it enqueues afterwards are delayed.
+/// A device that records the enqueued operations. Memory from `allocate` has an address, but must
+/// not be read or written; memory from `allocate_shared` is real. After the host has waited for an
+/// event, the operations that it enqueues start later accordingly.
 class ModelledDevice final : public Device {
  public:
   /// @param profile, rules  They must outlive the device.
@@ -27,15 +27,15 @@ class ModelledDevice final : public Device {
   void begin_step();
   RankRecording& recording() { return recording_; }
   /// Sets the bytes that the ranks of a node use in a step, and how many of these belong to owned
-  /// matrices and messages. Caches of the machine may hold them.
+  /// matrices and messages. The caches of the machine may hold some of them.
   void set_footprint(double step, double owned) {
     step_footprint_ = step;
     owned_footprint_ = owned;
   }
   double footprint(bool owned) const { return owned ? owned_footprint_ : step_footprint_; }
 
-  /// Appends an op to the stream. Unless it records or waits for an event, enqueuing it takes the
-  /// host one launch time.
+  /// Appends an op to the stream. Enqueuing it takes the host one launch time, unless it records or
+  /// waits for an event.
   RecordedOp& append(Stream& stream, OpKind kind);
 
   std::string describe() const override { return "model of " + profile_.title; }

@@ -145,8 +145,8 @@ void ModelledOps::scale_rows(Stream& stream, const MatrixBatch& gram, const Matr
   pass(stream, 3 * bytes(gram) + 2 * bytes(x));
 }
 
-// If the device can mix shapes, consecutive symmetric products are one launch. Every other batch is
-// a separate launch.
+// If the device can mix shapes, consecutive symmetric products are one launch. Otherwise, and for
+// other products, each batch is a separate launch.
 void ModelledOps::multiply(Stream& stream, std::span<const Product> products) {
   const bool leaves = world_ > 1 && !profile_.shares_cores();
   const double left = leaves ? 1 - profile_.exchange_processors / profile_.processors : 1;

@@ -5,8 +5,8 @@
 
 namespace muonrt {
 
-/// The kinds of operations that the driver enqueues on the streams of a rank. They are recorded but
-/// not run.
+/// The kinds of operations that the driver enqueues on the streams of a rank. The operations are
+/// only recorded.
 enum class OpKind : int32_t {
   kProducts,   // matrix products that take `seconds`
   kLocal,      // a pass over memory that takes `seconds`

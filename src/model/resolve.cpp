@@ -14,7 +14,7 @@ namespace {
 
 constexpr double kUnknown = -1;
 
-/// The state of a stream until its next operation begins.
+/// What a stream does until its next operation begins.
 enum class StreamState {
   kReady,    // the next operation can begin
   kSleeps,   // sleeps until a given time
@@ -41,7 +41,7 @@ struct StreamClock {
   StreamState state = StreamState::kReady;
   StreamPhase phase = StreamPhase::kOp;
   double end = 0, rate = 1;  // when a sleep or work ends, and the rate of work
-  // Used in an exchange whose messages are copies on the cores of a node:
+  // Used in an exchange whose messages are copies on the cores of a node.
   const RecordedExchange* exchange = nullptr;
   double offered = kUnknown;        // when other ranks can copy its messages
   size_t copying = 0;               // index in exchange->receives
@@ -198,7 +198,7 @@ class Resolver {
   }
 
   /// Sets the rates of all streams that work. Passes and copies are shorter than a time slice of
-  /// the scheduler, so they run at once, and products get the remaining cores.
+  /// the scheduler, so they run immediately. Products get the remaining cores.
   void share_cores() {
     for (auto& [number, node] : nodes_) node = {.simulated = node.simulated};
     for (size_t i = 0; i < streams_.size(); ++i) {
@@ -222,8 +222,8 @@ class Resolver {
     }
   }
 
-  /// Returns the seconds until a stream continues after a wait: `idle`, or more if threads compute
-  /// on all cores, because the stream then waits for the end of a time slice.
+  /// Returns the seconds until a stream continues after a wait. This is `idle`, or more if threads
+  /// compute on all cores: the stream then waits for the end of a time slice.
   double wake_seconds(size_t r, double idle) const {
     if (profile_.gpu || profile_.busy_handover_seconds <= idle) return idle;
     double computing = 0;
@@ -274,7 +274,8 @@ class Resolver {
     ++s.next;
   }
 
-  /// Begins an exchange or a reduction. The last stream that reaches it computes when it ends.
+  /// Begins an exchange or a reduction. The last stream to reach the operation computes when it
+  /// ends.
   void join(size_t i, const RecordedOp& op) {
     const size_t r = i / 2;
     StreamClock& s = streams_[i];
@@ -301,8 +302,8 @@ class Resolver {
     waiting_.erase(key);
   }
 
-  /// Copies the rank's message to itself. Then each receiver copies its messages one by one, as
-  /// soon as both ranks are ready.
+  /// Copies the rank's message to itself. Then each receiver copies its messages one by one, each
+  /// as soon as sender and receiver are ready.
   void begin_copies(StreamClock& s, size_t r) {
     const RecordedExchange& x = *s.exchange;
     s.offered = kUnknown;
@@ -338,7 +339,7 @@ class Resolver {
       const StreamClock& from = exchange_stream(x.receives[k].peer);
       const bool joined = from.exchange && from.exchange->key == x.key;
       if (!joined || from.offered == kUnknown) continue;
-      // If the sender is ready last, this rank has been sleeping and must be woken.
+      // If the sender becomes ready last, this rank is sleeping and must be woken.
       const double at =
           from.offered > s.offered ? from.offered + busy : s.offered + profile_.exchange_seconds;
       if (at >= first) continue;

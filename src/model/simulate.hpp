@@ -33,9 +33,9 @@ struct Simulation {
 };
 
 struct SimulationOptions {
-  /// Maximum number of simulated ranks. If there are more ranks, simulate() chooses those with the
-  /// most work, bytes, messages or memory, and the busiest owners of each chunk. An exchange with a
-  /// rank that is not simulated takes as long as the exchange of the slowest simulated rank.
+  /// Maximum number of simulated ranks. If there are more ranks, simulate() chooses the ranks with
+  /// the most work, bytes, messages or memory, and the busiest owners of each chunk. An exchange
+  /// with a rank that is not simulated takes as long as that of the slowest simulated rank.
   int max_ranks = 64;
   bool trace = false;
 };

@@ -20,8 +20,8 @@ struct StrategyStep {
   int64_t sent_bytes = 0;    // bytes from the rank that sends the most
 };
 
-/// Computes the steps of other strategies on the same machine and for the same layouts. For all
-/// strategies, symmetric products, batches, transport dtype and link model are those of muonrt. The
+/// Computes the steps of other strategies on the same machine and for the same layouts. All
+/// strategies use the symmetric products, batches, transport dtype and link model of muonrt. The
 /// other strategies assume that the trainer reduces partial gradients.
 /// @param ours  The plan of muonrt; `step` is its modelled step. If this plan repeats matrices in
 ///     replicas, the other strategies distribute the matrices of a plan that does not repeat them.

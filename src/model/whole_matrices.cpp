@@ -1,5 +1,5 @@
-// The strategies of strategies.hpp that the pipeline cannot run, because ranks receive whole
-// matrices without the planner's gather.
+// The strategies of strategies.hpp in which ranks receive whole matrices without the planner's
+// gather. The pipeline cannot run them.
 
 #include <algorithm>
 #include <cmath>
@@ -61,8 +61,7 @@ class Base {
   }
   int32_t node_of(int32_t rank) const { return rank / static_cast<int32_t>(profile.node_ranks); }
 
-  /// The bytes of AdamW's local elements that a step reads and writes, and the bytes that are
-  /// stored.
+  /// AdamW's local elements: the bytes that a step reads and writes, and the bytes that are stored.
   struct Local {
     int64_t moved = 0, stored = 0;
   };
@@ -108,7 +107,8 @@ struct CollectiveBytes {
            std::max(node / p.node_bytes, network / p.network_bytes);
   }
   /// Adds an all-gather of `bytes` bytes in total among `ranks` ranks, of which `local` are in this
-  /// node. Each byte is sent to a node once: its ranks receive equal shares and exchange them.
+  /// node. Each byte is sent to a node once; the ranks of the node receive equal shares and
+  /// exchange them.
   void add_all_gather(double bytes, double ranks, double local) {
     if (ranks < 2) return;
     const double from_other_nodes = bytes * (1 - local / ranks) / local;
@@ -154,7 +154,7 @@ double ranks_in_node(const Base& base, const HolderGroup& group, const Holder& h
 }
 
 /// Returns the number of ranks among which tensor parallelism divides a matrix. Each of them has
-/// computed a part of the gradient, so a reduction does not produce the whole gradient.
+/// computed only a part of the gradient, so a reduction does not produce the whole gradient.
 int64_t tensor_parallel(const ParamSpec& spec) {
   int64_t out = 1;
   for (const int d : spec.layout.shard_dims()) {
@@ -281,8 +281,7 @@ StrategyStep whole_owners(const Planning& once, const MachineProfile& profile, b
   std::vector<int64_t> stored(plan.load().size(), 0);
   for (const Matrix& m : plan.matrices()) {
     const ElementBytes& b = base.of(m);
-    // The owner's master weight is also its weight if the weights remain in the layout of the
-    // trainer.
+    // If the weights remain in the layout of the trainer, the owner's weight is its master weight.
     const int64_t weight = permanent || b.master == 0 ? b.param : 0;
     stored[static_cast<size_t>(m.owner)] += elements(m) * (weight + b.grad + b.momentum + b.master);
   }

@@ -74,7 +74,7 @@ struct ErrorText {
   char text[1024];
 };
 
-/// The summary of its table that a rank sends first.
+/// A summary of a rank's table, which the rank sends before any entry.
 struct TableHeader {
   uint64_t hash;
   int64_t entries;
@@ -144,8 +144,8 @@ std::optional<Error> AgreementTable::find_mismatch(Comm& comm) const {
   return find_entry_mismatch(comm, longest, room);
 }
 
-// Finds the first entry that differs, by bisection over the hashes of the first n entries. If one
-// table has fewer entries than another, the two differ after the last entry of the shorter one.
+// Finds the first entry that differs by bisection: it compares hashes of the first n entries. If
+// one table is shorter than another, the entry after its last one differs.
 // @param limit  Number of entries in the longest table.
 std::optional<Error> AgreementTable::find_entry_mismatch(Comm& comm, int64_t limit,
                                                          std::vector<SentEntry>& all) const {

@@ -22,13 +22,12 @@ std::optional<Error> capture_error(const Function& function) {
   return std::nullopt;
 }
 
-// With up to 512 ranks, a failed allocation neither makes one of the following collectives fail nor
-// changes the status that the ranks agree on. If a rank has no memory for the texts, all ranks
-// return a shorter text. With more than 512 ranks, a failed allocation may abort the communicator.
+// With up to 512 ranks, a failed allocation on a rank does not change the result of the following
+// collectives, except that all ranks may then return a shorter text. With more than 512 ranks, it
+// may abort the communicator.
 
-/// If any rank passes an error, returns the same error on every rank: the error from the lowest
-/// rank that passes one, with the rank number before the message. Collective.
-/// Errors: any error of the communicator.
+/// If any rank passes an error, returns the same error on every rank: that of the lowest such rank,
+/// with the rank number before the message. Collective. Errors: any error of the communicator.
 std::optional<Error> find_common_error(Comm& comm, const std::optional<Error>& own_error);
 /// Like find_common_error(), but throws the error.
 void throw_common_error(Comm& comm, const std::optional<Error>& own_error);
@@ -58,11 +57,11 @@ class AgreementTable {
   }
   /// Records that entries are missing because an allocation failed.
   void mark_incomplete() { complete_ = false; }
-  /// Returns the same MISMATCH error on every rank if the tables differ. The error names the first
-  /// entry that differs, two ranks, and their values. Returns nullopt if the tables of all ranks
-  /// are equal and complete. Tables may be long, so the ranks first exchange only hashes, and then
-  /// about 4 KiB for the entry that differs. Collective.
-  /// Errors: any error of the communicator.
+  /// Returns nullopt if the tables of all ranks are equal and complete. If tables differ, returns
+  /// the same MISMATCH error on every rank. The error names the first entry that differs, two
+  /// ranks, and their values. Because tables may be long, the ranks first exchange only hashes, and
+  /// then about 4 KiB for the entry that differs. Collective. Errors: any error of the
+  /// communicator.
   std::optional<Error> find_mismatch(Comm& comm) const;
   /// Like find_mismatch(), but throws the error.
   void require_equal(Comm& comm) const;

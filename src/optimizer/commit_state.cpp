@@ -20,7 +20,7 @@ struct SurvivorState {
   int64_t rank = 0, world = 0;  // rank and size of the optimizer's communicator
   int64_t steps = 0;            // number of committed steps
   int64_t has_staged_step = 0;  // 1 if an undecided step can still be committed (atomic commit)
-  int64_t fingerprint = 0;  // kUndecided: fingerprint of the step whose vote sum has not arrived
+  int64_t fingerprint = 0;      // kUndecided: fingerprint of the step that is undecided
   int64_t committed_fingerprint = 0;  // fingerprint of the last committed step
   Vote committed_vote_sum;            // vote sum of the last committed step
   int64_t policy = 0;                 // value of SurvivorPolicy
@@ -28,8 +28,8 @@ struct SurvivorState {
 
 namespace {
 
-/// Returns true if the undecided step of `undecided` is the last step that `committed` has
-/// committed.
+/// Returns true if `committed` has committed the step that is undecided in `undecided`, and no step
+/// after it.
 bool may_follow(const SurvivorState& undecided, const SurvivorState& committed) {
   return undecided.kind == SurvivorState::kUndecided && undecided.steps + 1 == committed.steps &&
          undecided.fingerprint == committed.committed_fingerprint &&
@@ -193,11 +193,11 @@ void CommitState::on_commit(const Vote& vote_sum) {
 
 // If vote_sent is 0, no other rank may have committed the step. The following rules ensure this:
 // * The stream sets the flag before it sends the vote.
-// * It clears the flag only if the communicator was aborted before. The communicator remains
-//   aborted, so at most zeros are sent instead of the vote, and no vote sum passes without the
-//   consent of every rank.
-// * The communicator is aborted before the flag is read here. If a stream reaches the vote later,
-//   because the caller's stream was late, the communicator is already aborted at that time.
+// * The stream clears the flag only after the communicator has been aborted. From then on the
+//   stream can only send zeros instead of the vote, so no vote sum can contain the consent of every
+//   rank.
+// * The communicator is aborted before on_failure() reads the flag. A stream that reaches the vote
+//   later, because the caller's stream was late, therefore finds the communicator aborted.
 Error CommitState::on_failure(const Error& error, const StepReadback& readback) {
   StepEndState end = end_state(readback);
   end.failed = true;

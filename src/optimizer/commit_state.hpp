@@ -13,8 +13,8 @@
 
 namespace muonrt {
 
-/// Returns true if `status` means that the vote rejected the step. In this case nothing has
-/// changed, and the optimizer can still be used.
+/// Returns true if `status` means that the vote rejected the step. Such a step has changed nothing,
+/// and the optimizer can still be used.
 constexpr bool leaves_optimizer_usable(Status status) {
   return status == Status::kInvalidArgument || status == Status::kMismatch ||
          status == Status::kCallback || status == Status::kOutOfMemory;
@@ -40,8 +40,7 @@ struct SurvivorState;
 /// commit a step that failed.
 class CommitState {
  public:
-  /// Commits a step on this rank that other ranks have already committed. The arguments are the
-  /// fingerprint of the step and the sum of its votes.
+  /// Commits a step on this rank that other ranks have already committed.
   using RollForward = FunctionRef<void(int64_t fingerprint, const Vote& vote_sum)>;
 
   CommitState() = default;
@@ -59,8 +58,8 @@ class CommitState {
   void require_whole(const char* what) const;
   uint64_t identity() const { return identity_; }
   /// Compares the step numbers of all ranks. Call this function before a step whose exchanges
-  /// depend on the step number. If the numbers differed between ranks, the exchanges might not
-  /// match, and the step would not even reach its vote. Collective.
+  /// depend on the step number: ranks with different numbers could start exchanges that do not
+  /// match, and would never reach the vote. Collective.
   /// Errors: MISMATCH, with ranks and numbers; any error of the communicator, which makes the
   /// optimizer unusable.
   /// @param setting, period  The setting that makes the exchanges depend on the step number, for
@@ -72,20 +71,20 @@ class CommitState {
 
   /// Stores the fingerprint of the step that is starting.
   void begin_step(int64_t fingerprint) { fingerprint_ = fingerprint; }
-  /// Returns the end state of the step according to its readback. Does not include errors of
-  /// streams and of the communicator.
+  /// Returns the end state of the step according to its readback, without errors of the streams and
+  /// of the communicator.
   StepEndState end_state(const StepReadback& readback) const;
   /// Counts the step as committed.
   /// @param vote_sum  Sum of the votes of the step.
   void on_commit(const Vote& vote_sum);
-  /// Returns memory for the findings of all ranks. It is allocated in advance so that
-  /// explain_skip() does not have to allocate.
+  /// Returns memory for the findings of all ranks. It is allocated in advance, because
+  /// explain_skip() must not allocate.
   std::vector<NonfiniteSource>& nonfinite_by_rank() { return nonfinite_by_rank_; }
-  /// Makes the optimizer unusable after the step has failed. The communicator must have been
-  /// aborted before the call, because until then the readback may change.
+  /// Makes the optimizer unusable after the step has failed. Abort the communicator before the
+  /// call, because until then the readback may change.
   /// @return  The error for the caller: TORN, UNDECIDED, or `error` itself.
   Error on_failure(const Error& error, const StepReadback& readback);
-  /// Makes the optimizer unusable with this error, independent of the outcome of the step.
+  /// Makes the optimizer unusable with this error, whatever the outcome of the step.
   void set_fatal_error(const Error& error) { fatal_error_ = error; }
 
   /// Brings the surviving ranks to the same number of committed steps after a step has failed.

@@ -126,9 +126,9 @@ const char* ConsistencyCheck::described(int64_t param) const {
   }
 }
 
-// If the replicas of some parameters are equal, the sum of their terms over all ranks is 0. A
-// bisection over the first n parameters therefore finds the first parameter whose replicas differ.
-// Each step of the bisection gathers one number from every rank.
+// Every rank has a term for each parameter. If the replicas of a parameter are equal, its terms add
+// up to 0 over all ranks. Bisection finds the first parameter whose replicas differ: each round
+// gathers from every rank the sum of its terms for the first n parameters.
 int64_t ConsistencyCheck::find_param(Comm& comm, bool gradients) {
   int64_t equal = 0, different = std::ssize(now_);
   while (different - equal > 1) {

@@ -14,14 +14,15 @@
 
 namespace muonrt {
 
-/// Returns, for each rank, the bytes that it allocates for its ConsistencyCheck.
+/// Returns the bytes that each rank allocates for its ConsistencyCheck.
 std::vector<int64_t> consistency_check_bytes(const Plan& plan, const OptimizerSettings& settings);
 
-/// Checks, before the first committed step, that weights and state are finite and that replicas are
-/// bitwise identical. Later steps do not check again. A check is due until a step that has run it
-/// is committed. In addition, Ops::check_masters() compares weights with their master weights in
-/// every step. The caller may have rounded the initial weights in either direction. Until a step
-/// has written a weight, this class makes Ops::check_masters() accept both directions.
+/// Checks that weights and state are finite and that replicas are bitwise identical. A check is due
+/// in every step until a step that has run it is committed; later steps do not repeat it.
+///
+/// This class also prepares Ops::check_masters(), which compares weights with their master weights
+/// in every step. The caller may have rounded the initial weights in either direction, so the
+/// comparison accepts both directions until a step has written the weight.
 class ConsistencyCheck {
  public:
   ConsistencyCheck() = default;
@@ -33,12 +34,12 @@ class ConsistencyCheck {
   void schedule_all();
   /// Makes the checks of a parameter's weights due. Must be called on all ranks.
   void schedule_weights(int64_t param);
-  /// Schedules those checks of a parameter that do not involve other ranks.
+  /// Makes those checks of a parameter due that do not involve other ranks.
   void schedule_local(int64_t param);
 
-  /// Runs the checks that are due. Adds this rank's hashes of replicas to `inputs`, so that the
-  /// vote compares them. Also mixes the set of hashed data into the fingerprint in `inputs`, so
-  /// that the vote detects ranks that check different parameters. Blocks if any check is due.
+  /// Runs the checks that are due, and blocks if there are any. For the vote, adds two values to
+  /// `inputs`: this rank's hashes of replicas, and in the fingerprint the set of data that was
+  /// hashed. The vote thus also detects ranks that hash different parameters.
   /// @param params  Views after ParamTables::fill_for_step(). This function sets their
   ///     `rounded_by_caller`.
   /// Errors: any error of FiniteCheck or of the pipeline.
@@ -46,21 +47,22 @@ class ConsistencyCheck {
                        StepInputs& inputs);
   /// Marks the checks that the committed step has run as no longer due. With ReplicaCheck::kEvery,
   /// the comparison of replicas remains due.
-  /// @param wrote_nonfinite  True if the commit wrote a non-finite value on this rank. In this
-  ///     case, all checks that do not involve other ranks are due again.
+  /// @param wrote_nonfinite  True if the commit wrote a non-finite value on this rank. All checks
+  ///     that do not involve other ranks are then due again.
   void on_commit(bool wrote_nonfinite);
-  /// Returns the same MISMATCH error on every rank if the vote sum shows that replicas differ. Call
-  /// it after a step was rejected. If there is enough memory for the text, the error names the
-  /// parameter and the ranks. Collective.
+  /// Call this function after a step was rejected. If the vote sum shows that replicas differ,
+  /// returns the same MISMATCH error on every rank. The error names the parameter and the ranks if
+  /// there is enough memory for the text. Collective.
   std::optional<Error> find_replica_mismatch(Comm& comm, const OptimizerSettings& settings,
                                              const Vote& vote_sum);
 
   const FiniteCheck& finite_check() const { return finite_; }
-  /// Frees memory. Call this function when FirstUpdate no longer uses finite_check().
+  /// Frees the findings of the finite check. Call this function when FirstUpdate no longer needs
+  /// them.
   void forget_findings() { finite_.forget(); }
 
-  /// Returns a description of what the step compares between the replicas of a parameter, for the
-  /// agreement table.
+  /// Describes which data of a parameter the step compares between replicas, for the agreement
+  /// table.
   const char* described(int64_t param) const;
 
  private:

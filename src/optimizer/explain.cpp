@@ -70,8 +70,7 @@ void add_arguments(AgreementTable& table, const OptimizerSettings& settings, con
   }
   for (size_t i = 0; i < settings.groups.size(); ++i)
     describe_scalars(table, cat("group ", i), settings.groups[i]);
-  // These entries come last because differences in them may be caused by a difference in an entry
-  // above.
+  // These entries come last, because a difference in an entry above may be the cause of theirs.
   for (size_t i = 0; i < settings.params.size(); ++i)
     table.add(
         cat("step: param '", settings.params[i].name,

@@ -25,10 +25,10 @@ void explain_skip(Comm& comm, const NonfiniteSource& own, std::vector<NonfiniteS
 NonfiniteSource nonfinite_source(const Findings& findings, const ParamTables& tables,
                                  const OptimizerSettings& settings);
 
-/// Describes, in text for a message, a source that `rank` found.
+/// Returns text for a message that describes a source that `rank` found.
 std::string describe_nonfinite(const OptimizerSettings& settings, const NonfiniteSource& source,
                                int32_t rank);
-/// Explains, in text for a message, why a step was skipped.
+/// Returns text for a message that explains why a step was skipped.
 std::string describe_skip(const OptimizerSettings& settings, const StepReport& skipped);
 
 /// Returns the arguments and counts of a step that must be equal on all ranks. If an allocation
@@ -39,9 +39,9 @@ AgreementTable make_step_table(const OptimizerSettings& settings, const StepArgs
                                const ParamTables& tables, const Findings& findings,
                                int64_t committed, const ConsistencyCheck& check) noexcept;
 
-/// Returns the error of a rejected step, which is the same on every rank. If ranks pass an error,
-/// this is the error of the lowest such rank. Otherwise it is the mismatch between the ranks'
-/// arguments. If there is no mismatch, it is the error that `find_other` returns. Collective.
+/// Returns the error of a rejected step, which is the same on every rank. The following causes are
+/// tried in order: the error that the lowest rank with an error passes, a mismatch between the
+/// ranks' arguments, and the error that `find_other` returns. Collective.
 /// Errors: any error of the communicator.
 Error explain_rejection(Comm& comm, const std::optional<Error>& own_error,
                         const AgreementTable& step_table,

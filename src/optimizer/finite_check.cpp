@@ -6,7 +6,7 @@ namespace muonrt {
 
 namespace {
 
-// Each parameter has a tally of its data, one for each kind of state, and one of its gradient.
+// Each parameter has one tally for its data, one for each kind of state, and one for its gradient.
 constexpr int64_t kGradient = 6, kTallies = 7;
 constexpr int64_t kMaxElements = int64_t{1} << 30;  // maximum number of elements in one tally
 constexpr int64_t kBatch = 64;  // number of parameters that are checked at the same time

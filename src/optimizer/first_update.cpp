@@ -46,7 +46,7 @@ void FirstUpdate::fill(int64_t index, const FiniteCheck& check, int rank) {
   words[kGradients] = check.has_gradient(param);
   const Layout& layout = plan_->problem().params[static_cast<size_t>(param)].layout;
   if (layout.replica_index(rank) != 0) return;
-  // Carries make every limb smaller than 2^32, so the sum of the limbs over all ranks does not
+  // The carries have made every limb smaller than 2^32, so adding a limb over all ranks cannot
   // overflow.
   const Tally& weights = check.weights(param);
   uint64_t carry = 0;

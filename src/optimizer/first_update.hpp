@@ -30,10 +30,10 @@ class FirstUpdate {
   /// @param check  Must have checked all parameters for this step. Pass null if this rank has
   ///     invalid arguments: the rank then adds nothing, and the step will be rejected.
   void add_weights(Comm& comm, const FiniteCheck* check);
-  /// Returns the parameter with the largest update relative to its weights, if that ratio is above
-  /// kLimit. Call this function after the first committed step; it frees the memory. It assumes
-  /// that gradients have full rank, and skips parameters that have no gradient, and parameters
-  /// whose weights or gradient are all zero.
+  /// Call this function after the first committed step. Returns the parameter with the largest
+  /// update relative to its weights, if that ratio is above kLimit, and frees the memory. Assumes
+  /// that gradients have full rank. Skips parameters without a gradient, and parameters whose
+  /// weights or gradient are all zero.
   LargeUpdate on_commit(const OptimizerSettings& settings, const StepArgs& args,
                         const ParamView* params);
 

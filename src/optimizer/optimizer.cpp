@@ -66,7 +66,7 @@ Optimizer::~Optimizer() {
   if (in_flight_ && !step_.done) capture_error([&] { pipelines_.pipeline().wait(); });
 }
 
-// Creates the pipelines last, because they use addresses of the other memory.
+// Creates the pipelines last, because they store addresses of the memory that is allocated before.
 void Optimizer::allocate_memory() {
   std::vector<RankChunk> chunks = pipelines_.full_plan().rank_chunks(rank());
   state_ = State(*device_, settings_, pipelines_.full_plan(), chunks, rank());

@@ -41,7 +41,8 @@ struct StepInFlight {
   StepReport report;
 };
 
-/// Owns the parameters and state of one rank and runs its steps. Threads: one thread at a time.
+/// Holds the parameters and state of one rank and runs its steps. Only one thread at a time may use
+/// it.
 class Optimizer {
  public:
   using MakeDevice = std::function<std::unique_ptr<Device>(const OptimizerSettings&)>;
@@ -96,12 +97,11 @@ class Optimizer {
   int64_t updates(int64_t param) const;
   void set_updates(int64_t param, int64_t updates);
   const std::vector<StateEntry>& state_entries() const { return state_.entries(); }
-  /// Returns the values that stochastic rounding depends on, other than step and element.
+  /// Returns the values that stochastic rounding depends on, except the step and the element.
   RandomKeys random_keys() const { return param_tables_.random_keys(); }
   /// Continues from loaded state. The arguments must be equal on all ranks.
   void resume(int64_t steps, const std::vector<int64_t>& updates, const RandomKeys& keys);
-  /// Checks that the optimizer can be used. Errors: INVALID_STATE if an earlier call has made it
-  /// unusable.
+  /// Checks that no earlier call has made the optimizer unusable. Errors: INVALID_STATE.
   void require_usable() const { commit_state_.require_usable(); }
   /// Checks that no failed step has changed only some of the parameters and state. Errors: TORN.
   /// @param what  Name of the operation in the error message.
@@ -120,7 +120,8 @@ class Optimizer {
   std::string describe(bool json) const;
   /// Returns the memory sizes of this rank that describe() prints, without the consistency check.
   PlannedMemory planned_memory() const;
-  /// Returns the bytes of this rank for the consistency check, as describe() prints them.
+  /// Returns the bytes that this rank allocates for the consistency check, as describe() prints
+  /// them.
   int64_t check_bytes() const;
   /// Returns the pipeline of the last step.
   const Pipeline& pipeline() const { return pipelines_.pipeline(); }
@@ -158,9 +159,8 @@ class Optimizer {
   WrittenMemory written_memory_;
   ConsistencyCheck consistency_check_;
   FirstUpdate first_update_;
-  // Members are destroyed in reverse order. The pipelines must be destroyed before the
-  // communicator, because tasks of their streams use it. Both must be destroyed before the memory
-  // above.
+  // Members are destroyed in reverse order. The pipelines come after the communicator, because
+  // tasks of their streams use it. Both come after the memory above, because they use it.
   std::unique_ptr<Comm> comm_;
   StepPipelines pipelines_;
   CommitState commit_state_;

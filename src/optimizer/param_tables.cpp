@@ -22,8 +22,8 @@ float as_float(const char* what, double value) {
   return static_cast<float>(value);
 }
 
-/// Checks a number that the kernels compute as a product of a group's learning rate or decay and
-/// factors of a matrix. Errors: INVALID_ARGUMENT if it overflows or becomes 0 in f32.
+/// Checks a product that the kernels compute in f32: a group's learning rate or decay, multiplied
+/// by the factors of a matrix. Errors: INVALID_ARGUMENT if the product overflows or becomes 0.
 void check_product(const std::string& param, const char* what, double product) {
   MUONRT_REQUIRE(fits_f32(product), Status::kInvalidArgument, "step: param '", param, "': ", what,
                  " is ", product,

@@ -12,18 +12,18 @@
 
 namespace muonrt {
 
-/// The values that stochastic rounding depends on, other than step and element: a seed, and a key
-/// for each parameter. The key is the index of the parameter. If the parameter's state was loaded,
-/// the key is the index that the parameter had when the state was saved.
+/// The values that stochastic rounding depends on, except the step and the element: a seed, and a
+/// key for each parameter. The key is the index that the parameter has, or, if its state was
+/// loaded, the index that it had when the state was saved.
 struct RandomKeys {
   uint64_t seed = 0;
   std::vector<uint32_t> keys;
 };
 
-/// The tables that the ops read in a step. They contain the views of the parameters, the views of
-/// this rank's owner state (OwnerState), the scalars of the groups, and the scalars of AdamW. The
-/// host writes the tables between steps. If the device cannot read the host's tables, each step
-/// first copies them to the device.
+/// The tables that the ops read in a step: the views of the parameters, the views of this rank's
+/// owner state (OwnerState), and the scalars of the groups and of AdamW. The host writes the tables
+/// between steps. If the device cannot read the host's tables, each step first copies them to the
+/// device.
 class ParamTables {
  public:
   ParamTables() = default;
@@ -41,17 +41,19 @@ class ParamTables {
   /// Sets which parameters are active in a step, and all scalars of the step.
   /// @param plan       Plan of the step.
   /// @param committed  Number of committed steps before this one.
-  /// @return  The fingerprint, which is a hash of all values here that could differ between ranks.
+  /// @return  The fingerprint, which is a hash of all values set here that could differ between
+  ///     ranks.
   /// Errors: INVALID_ARGUMENT if f32 cannot represent a number, a parameter index is invalid, or an
   /// active parameter has no gradient. After an error, call deactivate_all().
   int64_t fill_for_step(const OptimizerSettings& settings, const Plan& plan, const StepArgs& args,
                         int64_t committed, bool in_blocks);
-  /// Moves a parameter to `data`, and also the owner state that points into the parameter.
+  /// Moves a parameter to `data`. Updates the views of its owner state that point into the
+  /// parameter, too.
   void set_data(int64_t param, void* data);
   /// Makes all parameters inactive. The step then reads no gradients.
   void deactivate_all();
-  /// Returns a hash of the set of active parameters. It is at least 2^32, so no rank number equals
-  /// it.
+  /// Returns a hash of the set of active parameters. The hash is at least 2^32, so it never equals
+  /// a rank number.
   int64_t active_hash() const;
   /// Counts the step of the last fill_for_step() as committed.
   void on_commit();
@@ -62,8 +64,8 @@ class ParamTables {
   void set_updates(int64_t param, int64_t updates) {
     updates_[static_cast<size_t>(param)] = updates;
   }
-  /// Sets the update counts to their values after `steps` committed steps, if no parameter was
-  /// listed as inactive in any of them.
+  /// Sets the update counts to their values after `steps` committed steps, assuming that no step
+  /// listed an inactive parameter.
   void set_steps(const OptimizerSettings& settings, int64_t steps);
 
   RandomKeys random_keys() const;
@@ -72,8 +74,7 @@ class ParamTables {
   /// Returns the views of the parameters in host memory. Their addresses do not change.
   ParamView* params() { return params_; }
   const ParamView* params() const { return params_; }
-  /// Returns the index of the parameter to which a view belongs. The view may be a view of owner
-  /// state.
+  /// Returns the index of the parameter to which a view belongs. Accepts views of owner state, too.
   int64_t param_of(int64_t view) const;
 
   /// Returns the tables with the addresses that the device reads.

@@ -15,9 +15,9 @@ namespace muonrt {
 ParamView param_view(const OptimizerSettings& settings, const State& state, int32_t param,
                      int rank);
 
-/// Returns the views of the state that this rank stores for all holders of a parameter with partial
-/// gradients: the state of the matrices that the rank owns, or of its slice. The ops treat each of
-/// these views as a parameter whose gradient is the sum.
+/// Returns the views of this rank's owner state for a parameter: the state of the matrices that the
+/// rank owns, or of its slice, stored for all holders. The ops treat each view as a parameter whose
+/// gradient is the sum of the partial gradients.
 /// @param params       Views of all parameters.
 /// @param owner_state  Owner state of the rank, in any order. The result has the same order.
 std::vector<ParamView> make_owner_state_views(const OptimizerSettings& settings, const State& state,

@@ -7,7 +7,7 @@
 
 namespace muonrt {
 
-/// Returns the rules for how the device that is selected in the settings stores matrices.
+/// Returns the rules by which the device that the settings select stores matrices.
 const MatrixRules& matrix_rules(const OptimizerSettings& settings);
 
 /// Computes what a step of an optimizer will do and need on all ranks, without a device, a

@@ -10,7 +10,7 @@ namespace muonrt {
 
 /// Returns the coefficients and restarts of every group. They are empty for AdamW groups.
 /// Errors: INVALID_ARGUMENT or NOT_SUPPORTED, with the group, if its coefficients have no headroom
-/// or if Q may grow without bound with its restarts.
+/// or if Q may grow without bound between its restarts.
 std::vector<NewtonSchulz> make_newton_schulz(const OptimizerSettings& settings);
 
 /// Returns the input of the planner: shapes, layouts, costs and scales. Does not read the buffers

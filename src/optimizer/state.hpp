@@ -14,8 +14,8 @@ namespace muonrt {
 
 /// Selects which rank stores a kind of state. Usually the state is stored with the shard of the
 /// parameter. If the gradients are partial or have a different layout, the owner of the matrix
-/// (Muon) or of the slice (AdamW) stores it. The owner of a neuron's matrix stores NorMuon's
-/// moments.
+/// (Muon) or of the slice (AdamW) stores it. NorMuon's moments are always stored by the owner of
+/// the neuron's matrix.
 enum class StateLocation : int32_t {
   kShard = 0,
   kOwnedMatrices = 1,
@@ -31,7 +31,7 @@ struct StateView {
 };
 
 /// A range of state that is not stored with the shard. The ranges of a StateEntry are stored one
-/// after the other, except that ranges of neurons are stored at their `begin`.
+/// after the other. Only ranges of neurons are instead stored at their `begin`.
 struct StateRange {
   int64_t index;  // index of the matrix, ordered by expert, then by part; -1 for kOwnedSlices
   /// The first local element for kOwnedSlices, the first neuron for kOwnedNeurons, and 0 for
@@ -40,8 +40,8 @@ struct StateRange {
   int64_t numel;
 };
 
-/// One kind of state of a parameter. Only State sets numel, data and blocks, which describe what
-/// this rank stores.
+/// One kind of state of a parameter. `numel`, `data` and `blocks` describe what this rank stores;
+/// only State sets them.
 struct StateEntry {
   int32_t param;
   StateKind kind;
@@ -56,8 +56,8 @@ struct StateEntry {
 const char* name_of(StateKind kind);
 StateView view_of(const StateEntry& entry);
 
-/// Returns the kinds of state of a parameter, and where they are stored. The plan also computes the
-/// bytes of the state from this list.
+/// Returns the kinds of state of a parameter, and where they are stored. The plan uses this list,
+/// too, to compute the bytes of the state.
 std::vector<StateEntry> state_of(const OptimizerSettings& settings, int32_t param);
 
 /// The state of all parameters on one rank, and its memory.
@@ -68,11 +68,11 @@ class State {
   State(Device& device, const OptimizerSettings& settings, const Plan& plan,
         const std::vector<RankChunk>& chunks, int rank);
   /// Sets state to zero, and owned master weights to the values of the parameters. Runs on the
-  /// device and blocks. It runs after the caller's work on the default stream, because that work
-  /// may still write the parameters.
+  /// device after the caller's work on the default stream, which may still write the parameters.
+  /// Blocks.
   void initialize(Device& device, const OptimizerSettings& settings);
-  /// Sets the owned master weights of these parameters to the values of the parameters, and their
-  /// remainders to zero, in the same way as initialize().
+  /// Resets the owned master weights of these parameters to the values of the parameters, and their
+  /// remainders to zero, as initialize() does.
   void reset_masters(Device& device, const OptimizerSettings& settings,
                      const std::vector<int64_t>& params);
 
@@ -85,8 +85,9 @@ class State {
   }
   /// Returns null if the parameter has no state of this kind.
   const StateEntry* find(int64_t param, StateKind kind) const;
-  /// Returns an entry of a parameter. Errors: INVALID_STATE if the parameter, whose name is `name`,
-  /// has no state of this kind; INVALID_ARGUMENT if there is no such kind.
+  /// Returns an entry of a parameter. `name` is the parameter's name, for error messages.
+  /// Errors: INVALID_STATE if the parameter has no state of this kind; INVALID_ARGUMENT if the kind
+  /// does not exist.
   const StateEntry& at(int64_t param, StateKind kind, const std::string& name) const;
   const NormuonMemory& normuon() const { return normuon_; }
 

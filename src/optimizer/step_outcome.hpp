@@ -7,7 +7,7 @@
 
 namespace muonrt {
 
-/// The information that a rank has about a step after its streams have finished or failed.
+/// What a rank can tell about a step after its streams have finished or failed.
 struct StepEndState {
   Vote vote_sum;  // sum of the votes; rejecting_vote_sum() if it has not arrived
   /// Sum of the confirming votes of an eager commit; rejecting_vote_sum() if it has not arrived.
@@ -37,11 +37,11 @@ inline const Vote& final_vote_sum(const StepEndState& end) {
   return end.commit == CommitMode::kEager ? end.confirm_sum : end.vote_sum;
 }
 
-/// Returns the outcome of the step. If the streams end without an error, it depends only on the
-/// vote sums and on the rank's own fingerprint. All ranks then continue with the same exchange, or
-/// with none. Ranks with different fingerprints get different outcomes only if the sum of all
-/// fingerprints happens to equal the world size times the fingerprint of one rank. This is as
-/// unlikely as a hash collision.
+/// Returns the outcome of the step. If the streams end without an error, the outcome depends only
+/// on the vote sums and on the rank's own fingerprint, so all ranks continue with the same exchange
+/// or with none. Different fingerprints lead to different outcomes only if the sum of all
+/// fingerprints happens to equal one rank's fingerprint times the world size, which is as unlikely
+/// as a hash collision.
 StepOutcome determine_outcome(const StepEndState& end);
 
 }  // namespace muonrt

@@ -42,7 +42,8 @@ void StepPipelines::warm_up(const Device& device) {
   if (block_.pipeline) block_.pipeline->warm_up();
 }
 
-// The two pipelines share the communicator, and both have passed their peers to it.
+// Connecting one pipeline is enough: both use the same communicator and have already passed their
+// peers to it.
 void StepPipelines::connect(const Device& device) {
   if (device.needs_warm_up()) full_.pipeline->connect();
 }

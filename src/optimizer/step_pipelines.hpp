@@ -29,9 +29,9 @@ struct PlanReports {
   std::optional<PlanReport> block;
 };
 
-/// Owns the plan and the pipeline of full steps, which orthogonalize whole matrices. If there is a
-/// block period, also owns the plan and the pipeline of block steps. The current step uses one of
-/// the two pipelines.
+/// Holds the plan and the pipeline of full steps, which orthogonalize whole matrices. With a block
+/// period, also holds the plan and the pipeline of block steps. Each step uses one of the two
+/// pipelines.
 class StepPipelines {
  public:
   StepPipelines() = default;
@@ -73,9 +73,9 @@ class StepPipelines {
   /// Returns the number of matrices that this rank has orthogonalized in all steps together.
   int64_t orthogonalized() const { return orthogonalized_; }
 
-  /// Finishes collecting the statistics of the current step and stores them. Collective. Errors:
-  /// any error of the device or of the communicator.
+  /// Finishes collecting the statistics of the current step and stores them. Collective.
   /// @param steps  Number of committed steps, including the current step if it was committed.
+  /// Errors: any error of the device or of the communicator.
   void collect_health(const ParamView* params, int64_t steps, bool skipped);
   const HealthReport& health() const { return health_; }
 

@@ -7,10 +7,10 @@
 
 namespace muonrt {
 
-/// Describes where a rank found a non-finite value. A source with a lower kind is closer to the
-/// cause: a sum of gradients or an update may contain a peer's gradient, so the gradient of a
-/// parameter on this rank comes before both. If two sources are of the same kind, a source that did
-/// not overflow comes before one that did.
+/// Describes where a rank found a non-finite value. The kinds are ordered by how close they are to
+/// the cause. A gradient on this rank comes first, because a sum of gradients or an update may
+/// contain a peer's gradient. Among sources of the same kind, those that did not overflow come
+/// first.
 struct NonfiniteSource {
   enum : int64_t { kGradient, kSum, kUpdate, kNothing };
   int64_t kind = kNothing, param = -1;
@@ -43,8 +43,8 @@ struct StepReport {
 
 /// The statistics of the last step that collected them.
 struct HealthReport {
-  /// The number of committed steps when this step was complete; -1 if no step has collected
-  /// statistics.
+  /// Number of committed steps at the end of the step that collected the statistics; -1 if there is
+  /// none.
   int64_t step = -1;
   bool skipped = false;
   std::vector<MatrixHealth> matrices;

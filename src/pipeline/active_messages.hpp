@@ -17,7 +17,7 @@ struct ParamBytes {
   int64_t begin, end;
 };
 
-/// Returns the bytes of messages to or from ranks other than `rank`.
+/// Returns the total bytes of the messages whose peer is not `rank`.
 template <class Message>
 int64_t bytes_of_peers(std::span<const Message> messages, int rank) {
   int64_t sum = 0;
@@ -25,9 +25,9 @@ int64_t bytes_of_peers(std::span<const Message> messages, int rank) {
   return sum;
 }
 
-/// The messages of a chunk in one direction. A step may send only the part of each message from its
-/// first to its last active parameter. Sender and receiver list the parameters of a message in the
-/// same order, so they choose the same bytes.
+/// The messages of a chunk in one direction. A step may send only part of a message: the bytes from
+/// its first to its last active parameter. Sender and receiver list the parameters of a message in
+/// the same order, so both choose the same bytes.
 class ActiveMessages {
  public:
   ActiveMessages() = default;
@@ -36,7 +36,7 @@ class ActiveMessages {
 
   /// Replaces `messages` with the messages that contain active parameters. Does not allocate if
   /// `messages` has capacity for all messages.
-  /// @param params  If it is null, all messages are selected completely.
+  /// @param params  If null, selects all messages completely.
   template <class Message>
   void select(std::vector<Message>& messages, void* buffer, const ParamView* params) const {
     messages.clear();

@@ -10,8 +10,8 @@
 
 namespace muonrt {
 
-/// A batch: consecutive matrices of an owner in a chunk that can be orthogonalized together,
-/// because they have the same shape (with the short side first), group and form.
+/// A batch: consecutive matrices of an owner in a chunk that can be orthogonalized together because
+/// they have the same shape (with the short side first), group and form.
 struct BatchShape {
   int32_t first = 0, count = 0;  // range in the list of the owner's matrices
   int32_t group = 0;
@@ -21,7 +21,8 @@ struct BatchShape {
   int32_t batch_group = 0;
 };
 
-/// Divides the matrices of an owner in a chunk, in their order, into batches and batch groups.
+/// Divides the matrices that an owner has in a chunk into batches and batch groups, without
+/// changing their order.
 std::vector<BatchShape> batch_shapes(const Plan& plan, std::span<const int32_t> matrices,
                                      const MatrixRules& rules);
 
@@ -41,8 +42,9 @@ int64_t largest_batch_group_bytes(std::span<const BatchShape> batches,
                                   std::span<const NewtonSchulz> methods, DType transport,
                                   const MatrixRules& rules, bool health);
 
-/// Returns, for each rank, the bytes of scratch memory that it allocates for products. This is what
-/// its largest batch group needs. The workspace of a backend's product library is not included.
+/// Returns, for each rank, the bytes of scratch memory that it allocates for products: the bytes
+/// that its largest batch group needs. The workspace of a backend's product library is not
+/// included.
 /// @param methods  One entry for each group.
 /// @param health   True if steps may collect statistics.
 std::vector<int64_t> scratch_bytes(const Plan& plan, std::span<const NewtonSchulz> methods,

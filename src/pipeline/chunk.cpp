@@ -205,13 +205,13 @@ void Chunk::exchange_return() {
   exchange(kReturnExchange, {return_sends_, return_receives_});
 }
 
-// Forwards updates from the buffer where the return exchange has stored them. Both exchanges run on
-// one stream, so they are in order.
+// Forwards updates from the buffer to which the return exchange has written them. Both exchanges
+// run on the same stream, so the forwarding starts after the return.
 void Chunk::relay() { exchange(kRelay, {relay_sends_, relay_receives_}); }
 
-// All ranks make the same decision, because it depends only on the step number, which the ranks
-// compare before the step. If a chunk rests, its commits change nothing, because its parameters are
-// inactive.
+// All ranks return the same value, because it depends only on the step number, which the ranks
+// compare before the step. The parameters of a chunk that rests are inactive, so its commits change
+// nothing.
 bool Chunk::rests(const StepInputs& inputs) const {
   const int64_t every = plan_->update_every;
   return inputs.committed % every != every - 1 && !context_->warming_up;
@@ -223,7 +223,7 @@ void Chunk::select_gather(const StepInputs& inputs) {
   received_by_gather_.select(gather_receives_, buffers_.gather_receive, inputs.omits_inactive);
 }
 
-// If a return has two levels, whole messages are always sent and forwarded.
+// If the return has two levels, whole messages are always sent and forwarded.
 void Chunk::select_return(const StepInputs& inputs) {
   const ChunkSpec& chunk = context_->plan->chunks()[static_cast<size_t>(plan_->index)];
   if (!config_->omit_inactive || !plan_->callbacks.empty() || chunk.relay > 0) return;
@@ -246,8 +246,8 @@ void Chunk::pack_gather(bool rests) {
     }
     end(kPack, *c.compute);
   }
-  // Ranks that only receive also record the event, because it comes after the unpack that last read
-  // the receive buffer.
+  // Ranks that only receive also record the event, because their receives must wait for the unpack
+  // that last read the receive buffer.
   c.device->record(*packed_, *c.compute);
   c.device->wait(*c.exchange, *packed_);
 }
@@ -285,9 +285,9 @@ Health::BatchStatistics Chunk::statistics_of(const Batch& batch) const {
                 : Health::BatchStatistics{};
 }
 
-// Captures Newton-Schulz as a graph in the second run, because the first run allocates the memory
-// that products of a new shape need. Does not capture a run that collects statistics. The graph can
-// be launched again because the addresses of matrices, workspace and findings do not change.
+// Captures Newton-Schulz as a graph in its second run; the first run allocates the memory that
+// products of a new shape need. A run that collects statistics is not captured. The graph can be
+// launched repeatedly because the addresses of matrices, workspace and findings do not change.
 void Chunk::run_newton_schulz(BatchGroup& batch_group) {
   const PipelineContext& c = *context_;
   const bool collects = config_->health && config_->health->collects();

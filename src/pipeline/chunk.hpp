@@ -47,21 +47,21 @@ class Chunk {
   Chunk(const PipelineContext& context, const ChunkConfig& config, const RankChunk& plan,
         const MessageBuffers& buffers, void* return_receive, void* scratch);
 
-  /// Returns the bytes of scratch memory that the products of `plan` need, and announces these
-  /// products to the ops (`reserve`).
+  /// Returns the bytes of scratch memory that the products of `plan` need. Also reserves the ops'
+  /// memory for these products (Ops::reserve()).
   static int64_t scratch_bytes(const PipelineContext& context, const ChunkConfig& config,
                                const RankChunk& plan);
 
-  /// Sets the chunk that uses these buffers before this chunk. The exchanges of `previous` must end
-  /// before this chunk writes the buffers.
+  /// Sets the chunk that uses the same buffers before this chunk. This chunk does not write the
+  /// buffers until the exchanges of `previous` have ended.
   void set_previous_user(const Chunk* previous) { previous_ = previous; }
 
   /// Packs the directions of the local shard, or its partial gradients, and sends them to the
   /// owners.
   void gather(const StepInputs& inputs);
   /// Unpacks or sums the gathered messages, orthogonalizes the matrices that this rank owns,
-  /// computes AdamW for its slices, and returns the updates. If the return has two levels, forwards
-  /// updates.
+  /// computes AdamW for its slices, and sends the updates to their holders. If the return has
+  /// two levels, also forwards updates of other owners.
   void orthogonalize(const StepInputs& inputs);
   /// Writes momentum, decay and update of the local shard and of the owner state, if the commit
   /// condition passes.

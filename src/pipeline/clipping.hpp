@@ -14,13 +14,13 @@ struct ClippedWeight {
   int64_t logits_at = 0;  // index of the first logit of its layer
 };
 
-/// The work of Clipping in every step. It is fixed when the optimizer is created. clip_norm, logits
-/// and clipped are equal on all ranks.
+/// The work that Clipping does in every step, fixed when the optimizer is created. clip_norm,
+/// logits and clipped are equal on all ranks.
 struct ClippingConfig {
   double clip_norm = 0.0;            // 0 means that gradients are not clipped
   std::vector<int32_t> norm_params;  // parameters whose gradients this rank adds to the norm
-  // Parameters whose gradients are packed, but not in every step. The stage `scan` also reads them,
-  // so their gradients are checked even in steps that do not pack them.
+  // Parameters whose gradients are packed in some steps only. The stage `scan` also reads these
+  // gradients, so they are checked in every step.
   std::vector<int32_t> clip_only_params;
   int64_t logits = 0;  // number of logits of all layers
   /// Contains all weights on every rank, including weights that other ranks hold.

@@ -5,11 +5,12 @@
 namespace muonrt {
 
 /// The caller's gather and redistribute functions, which replace the built-in exchanges. Every rank
-/// of the communicator calls them in the same order, one at a time. They return 0 or an error code.
-/// If one of them returns an error code, the step is rejected on all ranks. `local` is the rank's
-/// shard, or null if the shard is empty. `full` is the whole row-major tensor on the owner, and
-/// null on other ranks. Both have the transport dtype. `stream` is the native stream that
-/// Device::call passes.
+/// of the communicator calls them in the same order, one at a time. If a function returns an error
+/// code instead of 0, the step is rejected on all ranks.
+///
+/// `local` is the rank's shard, or null if the shard is empty. `full` is the whole row-major tensor
+/// on the owner, and null on other ranks. Both have the transport dtype. `stream` is the native
+/// stream that Device::call passes.
 struct ExchangeCallbacks {
   void* state = nullptr;
   int (*gather)(void* state, int64_t param, int32_t owner, const void* local, void* full,
@@ -37,7 +38,8 @@ struct BoundCallback {
   void* local = nullptr;
   void* full = nullptr;
 
-  /// Makes the call. It is a function for Device::call; `argument` is a BoundCallback.
+  /// Calls the function with its arguments. Device::call receives this function, with a
+  /// BoundCallback as `argument`.
   static int run(void* argument, void* stream) {
     const BoundCallback& c = *static_cast<const BoundCallback*>(argument);
     const ExchangeCallbacks& f = *c.callbacks;

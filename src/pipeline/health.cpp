@@ -16,9 +16,10 @@ namespace {
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
-// The values of a matrix in the sum over the ranks: the sum of the squares of its weights as
-// kTallyLimbs numbers (see Tally), the number of non-finite weights, and the number of non-finite
-// gradient elements. The owner alone sets the remaining values, so they can be added as integers.
+// The values of a matrix in the sum over the ranks. Every rank contributes to the first ones: the
+// sum of the squares of its weights as kTallyLimbs numbers (see Tally), the number of non-finite
+// weights, and the number of non-finite gradient elements. Only the owner sets the remaining
+// values; the other ranks add zeros.
 enum : int64_t {
   kBadWeights = kTallyLimbs,
   kNonfinite,
@@ -54,8 +55,8 @@ Health::Health(const PipelineContext& context, int rank, const std::vector<RankC
       blocks_.push_back({p.param, row_of_[static_cast<size_t>(p.matrix)], p.rows, p.cols,
                          p.local_offset, p.local_ld});
     }
-    // If a gradient has a different layout than its parameter, the gathered blocks are blocks of
-    // the gradient. Each block is counted for only one owner.
+    // If the layout of a gradient differs from its parameter's layout, the gathered blocks belong
+    // to the gradient. Each block is counted for only one owner.
     for (const ShardBlock& p : chunk.gather_blocks) {
       const int32_t row = row_of_[static_cast<size_t>(p.matrix)];
       if (!params[static_cast<size_t>(p.param)].grad_layout) continue;
@@ -162,8 +163,8 @@ void Health::collect_local(const ParamView* views) {
   for (const LocalBlock& p : blocks_) {
     const ParamView& v = views[p.param];
     const auto part = [&](const void* memory, DType dtype) { return part_of(p, memory, dtype); };
-    // Every partial gradient is counted. If there are multiple replicas, only the weights of the
-    // first one are counted.
+    // Every partial gradient is counted. Of multiple replicas of the weights, only the first one is
+    // counted.
     const Layout& layout = context_->plan->problem().params[static_cast<size_t>(p.param)].layout;
     if (layout.replica_index(rank_) == 0) {
       if (v.form == WeightForm::kMaster) {

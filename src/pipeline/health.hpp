@@ -9,8 +9,7 @@
 
 namespace muonrt {
 
-/// The statistics of one matrix, which may also be an expert, a part or a block. They are equal on
-/// all ranks.
+/// The statistics of one matrix, expert, part or block. They are equal on all ranks.
 struct MatrixHealth {
   int32_t param = 0;
   int64_t index = 0;  // index in the parameter, ordered by expert, then by part
@@ -24,9 +23,9 @@ struct MatrixHealth {
 };
 
 /// Collects statistics in the steps for which they are requested. During the step, the owners
-/// collect statistics of the orthogonalized matrices. After the step, every rank collects
-/// statistics of its weights, gradients and replicas. Then one exact sum over the ranks makes all
-/// values available on every rank. The constructor allocates all memory.
+/// collect statistics of the orthogonalized matrices. After the step, every rank adds those of its
+/// weights, gradients and replicas. One exact sum over the ranks then makes all values available on
+/// every rank. The constructor allocates all memory.
 class Health {
  public:
   /// @param chunks  Chunks that this rank takes part in.
@@ -40,18 +39,16 @@ class Health {
   };
   /// @param matrix  First matrix of the batch. This rank must own it.
   BatchStatistics batch_statistics_of(int32_t matrix) const;
-  /// Like batch_statistics_of(), but returns null pointers in a step that does not collect
+  /// Like batch_statistics_of(), but returns null pointers if the current step collects no
   /// statistics.
   BatchStatistics active_statistics_of(int32_t matrix) const {
     return collects_ ? batch_statistics_of(matrix) : BatchStatistics{};
   }
   bool collects() const { return collects_; }
 
-  /// Starts a step. If `collects` is true, the step collects statistics, and this function enqueues
-  /// work that resets them.
+  /// Starts a step. If the step collects statistics (`collects`), enqueues work that resets them.
   void begin(bool collects);
-  /// Computes the results. Call this function after a step that collects statistics. Collective;
-  /// blocks.
+  /// Computes the results after a step that collects statistics. Collective; blocks.
   /// @param views    Views of the parameters in host memory.
   /// @param updated  True if the step was committed.
   /// Errors: any error of the streams or of the communicator.

@@ -30,9 +30,9 @@ struct TensorCopies {
     const int64_t rows = tensor.shape[d - (transposed ? 1 : 2)];
     const int64_t cols = tensor.shape[d - (transposed ? 2 : 1)];
     const int64_t ld = tensor.strides[d - (transposed ? 1 : 2)];
-    // Ops store the matrix of an OwnedMatrix with its short side first. If the matrix is square,
-    // `inputs_first` determines which side comes first. To store the matrices as rows x cols, they
-    // are declared as part of a larger square, and only that part is copied.
+    // Ops store the matrix of an OwnedMatrix with its short side first; for a square matrix,
+    // `inputs_first` determines which side comes first. To store matrices as rows x cols, they are
+    // declared as part of a larger square, of which only that part is copied.
     const int64_t side = std::max(rows, cols);
     const OwnedMatrix whole{0, square ? side : rows, square ? side : cols, transposed};
     for (int64_t i = 0; i < stored.count; ++i) {
@@ -57,7 +57,7 @@ struct TensorCopies {
 
 namespace {
 
-/// Divides a workspace into buffers. Without memory, it only computes their total size.
+/// Divides a workspace into buffers, or computes only their total size if it has no memory.
 class Carver {
  public:
   explicit Carver(const MatrixRules& rules) : rules_(rules) {}
@@ -93,8 +93,8 @@ void add_to_key(std::vector<int64_t>& key, const TensorView& t) {
 
 }  // namespace
 
-/// The prepared work for calls with certain shapes, strides and dtypes. It contains no addresses
-/// outside of the workspace.
+/// The prepared work for calls with certain shapes, strides and dtypes. All addresses in it refer
+/// to the workspace.
 struct Orthogonalizer::Work {
   /// Matrices that run together.
   struct Part {
@@ -155,8 +155,8 @@ void Orthogonalizer::finish(bool captured) {
 
 namespace {
 
-/// Returns the number of matrices of this size that are computed in one batch. Limits the workspace
-/// of a batch to that of a chunk with the default chunk_bytes for GPUs.
+/// Returns the number of matrices of this size in one batch. The workspace of a batch is limited to
+/// that of a chunk with the default chunk_bytes for GPUs.
 int64_t part_size(const MatrixRules& rules, int64_t elements, int64_t count) {
   const int64_t most = std::min(rules.launch_limits().max_elements, int64_t{1} << 27);
   return std::clamp<int64_t>(most / std::max<int64_t>(elements, 1), 1, count);

@@ -15,22 +15,23 @@
 namespace muonrt {
 
 /// Orthogonalizes and multiplies matrices outside of a step, with the same ops as a step and
-/// bitwise identical results. A call allocates nothing if an earlier call had the same shapes,
-/// strides and dtypes. Large batches are divided into parts that launch_limits() allows.
-/// Threads: one at a time. On CUDA, calls enqueue their work and return. All calls share one
-/// workspace, so the caller must make sure that their work runs in order.
+/// bitwise identical results. Large batches are divided into parts that launch_limits() allows. A
+/// call allocates nothing if an earlier call had the same shapes, strides and dtypes. On CUDA,
+/// calls enqueue their work and return. All calls share one workspace, so the caller must make sure
+/// that their work runs in order. Threads: one at a time.
 class Orthogonalizer {
  public:
   /// @param device  Device whose Ops are used; it is destroyed last.
   Orthogonalizer(std::unique_ptr<Device> device, NewtonSchulz settings, FormChoice form);
   ~Orthogonalizer();
 
-  /// Writes the orthogonalized matrices of x to `out`, rounded once to the dtype of `out`.
+  /// Writes the orthogonalized matrices of x to `out`, rounded once to the dtype of `out`. If the
+  /// host can access device memory and x has a non-finite element, `out` does not change. If the
+  /// host cannot access it, matrices with a non-finite element become NaN.
   /// @param nonfinite  Null, or memory that the device can access. It receives 1 if x has
   ///     non-finite elements.
-  /// @return  The index of a non-finite element of x, or nullopt. If x has a non-finite element,
-  ///     `out` does not change. This is checked only if the host can access device memory.
-  ///     Otherwise matrices with such an element become NaN.
+  /// @return  The index of a non-finite element of x if the host can access device memory and there
+  ///     is one; otherwise nullopt.
   /// Errors: NOT_SUPPORTED if the first call is on a stream that is being captured.
   std::optional<std::vector<int64_t>> orthogonalize(const TensorView& out, const TensorView& x,
                                                     int64_t* nonfinite, void* callers_stream);

@@ -11,7 +11,7 @@ namespace muonrt {
 
 namespace {
 
-/// The byte range in the send buffer of a rank's message to itself.
+/// The byte range of a rank's message to itself in the send buffer.
 struct OwnMessage {
   int64_t begin, end;  // including its padding
   int64_t distance;    // distance from `begin` to its position in the receive buffer
@@ -23,7 +23,8 @@ struct OwnMessage {
   }
 };
 
-/// Removes the message from both lists. Returns its position, or nullopt if there is none.
+/// Removes the message to itself from both lists. Returns its position, or nullopt if there is
+/// none.
 std::optional<OwnMessage> take_own(std::vector<Region>& sends, std::vector<Region>& receives,
                                    int32_t rank, const SendAndReceive& buffers) {
   const int64_t distance =

@@ -66,7 +66,7 @@ Pipeline::Pipeline(PipelineContext context, int rank, std::vector<RankChunk> chu
 }
 
 // Returns the parameters whose gradients this rank does not pack completely: AdamW parameters, and
-// replicas that are not gathered. Before the vote, only the scan reads these gradients.
+// replicas that are not gathered. Only the scan reads these gradients before the vote.
 std::vector<int32_t> Pipeline::unpacked() const {
   std::map<int32_t, int64_t> packed;  // number of packed elements of each parameter
   for (const RankChunk& chunk : rank_chunks_) {
@@ -162,8 +162,8 @@ void Pipeline::prepare(const StepInputs& inputs) {
   ops.copy(s, context_.results.findings, &initial_findings_, sizeof(Findings));
   ops.copy(s, context_.results.vote_sum, &kReject, sizeof(Vote));
   ops.copy(s, confirm_sum_, &kReject, sizeof(Vote));
-  // If a stream fails before it casts the vote of this step, it must not use the vote of an earlier
-  // step.
+  // If a stream fails before it casts the vote of this step, the vote of an earlier step must not
+  // remain here.
   ops.copy(s, own_vote_, &kReject, sizeof(Vote));
   ops.copy(s, confirm_vote_, &kReject, sizeof(Vote));
   if (config_.poison) {
@@ -272,16 +272,16 @@ void Pipeline::enqueue(const StepInputs& inputs) {
   context_.device->record(*finished_, *compute_);
 }
 
-// The wait for the step has no timeout of its own, because exchanges end at the timeout of the
-// communicator, and local passes always end. If the function returned earlier, the caller would get
-// buffers that the step still writes.
+// The wait for the step needs no timeout: exchanges end at the timeout of the communicator, and
+// local passes always end. Returning earlier would leave the caller with buffers that the step
+// still writes.
 void Pipeline::wait() {
   context_.device->synchronize_caller_stream(caller_deadline_);
   context_.device->synchronize(*finished_, Deadline::in_ms(kMaxTimeoutMs));
   if (const auto error = context_.device->error()) throw *error;
 }
 
-// Waits before it enqueues anything, because a GPU can queue only a limited number of launches.
+// Waits first, because a GPU can queue only a limited number of launches.
 void Pipeline::run_between_steps(FunctionRef<void(Stream&)> enqueue_work) {
   context_.device->synchronize_caller_stream(caller_deadline_);
   enqueue_work(*compute_);
@@ -290,8 +290,7 @@ void Pipeline::run_between_steps(FunctionRef<void(Stream&)> enqueue_work) {
 }
 
 // Work that was enqueued before the error still reads and writes the caller's buffers. If the work
-// on the caller's stream does not end, the enqueued work never starts, so this function does not
-// wait for it.
+// on the caller's stream does not end, the enqueued work never starts and need not be waited for.
 void Pipeline::drain_after_error() noexcept {
   constexpr int64_t kDrainTimeoutMs = 60'000;
   try {

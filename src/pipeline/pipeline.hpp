@@ -32,16 +32,16 @@ struct AdamWParams {
   std::vector<ShardBlock> blocks;  // the blocks of the parameters in `by_block`
 };
 
-/// A copy of the tables from host memory to device memory. Only needed on devices that cannot read
-/// the host's tables.
+/// A copy of the tables from host memory to device memory, for devices that cannot read the host's
+/// tables.
 struct TableCopy {
   void* to = nullptr;
   const void* from = nullptr;
   int64_t bytes = 0;  // 0 if the device reads the host's tables
 };
 
-/// The work of a pipeline in every step, in addition to the chunks of its plan. It is fixed when
-/// the optimizer is created.
+/// The work that a pipeline does in every step besides the chunks of its plan, fixed when the
+/// optimizer is created.
 struct PipelineConfig {
   ChunkConfig chunks;  // the pipeline sets `health` and `failure`
   AdamWParams adamw;
@@ -51,41 +51,43 @@ struct PipelineConfig {
   TableCopy table_copy;  // enqueued at the beginning of every step
   bool serial = false;   // for debugging: runs one stage at a time, except gathers of later chunks
   bool health = false;   // allocates the memory for collecting statistics
-  /// Fills messages and scratch memory with NaN before every step. If an op then reads memory that
-  /// was never written, its result becomes NaN.
+  /// Fills messages and scratch memory with NaN before every step. The result of an op that reads
+  /// memory that was never written then becomes NaN.
   bool poison = false;
 };
 
-/// Runs the stages of a step in a fixed order. Owns the chunks, their buffers and the two streams.
-/// Both backends use this class for all layouts, so every test covers code that all of them share.
+/// Runs the stages of a step in a fixed order. Holds the chunks, their buffers and the two streams.
+/// Both backends use this class for all layouts, so every test covers it.
 class Pipeline {
  public:
   /// Allocates all memory that a step needs, so that steps do not allocate.
-  /// @param context  Everything except streams and results must be set; the pipeline sets these
-  ///     two.
+  /// @param context  The pipeline sets the streams and the results; the caller sets everything
+  ///     else.
   /// @param chunks   This rank's work for each chunk of the plan in `context`.
   Pipeline(PipelineContext context, int rank, std::vector<RankChunk> chunks, PipelineConfig config);
   ~Pipeline();
 
   /// Runs one step that sends nothing and commits nothing, or two such steps if the device captures
-  /// graphs. The device loads its kernels and builds its tables during this call. Otherwise the
-  /// device would do so in the first real step, and the other ranks would have to wait. In the
-  /// tables, all parameters must be inactive. Blocks until the warm-up is complete.
+  /// graphs. The device thus loads its kernels and builds its tables before the first real step, in
+  /// which the other ranks would have to wait for them. All parameters must be inactive in the
+  /// tables. Blocks until the warm-up is complete.
   void warm_up();
-  /// Connects the ranks after the warm-up. Collective. Blocks, but not longer than the timeout of
-  /// the communicator. Errors: any error of the communicator.
+  /// Connects the ranks after the warm-up. Collective. Blocks, at most for the timeout of the
+  /// communicator. Errors: any error of the communicator.
   void connect();
-  /// Enqueues a whole step. After a fixed number of launches it blocks until the work on the
-  /// caller's stream is complete. A GPU queues a limited number of launches, and a full queue would
-  /// block without a timeout. `inputs` and the tables must not change until `wait` returns.
+  /// Enqueues a whole step. `inputs` and the tables must not change until `wait` returns. A GPU
+  /// queues a limited number of launches, and a launch into a full queue would block without a
+  /// timeout. After a fixed number of launches, this function therefore blocks until the work on
+  /// the caller's stream is complete.
   /// Errors: any error of a local pass, of an exchange, or of caller_stream_error().
   void enqueue(const StepInputs& inputs);
   /// Makes the next step start after the work that is now on the caller's stream.
   /// Errors: the same as Device::wait_caller_stream().
   /// @param timeout_ms  Maximum time to wait for that work, counted from this call.
   void wait_caller_stream(void* callers_stream, int64_t timeout_ms);
-  /// Makes work that the caller enqueues on its stream after this call wait for the step that was
-  /// enqueued last. Does nothing on the host. Errors: the same as Device::follow().
+  /// Makes the caller's stream wait for the step that was enqueued last, before any work that the
+  /// caller enqueues after this call. Does nothing on the host. Errors: the same as
+  /// Device::follow().
   void make_caller_stream_wait(void* callers_stream);
   /// Returns TIMEOUT if the work on the caller's stream did not finish within its limit.
   std::optional<Error> caller_stream_error() const;
@@ -95,10 +97,10 @@ class Pipeline {
   /// Blocks until all work of the step is complete, whether the step was committed or not.
   /// Errors: any error of the streams, and the error that caller_stream_error() returns.
   void wait();
-  /// Waits until the work that was already enqueued no longer uses the caller's buffers. Call this
-  /// function after enqueue() has thrown. First waits for the caller's stream, up to its timeout,
-  /// and then for the work of the step, for at most one minute. Does not wait if the caller's
-  /// stream has already timed out.
+  /// Call this function after enqueue() has thrown. Waits until the work that was already enqueued
+  /// no longer uses the caller's buffers: first for the caller's stream, up to its timeout, and
+  /// then for the work of the step, for at most one minute. Does not wait if the caller's stream
+  /// has already timed out.
   void drain_after_error() noexcept;
 
   /// Commits the step that this rank has staged, after the step has failed during its vote.
@@ -123,9 +125,9 @@ class Pipeline {
   }
   std::vector<Span> spans() const;
   /// Returns the offset that converts the times of spans to nanoseconds of the host's clock,
-  /// Deadline::Clock. All calls for the same step return the same value. On a GPU the first call
-  /// waits for the compute stream. The error is at most half of the shortest of multiple round
-  /// trips to the GPU. Errors: any error of the device.
+  /// Deadline::Clock. The offset is stored, so all calls for one step return the same value. On a
+  /// GPU, the first call waits for the compute stream and then measures several round trips to the
+  /// GPU; the error is at most half of the shortest one. Errors: any error of the device.
   int64_t clock_offset() const;
   const Plan& plan() const { return *context_.plan; }
   const std::vector<RankChunk>& rank_chunks() const { return rank_chunks_; }
@@ -178,7 +180,8 @@ class Pipeline {
   StepReadback* readback_ = nullptr;  // points into readback_buffer_
   int64_t owned_ = 0;
   int32_t resident_ = 0, resident_peak_ = 0;
-  std::unique_ptr<Stream> callers_;  // used by make_caller_stream_wait(); null until then
+  std::unique_ptr<Stream> callers_;  // used by make_caller_stream_wait(); null before its first
+                                     // call
 };
 
 }  // namespace muonrt

@@ -47,8 +47,8 @@ struct StepInputs {
   GradientFactors factors;           // this rank's factors
   const float* qk_logits = nullptr;  // this rank's logits of all layers; null if there are none
   bool collect_health = false;       // true if the step collects statistics (Health)
-  /// The host's table of parameters, if all ranks have the same inactive parameters and do not
-  /// exchange their bytes. If it is null, everything is exchanged.
+  /// The host's table of parameters if all ranks have the same inactive parameters and leave them
+  /// out of the exchanges. If null, everything is exchanged.
   const ParamView* omits_inactive = nullptr;
   int64_t gradient_replicas = 0, weight_replicas = 0;  // initial values in the findings
 };

@@ -17,9 +17,9 @@ namespace muonrt {
 enum class Replicated : int32_t { kData, kMaster, kRemainder, kMomentum, kVariance, kGradient };
 constexpr int kReplicated = 6;
 
-/// The first parameter whose replicas differ. `rank` is the lowest rank that differs from
-/// `reference`, the rank of the first replica of its shard. If all replicas are equal, `param` is
-/// -1.
+/// The first parameter whose replicas differ, or -1 in `param` if all replicas are equal.
+/// `reference` is the rank of the first replica of the shard, and `rank` is the lowest rank that
+/// differs from it.
 struct ReplicaDifference {
   int64_t param = -1;
   int32_t rank = -1, reference = -1;
@@ -29,9 +29,9 @@ struct ReplicaDifference {
 };
 
 /// Hashes of those shards that other ranks also hold. If a shard has r replicas, the first replica
-/// adds (r - 1) times its hash to a sum over all ranks, and the other replicas subtract their
-/// hashes. If all replicas are equal, the sum is zero. If some of them differ, the sum is zero only
-/// with a probability of 2^-64.
+/// adds (r - 1) times its hash to a sum over all ranks, and each other replica subtracts its own
+/// hash. The sum is zero if all replicas are equal. If some differ, it is zero only with a
+/// probability of 2^-64.
 class ReplicaHashes {
  public:
   ReplicaHashes() = default;
@@ -50,8 +50,7 @@ class ReplicaHashes {
   /// Enqueues the copy of the hashes to host memory.
   void finish(Stream& stream);
 
-  /// Return this rank's term of the sum over the ranks. Call these functions after the work on the
-  /// stream is complete.
+  /// Return this rank's term of the sum over the ranks. The work on the stream must be complete.
   int64_t weight_word(int64_t param) const;
   int64_t gradient_word(int64_t param) const;
 
@@ -60,8 +59,8 @@ class ReplicaHashes {
   ReplicaDifference find(Comm& comm, int64_t param) const;
 
  private:
-  /// The replicas of the shard of `rank`: the rank of the first replica, or -1 if `rank` holds no
-  /// element, and the number of replicas.
+  /// The replicas of the shard of `rank`: their number, and the rank of the first one, which is -1
+  /// if `rank` holds no element.
   struct Holders {
     int first;
     int64_t count;

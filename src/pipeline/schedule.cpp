@@ -29,7 +29,7 @@ const char* stage_name(Stage stage) {
 namespace {
 
 // Up to `window` gathers are enqueued before the products that use them. The scan comes after the
-// first gathers, because otherwise the compute stream would wait there for an exchange.
+// first gathers: the compute stream runs it while it would otherwise wait for their exchanges.
 std::vector<Action> atomic_order(int32_t chunks, int32_t window) {
   std::vector<Action> order;
   for (int32_t i = 0; i < std::min(window, chunks); ++i) order.push_back({Stage::kGather, i});
@@ -44,10 +44,10 @@ std::vector<Action> atomic_order(int32_t chunks, int32_t window) {
   return order;
 }
 
-// A chunk commits after the orthogonalization of the next chunk, so that its update has time to
-// arrive. If the window is 1, it commits immediately, because the next chunk uses the same buffers.
-// AdamW comes after the first gathers, because otherwise the compute stream would wait there for an
-// exchange.
+// A chunk commits after the orthogonalization of the next chunk, so its update has time to arrive.
+// If the window is 1, it commits immediately, because the next chunk uses the same buffers. AdamW
+// comes after the first gathers: the compute stream runs it while it would otherwise wait for their
+// exchanges.
 std::vector<Action> eager_order(int32_t chunks, int32_t window) {
   const int32_t delay = window > 1 ? 1 : 0;
   std::vector<Action> order = {{Stage::kScan, -1}, {Stage::kVote, -1}};

@@ -24,9 +24,9 @@ struct Action {
   bool operator==(const Action&) const = default;
 };
 
-/// Returns the stages of a step in order. The order depends only on the arguments, so any two ranks
-/// communicate in the same order. A rank skips chunks that it does not take part in. At most
-/// `window` chunks are between the start of their gather and the end of their orthogonalization.
+/// Returns the stages of a step in order. A rank skips chunks that it does not take part in. The
+/// order depends only on the arguments, so any two ranks communicate in the same order. At any
+/// time, at most `window` chunks have started their gather but not ended their orthogonalization.
 std::vector<Action> schedule(int32_t chunks, int window, CommitMode commit);
 
 const char* stage_name(Stage stage);

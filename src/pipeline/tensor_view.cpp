@@ -30,10 +30,9 @@ int64_t last_offset(const TensorView& t) {
   return out;
 }
 
-/// Returns true if `offset` is the sum of d_i strides_i for some index differences d_i with |d_i| <
-/// shape_i. Only dimensions from `at` on are considered. They must be in descending order of their
-/// strides, and the stride of each dimension must be larger than the extent of all following
-/// dimensions together.
+/// Returns true if `offset` is the sum of d_i strides_i for some integers d_i with |d_i| < shape_i.
+/// Reads only the dimensions from `at` on. They must be in descending order of their strides, and
+/// the stride of each must be larger than the extent of all following dimensions together.
 bool meets(const std::vector<std::pair<int64_t, int64_t>>& dims, size_t at, int64_t offset) {
   if (at == dims.size()) return offset == 0;
   const auto [stride, size] = dims[at];

@@ -5,8 +5,8 @@
 
 namespace muonrt {
 
-// If the device captures graphs, the second run captures Newton-Schulz. Only the first run collects
-// statistics, because such a run is not captured.
+// If the device captures graphs, the second run captures Newton-Schulz. Because a run that collects
+// statistics is not captured, only the first run collects them.
 void Pipeline::warm_up() {
   context_.warming_up = true;
   context_.ops().fill(*compute_, workspace_.data(), 0, workspace_.bytes());

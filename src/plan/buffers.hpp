@@ -32,8 +32,8 @@ inline int64_t stored_bytes(const Region& message) {
   return round_up(message.bytes, kMessageAlignment);
 }
 
-/// Returns the sizes of a chunk's buffers on `rank`. A message of the rank to itself is stored only
-/// in the receive buffer.
+/// Returns the sizes of a chunk's buffers on `rank`. A message from the rank to itself needs space
+/// only in the receive buffer.
 inline ChunkBytes bytes_of(const RankChunk& chunk, int32_t rank) {
   const auto own = [&](const std::vector<Region>& sends) {
     int64_t bytes = 0;
@@ -50,8 +50,8 @@ inline ChunkBytes bytes_of(const RankChunk& chunk, int32_t rank) {
   return out;
 }
 
-/// Counts the bytes that a rank allocates for its chunks. The pipeline allocates buffers of these
-/// sizes, and the plan reports them.
+/// Counts the bytes that a rank allocates for its chunks. The pipeline allocates these sizes, and
+/// the plan reports them.
 class RankBuffers {
  public:
   explicit RankBuffers(const PlanOptions& options)
@@ -71,9 +71,9 @@ class RankBuffers {
     }
   }
 
-  /// Returns the sizes of the buffers that are allocated; the index is the chunk index modulo the
-  /// window. Chunks with the same remainder use the same buffers one after the other, so an entry
-  /// contains the largest sizes of these chunks. The list ends at the last entry that is used.
+  /// Returns the sizes of the buffers that are allocated. Entry i is for the chunks whose index
+  /// modulo the window is i. These chunks use the same buffers one after the other, so the entry
+  /// contains their largest sizes. The list ends at the last entry that is used.
   const std::vector<ChunkBytes>& in_flight() const { return in_flight_; }
   int64_t message_bytes() const {
     int64_t sum = 0;
@@ -81,8 +81,8 @@ class RankBuffers {
       for (const int64_t bytes : buffers) sum += bytes;
     return sum;
   }
-  /// Returns the bytes of the buffers with updates and sums that each chunk needs until the vote.
-  /// They are counted only if commits are atomic.
+  /// Returns the bytes of the updates and sums that each chunk keeps until the vote. These bytes
+  /// are counted only if commits are atomic.
   int64_t staged_bytes() const { return staged_; }
 
  private:

@@ -6,8 +6,8 @@ namespace muonrt {
 
 namespace {
 
-/// Calls `use` for each part of `block` that is contiguous in its buffer. If the whole block is
-/// contiguous, it is the only part; otherwise each row is a part.
+/// Calls `use` for each contiguous part of `block`: the whole block if it is contiguous in its
+/// buffer, and otherwise each row.
 template <class Use>
 void for_each_contiguous(const Block& block, const Use& use) {
   if (block.rows == 1 || block.local_ld == block.cols) return use(block);
@@ -27,7 +27,7 @@ int64_t buffer_bytes(const Plan& plan, int64_t numel) {
 }
 
 /// Returns the blocks of matrix `id` in the owner's row-major buffer. `index` is the position in
-/// this buffer of the expert to which `id` belongs.
+/// this buffer of the expert that contains the matrix.
 std::vector<Block> whole_blocks(const ExchangeContext& context, int32_t id, int64_t index) {
   const Matrix& m = context.matrix(id);
   const ParamSpec& spec = spec_of(context.plan, m.param);

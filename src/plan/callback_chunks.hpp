@@ -8,11 +8,10 @@
 
 namespace muonrt {
 
-/// Fills a chunk whose matrices are transferred by the caller's gather and redistribute functions.
-/// Every rank takes part in it. All buffers have the transport dtype and are row-major. A holder's
+/// Fills a chunk whose matrices the caller's gather and redistribute functions transfer. Every rank
+/// takes part in such a chunk. All buffers have the transport dtype and are row-major. A holder's
 /// buffer contains each of its shards once. An owner's buffer contains the matrices of a parameter
-/// that it owns, in the order of the stack. If it owns all of them, the buffer contains the whole
-/// tensor.
+/// that it owns, in the order of the stack; if it owns all of them, this is the whole tensor.
 void add_callback_chunk(const ExchangeContext& context, int rank, const ChunkSpec& of,
                         RankChunk& chunk);
 
@@ -23,9 +22,9 @@ void for_each_callback_owner(
     const Plan& plan, const ChunkSpec& chunk,
     FunctionRef<void(int32_t param, int32_t owner, const std::vector<int32_t>& ids)> use);
 
-/// callback_local_bytes() returns the bytes that the rank's shard of a parameter occupies in a
-/// holder's buffer. callback_owner_bytes() returns the bytes that matrices of one parameter occupy
-/// in the owner's buffer. Both results are rounded up to kMessageAlignment.
+/// callback_local_bytes() returns the bytes of the rank's shard of a parameter in a holder's
+/// buffer. callback_owner_bytes() returns the bytes of matrices of one parameter in the owner's
+/// buffer. Both results are rounded up to kMessageAlignment.
 int64_t callback_local_bytes(const Plan& plan, int32_t param, int rank);
 int64_t callback_owner_bytes(const Plan& plan, const std::vector<int32_t>& ids);
 

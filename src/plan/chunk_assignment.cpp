@@ -14,14 +14,14 @@ namespace muonrt {
 
 namespace {
 
-/// The minimum size of a slice of an AdamW parameter, in elements, even if chunk_bytes is smaller.
-/// Smaller messages would only add latency.
+/// The minimum size of a slice of an AdamW parameter, in elements. It takes precedence over
+/// chunk_bytes, because smaller messages would only add latency.
 constexpr int64_t kMinSlice = 1024;
 
-/// Matrices may share a chunk if their classes are equal; the same holds for slices. The class of
-/// slices also contains the mesh dims over which the parameter is distributed. A rank therefore has
-/// the same peers for all slices of a chunk. For the same reason, the class contains the
-/// replicating mesh dims if the return has two levels.
+/// Matrices, or slices, may share a chunk if their classes are equal. The class of slices also
+/// contains the mesh dims over which the parameter is distributed, so a rank has the same peers for
+/// all slices of a chunk. For the same reason, the class contains the replicating mesh dims if the
+/// return has two levels.
 struct ChunkClass {
   int32_t priority;
   bool by_callback;  // true if the caller's functions transfer the data
@@ -31,8 +31,8 @@ struct ChunkClass {
   // ChunkSpec::relay; if it is > 0, `relay_over` contains the replicating mesh dims.
   int32_t relay = 0;
   std::vector<int64_t> relay_over = {};
-  // ParamSpec::update_every. All matrices of a chunk have the same value, so a step runs either all
-  // or none of the chunk.
+  // ParamSpec::update_every. All matrices of a chunk have the same value, so a step runs the whole
+  // chunk or nothing of it.
   int32_t update_every = 1;
   auto operator<=>(const ChunkClass&) const = default;
 };
@@ -69,11 +69,12 @@ int64_t largest_share(const Layout& layout) {
   return out;
 }
 
-/// Returns the order in which chunks of these classes are exchanged. A return with two levels takes
-/// much longer than other returns. Therefore up to window - 1 chunks with such returns come after
-/// the first window - 1 other chunks: they are gathered while these are being orthogonalized, and
-/// returned during the products of the chunks that follow. Any further chunks with such returns are
-/// last, because otherwise the gather of the next other chunk would have to wait for them.
+/// Returns the order in which chunks of these classes are exchanged. A return in two levels takes
+/// much longer than a direct return. After the first window - 1 chunks with direct returns, up to
+/// window - 1 chunks with two levels follow. Their gathers overlap with the orthogonalization of
+/// the chunks before them, and their returns with the products of the chunks after them. All
+/// further chunks with two levels come last, because the gather of the next direct chunk would
+/// otherwise have to wait for them.
 std::vector<int32_t> order_of(const std::vector<const ChunkClass*>& classes, int window) {
   std::vector<int32_t> out(classes.size());
   std::iota(out.begin(), out.end(), 0);
@@ -178,8 +179,8 @@ void Plan::add_matrix_chunks(const ChunkSpec& proto, const std::vector<int32_t>&
 }
 
 // The first chunk contains the first parameter of every owner, the second chunk the second one, and
-// so on. All owners therefore work at the same time, with any window. In a serial step each chunk
-// has one parameter.
+// so on. All owners therefore work at the same time, with any window. In a serial step, a chunk
+// contains only one parameter.
 void Plan::add_callback_chunks(const ChunkSpec& proto, std::vector<int32_t> ids) {
   std::sort(ids.begin(), ids.end());
   std::vector<size_t> next(static_cast<size_t>(problem_.options.world), chunks_.size());

@@ -21,7 +21,7 @@ class Numbering {
   std::map<Key, int32_t> numbers_;
 };
 
-/// Returns the cost of a matrix as an integer, so that sums do not depend on the order of their
+/// Returns the cost of a matrix as an integer, so sums of costs do not depend on the order of their
 /// terms.
 inline int64_t cost_of(const Matrix& m, const ParamSpec& spec) {
   MUONRT_REQUIRE(m.cost < 0x1p62, Status::kInvalidArgument, "param '", spec.name, "': ", m.rows,

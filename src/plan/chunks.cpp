@@ -65,9 +65,9 @@ std::vector<Queue> queues_of(const std::vector<ChunkItem>& items, int64_t budget
   return out;
 }
 
-/// Returns the item before which the owner's part of the next chunk ends. The cost of the items
-/// before it is as close to `target` as possible. They must stay within the budget, and the
-/// remaining items must fit into the `left` chunks that follow.
+/// Returns the item before which the owner's part of the next chunk ends. The cost of this part is
+/// as close to `target` as possible. The part must stay within the budget, and the remaining items
+/// must fit into the `left` chunks that follow.
 int32_t chunk_end(const Queue& q, int64_t target, int32_t left) {
   int32_t first = q.at;
   while (q.chunks[static_cast<size_t>(first)] > left) ++first;
@@ -120,7 +120,7 @@ Chunking cut_chunks(const std::vector<ChunkItem>& items, int64_t budget, int32_t
     }
     const int32_t left = out.chunks - chunk - 1;
     // Each remaining chunk gets an equal share of the remaining cost. If the next matrix of an
-    // owner is larger than this share, its cost becomes the target of all owners. The other owners
+    // owner costs more than this share, its cost becomes the target of all owners, because they
     // would have to wait for this owner anyway.
     const int64_t even = height + ceil_div(most - height, left + 1);
     int64_t target = even;

@@ -6,8 +6,7 @@
 
 namespace muonrt {
 
-/// One matrix that is exchanged. Ties are broken by the order of the items, which is the order of
-/// their names.
+/// One matrix that is exchanged. The items are in the order of their names, which breaks ties.
 struct ChunkItem {
   int32_t owner;  // rank of the owner
   int32_t batch;  // equal for matrices that may share a launch
@@ -21,24 +20,28 @@ struct Chunking {
 };
 
 /// Divides the matrices of all owners into chunks. All owners share one numbering of the chunks.
-/// Each owner exchanges its largest matrices first, and matrices of the same batch are adjacent. In
-/// each chunk an owner has at most `budget` bytes, or one larger matrix. All owners that have
+/// Each owner exchanges its largest matrices first, with matrices of the same batch next to each
+/// other.
+///
+/// In each chunk an owner has at most `budget` bytes, or one larger matrix. All owners that have
 /// remaining matrices have about the same cost in a chunk. The number of chunks is the smallest
-/// number for which every owner stays within the budget. If `wanted` is larger and there are enough
-/// matrices, it is `wanted`. No chunk is empty.
+/// number that keeps every owner within the budget, or `wanted` if that is larger and there are
+/// enough matrices. No chunk is empty.
 Chunking cut_chunks(const std::vector<ChunkItem>& items, int64_t budget, int32_t wanted = 1);
 
-/// Returns the number of bytes per owner from which an additional chunk is worthwhile. A chunk
-/// costs launches, and one message for each of the `ranks` that hold a matrix. If there are at most
-/// 64 such ranks, the result is `least`.
+/// Returns the number of bytes per owner from which an additional chunk is worth its cost: its
+/// launches, and one message for each of the `ranks` that hold a matrix. For at most 64 such ranks,
+/// the result is `least`.
 inline int64_t least_part(int64_t least, int64_t ranks) {
   return std::max(least, least / 64 * ranks);
 }
 
-/// Returns how many chunks are needed to overlap exchanges with products. Usually this is the
-/// number of chunks in flight (`window`). At least one owner must then have one matrix and `least`
-/// bytes for each chunk. The result can be larger, up to kMaxChunks, if an owner has kEfficient
-/// times as many bytes for each chunk. If `window` is 1, nothing overlaps and the result is 1.
+/// Returns how many chunks are needed to overlap exchanges with products:
+/// * If `window` is 1, nothing overlaps, and the result is 1.
+/// * Usually the result is `window`, the number of chunks in flight. At least one owner must then
+///   have one matrix and `least` bytes for each chunk.
+/// * The result is larger, up to kMaxChunks, if an owner has kEfficient times as many bytes for
+///   each chunk.
 int32_t chunks_to_overlap(const std::vector<ChunkItem>& items, int window, int64_t least);
 
 constexpr int64_t kEfficient = 8;

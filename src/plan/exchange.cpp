@@ -59,8 +59,8 @@ class OwnerSide {
   }
 
   /// Divides a whole row-major matrix into blocks whose rows and columns are also adjacent in the
-  /// tensor. A whole matrix is one block. A part of a matrix needs more than one block if its rows
-  /// or columns consist of multiple runs.
+  /// tensor. A part of a matrix needs more than one block if its rows or columns consist of
+  /// multiple runs.
   std::vector<Block> contiguous_blocks_of(const OwnedMatrix& o) const {
     const Matrix& m = context_.matrix(o.matrix);
     const ParamSpec& spec = context_.spec(m);
@@ -107,9 +107,9 @@ class OwnerSide {
     chunk_.direction_bytes = directions.total();
   }
 
-  /// Makes one list of blocks for each term of the sum. The terms are added in the order of their
-  /// mesh coordinates. The sum therefore depends neither on which ranks hold the terms nor on the
-  /// order in which they arrive.
+  /// Makes one list of blocks for each term of the sum, in the order of the terms' mesh
+  /// coordinates. The sum therefore does not depend on the ranks that hold the terms or on the
+  /// order of their arrival.
   void add_partial_grads(const std::vector<MessageEntry>& entries) {
     MessageCursor cursor(size_of(chunk_.gather_dtype));
     for_each_message(entries, [&](const MessageEntry* first, const MessageEntry* last) {
@@ -134,9 +134,9 @@ class OwnerSide {
     chunk_.gather_receive_bytes = cursor.total();
   }
 
-  /// Adds the messages of the return. The send buffer of the return begins with the same messages
-  /// as the receive buffer of the gather. If the message to a peer is already in the buffer, its
-  /// region is used again.
+  /// Adds the messages of the return. The send buffer of the return begins with the messages in the
+  /// receive buffer of the gather. If a message to a peer has the same content as one of these, it
+  /// uses the same region.
   void add_return(const std::vector<MessageEntry>& entries) {
     for_each_message(entries, [&](const MessageEntry* first, const MessageEntry* last) {
       const auto [at, is_new] = messages_.try_emplace(content_of(first, last));

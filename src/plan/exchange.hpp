@@ -48,8 +48,8 @@ struct ExchangeContext {
   const std::vector<Block>& grad_blocks_of(int32_t id, const Holder& holder) const {
     return blocks.grad_blocks(matrix(id).param, matrix(id).index, holder);
   }
-  /// Converts `block` of matrix `id` to a ShardBlock: adds the update scale, the decay scale and
-  /// the position in the tensor.
+  /// Converts `block` of matrix `id` to a ShardBlock by adding its scales and its position in the
+  /// tensor.
   ShardBlock shard_block(int32_t id, const Block& block, int64_t packed_offset) const;
 };
 
@@ -73,22 +73,21 @@ void for_each_message(const std::vector<MessageEntry>& entries, const Use& use) 
 void add_holder_side(const ExchangeContext& context, const RankMessages& messages,
                      const ChunkSpec& of, int32_t rank, RankChunk& chunk);
 
-/// Fills RankChunk::owned with the matrices `ids`, ordered so that matrices with equal batch keys
-/// are adjacent. `ids` must ascend.
+/// Fills RankChunk::owned with the matrices `ids`, with equal batch keys next to each other. `ids`
+/// must ascend.
 /// @return  A map from each matrix to its index in RankChunk::owned.
 std::map<int32_t, int32_t> add_owned(const ExchangeContext& context,
                                      const std::vector<int32_t>& ids, RankChunk& chunk);
 
-/// Adds the messages that a rank forwards if the return has two levels. Each message contains all
-/// data that the rank has received from owners, which is at the start of its receive buffer.
+/// Adds the messages that a rank forwards if the return has two levels. Each of them contains all
+/// data that the rank has received from owners. This data is at the start of its receive buffer.
 void add_relay_sends(const Layout& layout, int32_t rank, int32_t block, RankChunk& chunk);
-/// Adds a forwarded message to `regions`. All messages that one rank forwards arrive as a single
+/// Adds a forwarded message to `regions`. All messages from the same forwarding rank form one
 /// region.
 void add_relayed(const Region& message, std::vector<Region>& regions);
 
-/// Fills the owner's side of a chunk: RankChunk::owned, and the blocks that are copied between
-/// these matrices and the messages. If the chunk has partial gradients, also fills
-/// RankChunk::owner_state.
+/// Fills the owner's side of a chunk: RankChunk::owned, the blocks that are copied between the
+/// owned matrices and the messages, and, for partial gradients, RankChunk::owner_state.
 void add_owner_side(const ExchangeContext& context, const RankMessages& messages, RankChunk& chunk);
 
 }  // namespace muonrt

@@ -11,17 +11,18 @@
 
 namespace muonrt {
 
-// The messages of a chunk. The code derives from them both the block lists of a rank and the
-// traffic report of all ranks. A message has at least one element, and a rank may send a message to
-// itself. Chunks that are transferred by the caller's functions have no messages.
+// The messages of a chunk, from which both the block lists of a rank and the traffic report of all
+// ranks are derived. A message has at least one element, and a rank may send a message to itself.
+// Chunks that the caller's functions transfer have no messages.
 
 enum class Exchange { kGather, kReturn, kRelay };
 
-/// May be passed instead of a rank to iterate over the messages of all ranks.
+/// Pass this value instead of a rank to iterate over the messages of all ranks.
 constexpr int32_t kEveryRank = -1;
 
-/// The elements of one matrix in a message. The entries of a message ascend by matrix. A forwarded
-/// message contains the entries of all owners unchanged, so they ascend by owner, then by matrix.
+/// The elements of one matrix in a message. The entries of a message are in ascending order of the
+/// matrix. A forwarded message contains the entries of all owners unchanged, so they are ordered by
+/// owner, then by matrix.
 struct MessageEntry {
   Exchange exchange;
   int32_t from, to;
@@ -29,12 +30,12 @@ struct MessageEntry {
   Holder holder;  // the holder that sends in a gather, or receives in a return
 };
 
-/// Returns the layout of one parameter of the chunk. If the return has two levels, this may be any
-/// parameter, because equal shards are on the same ranks for all parameters of the chunk.
+/// Returns the layout of the first parameter of the chunk. If the return has two levels, equal
+/// shards are on the same ranks for all parameters of the chunk, so any parameter would serve.
 const Layout& front_layout(const Plan& plan, const ChunkSpec& chunk);
 
-/// Returns the replicas whose holders get the update of `m` directly from its owner. If the return
-/// has two levels, these holders forward the update to the other replicas.
+/// Returns the replicas to which the owner of `m` sends the update directly. If the return has two
+/// levels, the holders in these replicas forward the update to the other replicas.
 std::vector<int32_t> returned_replicas(const Plan& plan, const ChunkSpec& chunk, const Matrix& m);
 
 /// Calls `use(holder, numel)` for each holder in a replica whose shard is not empty.
@@ -52,8 +53,8 @@ void for_each_holder(const HolderGroup& group, const ShardRuns& runs, int32_t re
   }
 }
 
-/// The messages of a rank in a chunk of matrices. In each list the messages have the order in which
-/// they are stored.
+/// The messages of a rank in a chunk of matrices. Each list is in the order in which its messages
+/// are stored.
 struct RankMessages {
   std::vector<int32_t> owned;  // ids of the matrices that the rank owns, ascending
   std::vector<MessageEntry> gather_sends, gather_receives, return_sends, return_receives,
@@ -82,12 +83,12 @@ class SliceGroup {
   /// Returns the range of local elements that the member's slice of segment `s` contains.
   std::pair<int64_t, int64_t> range(size_t s, const Member& owner) const;
   /// Returns true if `owner` sends the new values of its slices directly to `to`. If the return has
-  /// two levels, an owner also sends to itself, so that everything that it forwards is contiguous.
+  /// two levels, this includes the owner itself, so everything that it forwards is contiguous.
   bool returns(const Member& owner, const Member& to) const;
 
   /// Calls `use(exchange, from, to)` for each message that `rank` sends or receives in the gather
-  /// and the return, ordered by the owner, then by the other rank. If gradients have a separate
-  /// layout, their gather is not included; see SplitGather.
+  /// and the return, ordered by the owner, then by the other rank. Omits the gather if gradients
+  /// have a separate layout; see SplitGather.
   template <class Use>
   void for_each(int32_t rank, const Use& use) const {
     for (const Member& owner : members_) {
@@ -122,8 +123,8 @@ class SplitGather {
   /// `plan` and `chunk` must outlive the object.
   SplitGather(const Plan& plan, const ChunkSpec& chunk);
 
-  /// Calls `use(from, to, shares)` for each message that `rank` sends or receives, ordered by the
-  /// owner, which receives it, then by the holder.
+  /// Calls `use(from, to, shares)` for each message that `rank` sends or receives. The messages are
+  /// ordered by their receiver, the owner, and then by the holder that sends them.
   template <class Use>
   void for_each(int32_t rank, const Use& use) {
     for (const int32_t owner : owners_) {

@@ -9,9 +9,9 @@ namespace {
 
 constexpr int64_t kGramShortSide = 512;
 
-/// The cost of launching a product, in FLOPs; it takes about 5 microseconds on one host core.
-/// Launches take nearly all the time of tiny matrices. Without this constant, one rank could become
-/// the slowest because it owned thousands of them.
+/// The cost of launching a product, in FLOPs; a launch takes about 5 microseconds on one host core.
+/// Launches take nearly all the time of tiny matrices. Without this constant, a rank that owns
+/// thousands of them could become the slowest.
 constexpr double kProductConstant = 1 << 20;
 
 /// The cost of reading or writing one element in a product, in FLOPs. A product with a short side
@@ -36,7 +36,7 @@ Shape shape_of(int64_t rows, int64_t cols) {
 /// Counts the products. A step of the standard form computes R = X X^T, R R and Z X. A step of the
 /// Gram form computes R R, Q Z, R Z and Z Y, which are all m x m, with two exceptions: the first
 /// step after X is recomputed does not need Q Z, and the last step of a segment does not need R Z
-/// and Z Y. k restarts divide the steps into 1 + k segments, and each segment also computes one X
+/// and Z Y. The k restarts divide the steps into 1 + k segments, each of which also computes one X
 /// X^T and one Q X. If every step except the first is a restart, the Gram form computes the same
 /// products as the standard form.
 Count count_products(const Method& method) {

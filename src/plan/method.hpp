@@ -16,7 +16,7 @@ enum class FormChoice : int32_t { kAuto = 0, kStandard = 1, kGram = 2 };
 struct Method {
   Form form = Form::kStandard;
   int steps = 5;  // number of Newton-Schulz steps
-  /// The steps i of the Gram form before which X is recomputed (1 <= i < steps), ascending.
+  /// The steps before which the Gram form recomputes X, ascending. Step i is in [1, steps).
   std::vector<int> restarts;
 };
 
@@ -35,12 +35,11 @@ std::string method_rule();
 /// m x m and an m x n matrix.
 double orthogonalize_flops(const Method& method, int64_t rows, int64_t cols);
 
-/// Returns the cost that is used to balance the owners. It is a sum over the products of a matrix.
-/// Each product costs 2^20 for the launch, plus the larger of two numbers: its FLOPs, and 256 times
-/// the number of elements that are read or written.
+/// Returns the cost that is used to balance the owners, which is a sum over the products of a
+/// matrix. Each product costs 2^20 for the launch, plus its FLOPs or 256 times the number of
+/// elements that it reads or writes, whichever is larger.
 /// @param ranks  Number of ranks among which the long side of the matrix is divided. Each rank
-///     computes its part of the products with the long side, and every rank computes all other
-///     products.
+///     computes its part of the products with the long side, and repeats all other products.
 double orthogonalize_cost(const Method& method, int64_t rows, int64_t cols, int64_t ranks = 1);
 
 /// Returns text that explains the cost.

@@ -151,8 +151,8 @@ int32_t counterpart(const HolderGroup& group, int32_t rank, int32_t replica) {
   return group.rank_of(replica, mine.partial_index, mine.shard);
 }
 
-/// Returns the replica from which the gradient is gathered. This is the owner's replica; if the
-/// owner does not hold the gradient, its rank number selects one.
+/// Returns the replica from which the gradient is gathered. If the owner holds the gradient, this
+/// is its own replica; otherwise its rank number selects one.
 int32_t gathered_replica(const HolderGroup& group, int32_t owner) {
   const Holder* holder = group.find(owner);
   return holder ? holder->replica : owner % group.replicas;
@@ -200,7 +200,7 @@ void Plan::choose_replicas() {
   Plan once(problem);
   const double once_seconds = step_seconds(once);
   // A plan with kEach has one matrix for each replica and can be large. It is made only if its
-  // products alone take less time than the whole step with kOnce.
+  // products by themselves take less time than the whole step with kOnce.
   double each_seconds = once.seconds_in_every_replica();
   if (each_seconds >= once_seconds) {
     *this = std::move(once);

@@ -29,8 +29,8 @@ struct Matrix {
 };
 
 /// A segment of an AdamW parameter. The local elements of every rank are divided into `count`
-/// segments, and this is segment `index`. Each of the ranks that hold equal elements owns one slice
-/// of the segment.
+/// segments, of which this one has the number `index`. Each of the ranks that hold equal elements
+/// owns one slice of the segment.
 struct Segment {
   int32_t param;
   int32_t index, count;
@@ -43,8 +43,8 @@ struct ChunkSpec {
   std::vector<int32_t> matrices;  // ids in ascending order
   /// For kSlices, segments of parameters over the same mesh dims; otherwise empty.
   std::vector<Segment> segments;
-  /// Size of the whole matrices in the gather dtype (for sums of partial gradients: f32), or of the
-  /// segments in f32.
+  /// Size of the whole matrices in the gather dtype (f32 for sums of partial gradients), or size of
+  /// the segments in f32.
   int64_t bytes = 0;
   bool by_callback = false;  // true if the caller's functions transfer the matrices
   int32_t update_every = 1;  // ParamSpec::update_every, equal for all parameters of the chunk
@@ -74,9 +74,11 @@ class Plan {
  public:
   /// Creates the plan, which depends only on `problem`. The owner and the chunk of a parameter do
   /// not depend on its index in the list of parameters. A parameter without elements has no
-  /// matrices. Errors: INVALID_ARGUMENT if an option is out of range, a name is missing or occurs
-  /// twice, or a scale is not finite; if a mesh contains ranks outside the world, or a given owner
-  /// is not a holder; or if a Muon parameter is neither a matrix nor a stack.
+  /// matrices.
+  /// Errors: INVALID_ARGUMENT if
+  /// * an option is out of range, a name is missing or occurs twice, or a scale is not finite;
+  /// * a mesh contains ranks outside the world, or a given owner is not a holder;
+  /// * a Muon parameter is neither a matrix nor a stack.
   explicit Plan(Problem problem);
 
   const Problem& problem() const { return problem_; }
@@ -86,14 +88,14 @@ class Plan {
   /// Returns the holders of all matrices.
   const HolderTable& holders() const { return holders_; }
 
-  /// Returns the rank chunks of `rank`, in the order of the chunks. Omits chunks in which the rank
-  /// does not take part. Messages start at multiples of 64 bytes in their buffers, and the sizes of
-  /// the buffers are multiples of 64 bytes.
+  /// Returns the rank chunks of `rank`, in the order of the chunks and without chunks in which the
+  /// rank does not take part. Offsets of messages in their buffers, and sizes of buffers, are
+  /// multiples of 64 bytes.
   /// Errors: INVALID_ARGUMENT if `rank` is outside the world.
   std::vector<RankChunk> rank_chunks(int rank) const;
 
   /// makespan() returns the load of the busiest rank, and lower_bound() the best known lower bound
-  /// on it. Both numbers are costs.
+  /// on that load. Both are costs.
   double makespan() const { return makespan_; }
   double lower_bound() const { return lower_bound_; }
   const std::vector<double>& load() const { return load_; }  // cost for each rank
@@ -103,9 +105,9 @@ class Plan {
   bool each_replica() const { return each_; }
   bool every_rank() const { return problem_.options.replica_mode == ReplicaMode::kEveryRank; }
   /// Return the step time in seconds that the cost model (owners/cost.hpp) predicts for the replica
-  /// modes kOnce and kEach. If the mode is not kAuto, they return 0. If the products of kEach,
-  /// evenly distributed, already take longer than a whole step with kOnce, each_seconds() returns
-  /// only the time of these products.
+  /// modes kOnce and kEach, or 0 if the mode is not kAuto. each_seconds() returns only the time of
+  /// the products if these, evenly distributed with kEach, already take longer than a whole step
+  /// with kOnce.
   double once_seconds() const { return once_seconds_; }
   double each_seconds() const { return each_seconds_; }
 

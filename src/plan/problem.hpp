@@ -15,12 +15,12 @@ namespace muonrt {
 
 enum class Role : int32_t { kMuon = 1, kAdamW = 2 };
 /// Selects which ranks orthogonalize a matrix: one rank for all replicas (kOnce), one rank in each
-/// replica (kEach), or every rank that holds the matrix, for itself (kEveryRank). kAuto selects the
-/// cheaper of kOnce and kEach by the cost model. The results are bitwise identical.
+/// replica (kEach), or every rank that holds the matrix, for itself (kEveryRank). kAuto selects
+/// kOnce or kEach, whichever is cheaper by the cost model. The results are bitwise identical.
 enum class ReplicaMode : int32_t { kOnce = 0, kEach = 1, kAuto = 2, kEveryRank = 3 };
 enum class CommitMode : int32_t { kAtomic = 0, kEager = 1 };
 
-/// A part of each matrix of a parameter, which is orthogonalized as a separate matrix. Examples are
+/// A part of each matrix of a parameter, which is orthogonalized as a separate matrix: for example,
 /// the query rows of a fused QKV, one head, or one half of gate_up.
 struct MatrixPart {
   std::string name;
@@ -55,7 +55,7 @@ struct ParamSpec {
   /// True if the caller's functions transfer the matrices. Any rank may then own them.
   bool by_callback = false;
   int update_every = 1;        // for AdamW: number of steps from one update to the next
-  bool master = false;         // true if weights have an f32 value, stored separately or split off
+  bool master = false;         // true if weights have master weights or remainders
   int32_t priority = 0;        // chunks with lower values come first
   int64_t owner_bytes = 0;     // bytes of NorMuon state on each rank that owns one of its matrices
   int64_t momentum_bytes = 4;  // bytes for each element
@@ -68,8 +68,8 @@ inline const Layout& grad_layout(const ParamSpec& spec) {
 }
 
 /// Returns true if ranks hold partial gradients, or if the gradient has a different layout than the
-/// parameter. In these cases the owner of the matrix (for AdamW, of the slice) assembles and sums
-/// the gradient and stores the state.
+/// parameter. The owner of the matrix (for AdamW, of the slice) then assembles and sums the
+/// gradient and stores the state.
 inline bool owner_assembles_gradient(const ParamSpec& spec) {
   return spec.grad_layout || !spec.layout.partial_dims().empty();
 }
@@ -89,8 +89,8 @@ inline int owner_of(const ParamSpec& spec, int64_t index) {
 /// The default of PlanOptions::least_part on a GPU, in bytes.
 constexpr int32_t kGpuLeastPart = 8 << 20;
 
-/// The default of PlanOptions::max_peers. There is a limit because the number of queue pairs,
-/// channels and launches grows with the number of peers.
+/// The default of PlanOptions::max_peers. The number is limited because queue pairs, channels and
+/// launches grow with it.
 constexpr int kMaxPeers = 64;
 
 struct PlanOptions {

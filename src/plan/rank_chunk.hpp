@@ -7,9 +7,9 @@
 
 namespace muonrt {
 
-/// A block of rows x cols elements that is copied between the local buffer of a rank and a message.
-/// In the message the block is contiguous. Offsets and leading dimensions are in elements. The
-/// gather copies the block to the message, and the commit uses the same list to copy it back.
+/// A block of rows x cols elements that is copied between the local buffer of a rank and a message,
+/// in which it is contiguous. Offsets and leading dimensions are in elements. The gather copies the
+/// block to the message, and the commit uses the same list to copy it back.
 struct ShardBlock {
   int32_t param;   // index into the optimizer's parameters
   int32_t matrix;  // index into Plan::matrices()
@@ -20,7 +20,7 @@ struct ShardBlock {
   float update_scale;              // ParamSpec::update_scale, or the scale of the part
   float decay_scale = 1.0f;        // factor for the group's weight decay
   /// The row-major index of the block's first element in the whole tensor, and the distance between
-  /// two rows of the block in the tensor.
+  /// two rows of the block there.
   int64_t tensor_index = 0, tensor_ld = 0;
 };
 
@@ -47,8 +47,8 @@ struct OwnedMatrix {
   int32_t matrix;             // index into Plan::matrices()
   int64_t rows, cols;         // size of the whole matrix
   bool inputs_first = false;  // true if rows are inputs
-  /// Returns true if the matrix is stored transposed, because the shorter side must come first. If
-  /// both sides are equal, the outputs must come first.
+  /// Returns true if the matrix is stored transposed: the shorter side comes first, and outputs
+  /// come first if both sides are equal.
   bool transposed() const { return rows > cols || (rows == cols && inputs_first); }
   int64_t short_side() const { return rows < cols ? rows : cols; }
   int64_t long_side() const { return rows < cols ? cols : rows; }
@@ -62,8 +62,8 @@ enum class ChunkKind : int32_t {
 };
 
 /// A whole matrix, or a slice of an AdamW parameter, whose state this rank stores for all holders.
-/// The elementwise ops treat it as a parameter. In their table its entry comes after the entries of
-/// all parameters.
+/// The elementwise ops treat it as a parameter; in their table, its entry follows those of all
+/// parameters.
 struct OwnerState {
   int32_t param;       // index into the optimizer's parameters
   int64_t first;       // index into Plan::matrices(); for a slice, the first local element
@@ -71,8 +71,8 @@ struct OwnerState {
   int64_t sum_offset;  // offset of its sum in the sums of the chunk, in f32 elements
 };
 
-/// The calls of the caller's functions for those matrices of one parameter that one rank owns. Each
-/// function is called once. The buffers have the transport dtype.
+/// The arguments of the caller's functions for those matrices of one parameter that one rank owns.
+/// Each function is called once for them. The buffers have the transport dtype.
 struct CallbackTransfer {
   int32_t param, owner;
   int64_t local_offset, local_bytes;  // this rank's shard in the holder's buffers
@@ -83,8 +83,8 @@ struct CallbackTransfer {
 /// Everything that one rank does for one chunk.
 struct RankChunk {
   int32_t index = 0;  // chunk index
-  // The calls of the caller's functions. A chunk with such calls has no messages; its buffers
-  // contain local shards and whole matrices instead.
+  // The calls of the caller's functions. A chunk with such calls has no messages: its buffers
+  // contain local shards and whole matrices.
   std::vector<CallbackTransfer> callbacks;
   int32_t update_every = 1;  // ChunkSpec::update_every
   ChunkKind kind = ChunkKind::kDirections;
@@ -100,9 +100,9 @@ struct RankChunk {
   std::vector<MatrixBlock> return_matrix_blocks;
   std::vector<Region> return_sends, return_receives;
   std::vector<ShardBlock> return_blocks;
-  // The second level of the return takes place inside the receive buffer. This rank forwards the
-  // messages of the owners to the ranks that hold the same shard in other replicas. It also
-  // receives the messages that these ranks forward.
+  // The second level of the return, which takes place inside the receive buffer. This rank forwards
+  // the messages of the owners to the ranks that hold the same shard in other replicas, and
+  // receives the messages that those ranks forward.
   std::vector<Region> relay_sends, relay_receives;
   int64_t gather_send_bytes = 0, gather_receive_bytes = 0;
   int64_t return_send_bytes = 0, return_receive_bytes = 0;
@@ -112,7 +112,7 @@ struct RankChunk {
   std::vector<std::vector<ShardBlock>> partial_grad_blocks;
   std::vector<OwnerState> owner_state;
   std::vector<int32_t> owner_state_views;  // entry i is the table index of owner_state[i]
-  // The entries are in the order of owner_state, and their `param` is a table index.
+  // The entries have the order of owner_state, and their `param` is a table index.
   std::vector<ShardBlock> owner_state_blocks;
   int64_t sum_bytes = 0, direction_bytes = 0;
   bool takes_part() const {

@@ -12,13 +12,13 @@
 namespace muonrt {
 
 // A return in two levels limits the number of peers of an owner. Consecutive replicas of a layout
-// form blocks. An owner sends to the holders in one replica of each block; in its own block this is
-// its own replica. Each of these holders forwards everything that it has received to the ranks in
-// its block that hold the same shard. If there is only one block, the owner sends only to its own
-// replica.
+// form blocks. In each block, an owner sends to the holders in one replica; in its own block, this
+// is its own replica. Each of these holders forwards everything that it has received to the ranks
+// in its block that hold the same shard. If there is only one block, the owner therefore sends only
+// to its own replica.
 
-/// Returns the replica to which an owner in `owner_replica` sends directly, in the block that
-/// contains `replica`.
+/// Returns the replica to which an owner in `owner_replica` sends directly for the block of
+/// `replica`.
 inline int32_t head_replica(int32_t replica, int32_t owner_replica, int32_t block,
                             int32_t replicas) {
   const int32_t first = replica / block * block;
@@ -36,11 +36,11 @@ inline int64_t direct_peers(int64_t shares, int64_t replicas, bool owner_holds) 
 /// order. These ranks hold the same shard in the other replicas of its block.
 std::vector<int32_t> forwards_to(const Layout& layout, int32_t rank, int32_t block);
 
-/// Returns the number of replicas in a block. If both levels have at most `max_peers` peers with a
-/// single block, this is the number of all replicas. Otherwise it is the number that minimizes the
-/// larger number of peers of the two levels. Returns 0 if owners should send to all holders
-/// directly. This is the case if their number is within the limit, or if two levels would not
-/// reduce the number of peers.
+/// Returns the number of replicas in a block, or 0 if owners should send to all holders directly.
+/// Owners send directly if the number of holders is within `max_peers`, or if two levels would not
+/// reduce the number of peers. Otherwise a single block contains all replicas if both levels then
+/// have at most `max_peers` peers. If not, the number of replicas in a block minimizes the larger
+/// number of peers of the two levels.
 int32_t relay_block(int64_t shares, int64_t replicas, bool owner_holds, int64_t max_peers);
 
 /// Computes relay_block() for the matrices of a problem, and determines which matrices have the
@@ -53,13 +53,13 @@ class RelayChooser {
   /// Returns relay_block() for a matrix, or for an AdamW parameter with partial gradients. For an
   /// AdamW parameter, `index` is -1.
   int32_t block(int32_t param, int64_t index);
-  /// Returns the mesh and the replicating dims of a parameter as a list. If the lists of two
-  /// parameters are equal, every rank forwards the data of both parameters to the same ranks.
+  /// Returns the mesh and the replicating dims of a parameter as a list. If two parameters have
+  /// equal lists, every rank forwards the data of both to the same ranks.
   const std::vector<int64_t>& over(int32_t param);
 
  private:
-  /// Returns relay_block() and keeps the result, because computing it takes time that grows with
-  /// the number of replicas.
+  /// Returns relay_block() and stores the result, because the time to compute it grows with the
+  /// number of replicas.
   int32_t block_of(int64_t shares, int64_t replicas, bool owner_holds);
 
   const std::vector<ParamSpec>& params_;

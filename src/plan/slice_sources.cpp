@@ -10,7 +10,7 @@ namespace {
 
 Layout as_matrix(const Layout& layout) { return layout.dims() > 2 ? layout.as_matrix() : layout; }
 
-/// Adds the blocks that elements [begin, end) of the local buffer have in common with `block`: the
+/// Adds the blocks that are both in `block` and in elements [begin, end) of the local buffer: the
 /// last part of a row, whole rows, and the first part of a row. Any of them may be missing.
 void add_slice(const Block& block, int64_t begin, int64_t end, std::vector<Block>& out) {
   const auto add = [&](int64_t row, int64_t rows, int64_t col, int64_t cols) {

@@ -99,8 +99,8 @@ class SliceChunk {
     out_.gather_receives.push_back(receives_.region(from.rank));
   }
 
-  /// Adds the gather of gradients with a separate layout. Each owner receives from this rank the
-  /// part of its slices that is in this rank's gradient.
+  /// Adds the gather of gradients with a separate layout. This rank sends each owner those elements
+  /// of the owner's slices that its gradient contains.
   void add_split_gather() {
     SplitGather gather(plan_, chunk_);
     gather.for_each(rank_, [&](int32_t from, int32_t to, const auto& shares) {

@@ -8,8 +8,8 @@
 
 namespace muonrt {
 
-/// Saves a checkpoint while steps continue. begin() copies the state, and a thread then writes the
-/// copy without using the communicator.
+/// Saves a checkpoint while steps continue. begin() copies the state. A thread then writes the
+/// copy, without using the communicator.
 class BackgroundSave {
  public:
   explicit BackgroundSave(std::unique_ptr<Files> files = std::make_unique<Files>())
@@ -23,9 +23,9 @@ class BackgroundSave {
   /// Errors: OUT_OF_MEMORY.
   int64_t reserve(const Optimizer& optimizer, bool with_params);
   int64_t reserved_bytes() const { return std::ssize(memory_); }
-  /// Begins a save. If the reserved memory is too small for the state that this rank writes, this
-  /// function writes the file before it returns. Must not be called while a save is in progress.
-  /// Collective. Errors: the same as save_state().
+  /// Begins a save. Must not be called while a save is in progress. If the reserved memory is too
+  /// small for the state that this rank writes, writes the file before returning. Collective.
+  /// Errors: the same as save_state().
   SavedBytes begin(Optimizer& optimizer, const std::string& folder, const SaveSettings& settings);
   /// Waits for the thread and publishes the save, which must be in progress. Collective.
   /// Errors: the same as save_state().

@@ -24,7 +24,7 @@ struct SavedBytes {
 struct LoadSettings {
   /// File name of the manifest in the folder. If it is empty, the newest checkpoint is loaded.
   std::string manifest = {};
-  /// If true, parameters that the checkpoint contains, directly or as master weights, are loaded.
+  /// If true, parameters are loaded if the checkpoint contains them, directly or as master weights.
   /// All other parameters must already have the values that they had when the checkpoint was saved.
   bool with_params = true;
   bool partial = false;  // if true, missing state is initialized and surplus state is ignored

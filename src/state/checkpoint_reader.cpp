@@ -117,8 +117,8 @@ StateSources& CheckpointReader::sources() {
   return sources_.emplace(std::move(files), manifest_);
 }
 
-/// Returns the number of elements of the whole tensor. Checks that the open files contain at least
-/// this many elements.
+/// Returns the number of elements of the whole tensor, after checking that the open files contain
+/// at least this many.
 int64_t CheckpointReader::numel_of(const Tensor& tensor) {
   StateSources& from = sources();
   const std::string& param = tensor.param->name;
@@ -129,8 +129,8 @@ int64_t CheckpointReader::numel_of(const Tensor& tensor) {
   try {
     return from.numel_in_files(param, tensor.stored, cat(path_, ": ", tensor.text()));
   } catch (const Error& e) {
-    // If elements are missing, the reason is the file that could not be opened, so its error is
-    // thrown instead.
+    // Elements are missing because a file could not be opened, so the error of that file is thrown
+    // instead.
     if (!file_errors_.empty() && e.status() == Status::kCorrupt) throw file_errors_.front();
     throw;
   }
@@ -211,15 +211,15 @@ void CheckpointReader::check_files() {
       if (b % kResidentBlocks == 0) file->release_pages();
     }
   }
-  // Without this check, all elements in a missing file would also be reported.
+  // Without this check, all elements of a missing file would be reported, too.
   if (!file_errors_.empty()) return;
   for (const Tensor& tensor : tensors_)
     if (tensor.dtype && !damaged_.contains({tensor.param->name, tensor.stored}))
       attempt([&] { check_values(tensor); });
 }
 
-/// Returns the tensors in a damaged block, with the range of elements of each tensor, and records
-/// that they are damaged.
+/// Returns the tensors in a damaged block, with the range of elements of each, and records that
+/// these tensors are damaged.
 std::string CheckpointReader::tensors_in(const ShardFile& file, int64_t block) {
   const int64_t begin = block * kBlockBytes, end = begin + kBlockBytes;
   std::string out;
@@ -241,8 +241,8 @@ std::string CheckpointReader::tensors_in(const ShardFile& file, int64_t block) {
   return out;
 }
 
-/// Checks that each element is stored exactly once, that moments are valid, and that a parameter
-/// has the hash that is in the manifest.
+/// Checks that each element is stored exactly once, that moments are valid, and that the hash of a
+/// parameter is the one in the manifest.
 void CheckpointReader::check_values(const Tensor& tensor) {
   StateSources& from = sources();
   const ManifestParam& p = *tensor.param;

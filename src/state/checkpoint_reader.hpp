@@ -18,16 +18,16 @@ namespace muonrt {
 /// Returns the file names of the manifests in a folder, newest first. Errors: IO.
 std::vector<std::string> list_manifests(const std::string& folder);
 
-/// Reads a checkpoint without an optimizer. If a file cannot be opened, only reads of tensors with
-/// elements in that file return an error.
+/// Reads a checkpoint without an optimizer. A file that cannot be opened causes errors only for
+/// tensors with elements in that file.
 class CheckpointReader {
  public:
   struct Tensor {
     const ManifestParam* param;
     int32_t kind;
-    /// Null if there is no data, because the parameter is empty or was not saved.
+    /// Null if there is no data because the parameter is empty or was not saved.
     const std::string* dtype;
-    /// The kind of the stored data: kMaster if the parameter must be computed from its master
+    /// The kind of the stored data. It is kMaster if the parameter must be computed from its master
     /// weights.
     int32_t stored;
 
@@ -58,9 +58,9 @@ class CheckpointReader {
   /// Returns false for a parameter for which only the hash was saved.
   bool has_data(const Tensor& tensor) const;
 
-  /// Returns the data of a tensor, which remains valid as long as this object exists. Before it
-  /// allocates memory, it checks the size of the data against the files. Errors: IO; CORRUPT if a
-  /// file is missing or damaged.
+  /// Returns the data of a tensor, which remains valid as long as this object exists. Checks the
+  /// size of the data against the files before it allocates memory. Errors: IO; CORRUPT if a file
+  /// is missing or damaged.
   const Data& data_of(int64_t index);
   /// Reads a whole tensor. Errors: INVALID_ARGUMENT if `to` has the wrong size or the tensor has no
   /// data; any error of data_of() or StateSources::read().

@@ -21,7 +21,7 @@ class BlockSums {
   void add(std::span<const unsigned char> data);
   /// Returns the checksums of all blocks. The last block may be shorter than kBlockBytes.
   std::string digits() const;
-  /// Returns zeros in place of the checksums of `bytes` bytes, with the same number of digits.
+  /// Returns zeros instead of the checksums of `bytes` bytes, with the same number of digits.
   static std::string zeros(int64_t bytes);
 
  private:
@@ -38,8 +38,8 @@ class CheckedBlocks {
   explicit CheckedBlocks(const TensorFile& file);
 
   int64_t count() const { return std::ssize(checked_); }
-  /// Returns a description of what is wrong with a block, including its bytes and checksums, or an
-  /// empty string if the block is valid.
+  /// Describes what is wrong with a block, with its bytes and checksums. Returns an empty string if
+  /// the block is valid.
   std::string problem_of(int64_t block);
   /// Checks the blocks that contain bytes [begin, end). Errors: CORRUPT, with the file, the tensor
   /// and the block.

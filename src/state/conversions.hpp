@@ -17,12 +17,12 @@ float value_at(const std::string& dtype, const unsigned char* at);
 std::vector<unsigned char> scaled(std::span<const unsigned char> values, const std::string& dtype,
                                   double factor);
 
-/// Returns the kind of state that `kind` can be computed from, or -2 if there is none. A parameter
-/// can be computed from its master weights. A bf16 parameter and its remainders can be computed
+/// Returns the kind of state from which `kind` can be computed, or -2 if there is none. A parameter
+/// can be computed from its master weights. A bf16 parameter with its remainders can be computed
 /// from master weights, and vice versa.
 int32_t other_form(int32_t kind);
 
-/// Returns f32 master weights rounded to this dtype in the same way as in a step.
+/// Rounds f32 master weights to this dtype in the same way as a step does.
 std::vector<unsigned char> rounded(std::span<const unsigned char> masters,
                                    const std::string& dtype);
 

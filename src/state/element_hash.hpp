@@ -10,7 +10,7 @@
 
 namespace muonrt {
 
-/// Returns the contribution of these elements to the hash of their parameter: the sum of
+/// Returns the term of these elements in the hash of their parameter: the sum of
 /// splitmix64(splitmix64(n + i) ^ b) over all elements, where i is the index of an element, b its
 /// bits, and n the FNV-1a hash of the parameter's name. The sum wraps around, so terms may be added
 /// in any order.

@@ -10,8 +10,8 @@ bool is_whole(const Runs& runs, int64_t size) {
   return size == 0 || (runs.size() == 1 && runs[0] == Run{0, size});
 }
 
-/// Adds a stretch for those elements of [element, element + count) that are in the extent. `local`
-/// is the index of the first of them in the product.
+/// Adds a stretch for the elements of [element, element + count) that are in the extent. `local` is
+/// the index of the first of these elements in the product.
 void add(std::vector<Stretch>& out, const Extent& extent, int64_t element, int64_t local,
          int64_t count) {
   const int64_t low = std::max(local, extent.begin), high = std::min(local + count, extent.end);
@@ -67,8 +67,8 @@ Extent Extent::between(int64_t low, int64_t high) const {
 std::vector<Stretch> Extent::stretches() const {
   std::vector<Stretch> out;
   if (begin >= end) return out;
-  // The complete trailing dimensions form contiguous blocks. Each run of the dimension before them
-  // therefore forms a stretch.
+  // The complete trailing dimensions form contiguous blocks, so each run of the dimension before
+  // them forms a stretch.
   size_t last = shape.size();
   int64_t block = 1;
   while (last > 0 && is_whole(runs[last - 1], shape[last - 1])) block *= shape[--last];
@@ -135,8 +135,8 @@ std::vector<Overlap> overlaps(const Extent& a, const Extent& b) {
     for (size_t d = 0; d < a.shape.size(); ++d)
       if (intersect(a.runs[d], b.runs[d]).empty()) return out;
   }
-  // Compares only the range where both extents have elements, so that comparing a small extent with
-  // a large one is fast.
+  // Compares only the range where both extents have elements, which is fast for a small and a large
+  // extent.
   const int64_t first = std::max(a.element_at(0), b.element_at(0));
   const int64_t last = std::min(a.element_at(a.numel() - 1), b.element_at(b.numel() - 1));
   if (first > last) return out;

@@ -41,7 +41,7 @@ bool examine(const std::string& path, struct stat& out) {
   return false;
 }
 
-/// Removes the read permission of users without write permission, because any user who can open the
+/// Removes the read permission of users without write permission, because a user who can open the
 /// file can also lock it.
 void hide_from_readers(int file) {
   struct stat info;
@@ -49,7 +49,9 @@ void hide_from_readers(int file) {
   mode_t mode = info.st_mode & 07777;
   for (const mode_t who : {mode_t{S_IRWXG}, mode_t{S_IRWXO}})
     if ((mode & who & (S_IWGRP | S_IWOTH)) == 0) mode &= ~who;
-  if (mode != (info.st_mode & 07777)) fchmod(file, mode);  // only the file's owner may do this
+  if (mode != (info.st_mode & 07777))
+    fchmod(file, mode);  // only the user to whom the file belongs
+                         // may do this
 }
 
 }  // namespace
@@ -131,8 +133,8 @@ void Files::remove(const std::string& path) noexcept {
   }
 }
 
-// Closing the file would not release the lock if a child that was created without fork handlers
-// (vfork, clone) still has a copy of the descriptor.
+// Closing the file would not release the lock while a child that was created without fork handlers
+// (vfork, clone) has a copy of the descriptor.
 FileLock::~FileLock() {
   if (file_) flock(file_.fd(), LOCK_UN);
 }

@@ -11,7 +11,7 @@
 namespace muonrt {
 
 /// Holds the lock of a file, or no lock. The lock is released when this object is destroyed or the
-/// process exits, even if the process has forked children.
+/// process exits, even if forked children still run.
 class FileLock {
  public:
   FileLock() = default;
@@ -24,18 +24,18 @@ class FileLock {
   Descriptor file_;
 };
 
-/// The file system operations of a save. All functions throw IO, with the file and the reason, if
-/// they fail.
+/// The file system operations of a save. A function that fails throws IO, with the file and the
+/// reason.
 class Files {
  public:
   virtual ~Files() = default;
 
-  /// Creates a folder and its parents if they do not exist, and syncs the parent of each new
-  /// folder.
+  /// Creates a folder and its parents if they do not exist. For each new folder, also syncs its
+  /// parent.
   void make_folder(const std::string& path);
   /// Locks the file until the returned object is destroyed. Creates the file if it does not exist.
-  /// Throws IO if another process holds the lock. On a file system without locks it always
-  /// succeeds. Users without write permission cannot open the file, so they cannot lock it.
+  /// Throws IO if another process holds the lock. On a file system without locks, always succeeds.
+  /// Users without write permission cannot open the file, so they cannot lock it.
   FileLock lock(const std::string& path);
   /// Returns true if the file exists. Throws IO if the file cannot be examined.
   bool exists(const std::string& path);
@@ -49,15 +49,15 @@ class Files {
   void remove(const std::string& path) noexcept;
 
  protected:
-  /// Called before each of these operations, and before each write and sync of a file. Tests
-  /// override it: if it throws, the operation fails with the error that it throws.
+  /// Called before each of these operations, and before each write and sync of a file. A test can
+  /// override it to throw an error, with which the operation then fails.
   virtual void before(const char* /*operation*/, const std::string& /*path*/) {}
 
  private:
   friend class OutFile;
 };
 
-/// A new file. The destructor removes the file unless it was published, but a forked child never
+/// A new file. The destructor removes the file unless it was published. A forked child never
 /// removes it.
 class OutFile {
  public:

@@ -31,17 +31,16 @@ std::shared_ptr<const SharedManifest> read_same(Comm& comm, const std::string& p
   return out;
 }
 
-/// Returns the factor that converts saved momentum to the optimizer's kind of momentum. The two
-/// kinds differ in how much of the gradient a step adds: heavy ball adds the whole gradient, and
-/// EMA adds 1 - constant times the gradient.
+/// Returns the factor that converts saved momentum to the optimizer's kind of momentum. Heavy ball
+/// adds the whole gradient in each step, while EMA adds 1 - constant times the gradient.
 double conversion(const ManifestParam& saved, const ManifestParam& mine) {
   if (saved.momentum == mine.momentum) return 1.0;
   return saved.momentum == "ema" ? 1.0 / (1.0 - saved.momentum_constant)
                                  : 1.0 - saved.momentum_constant;
 }
 
-/// Returns the kind of saved state that `kind` is read from: `kind` if the checkpoint contains it,
-/// otherwise the other form of `kind`. Returns kNone if the checkpoint contains neither.
+/// Returns the kind of saved state from which `kind` is read: `kind` itself if the checkpoint
+/// contains it, and otherwise its other form. Returns kNone if the checkpoint contains neither.
 constexpr int32_t kNone = -2;
 int32_t kind_in(const ManifestParam* saved, int32_t kind) {
   for (const int32_t from : {kind, other_form(kind)})
@@ -145,7 +144,7 @@ class Loader {
   const ManifestParam& saved_of(const StateShard& shard) const {
     return *comparison_.saved(mine_of(shard).name);
   }
-  /// Returns the saved kind of state that a shard is read from, or kNone.
+  /// Returns the saved kind of state from which a shard is read, or kNone.
   int32_t kind_read(const StateShard& shard) const {
     const ManifestParam* const saved = comparison_.saved(mine_of(shard).name);
     return shard.tensor.kind == StateTensor::kParam ? param_source(saved)
@@ -154,7 +153,7 @@ class Loader {
   std::string what_of(const StateShard& shard) const {
     return cat("load: ", name_of(mine_of(shard)), ": ", kind_name(shard.tensor.kind));
   }
-  /// Returns the factor that the saved elements of the shard are multiplied by.
+  /// Returns the factor by which the saved elements of the shard are multiplied.
   double factor_of(const StateShard& shard) const {
     const bool momentum = shard.tensor.kind == static_cast<int32_t>(StateKind::kMomentum);
     return momentum ? conversion(saved_of(shard), mine_of(shard)) : 1.0;
@@ -190,7 +189,7 @@ class Loader {
   }
   /// Converts master weights to remainders, or remainders to master weights. The f32 weights that
   /// they represent do not change. If the result is remainders, also sets the parameter, because
-  /// with remainders ties are rounded differently.
+  /// ties are rounded differently with remainders.
   void write_other_form(const StateShard& shard, int32_t kind) {
     char* const to = static_cast<char*>(shard.data);
     char* const param = param_of(shard);
@@ -207,7 +206,7 @@ class Loader {
       }
     });
   }
-  /// Sets the shard to zero. Master weights are set to the values of the parameter instead.
+  /// Sets the shard to zero, or, for master weights, to the values of the parameter.
   void initialize(const StateShard& shard) {
     constexpr int64_t kAtOnce = 1 << 18;
     const int64_t size = bytes_of(shard.tensor);
@@ -250,9 +249,9 @@ int64_t elements_of(const ManifestParam& p) {
 }
 
 /// Finds where the values of each parameter are stored in the checkpoint.
-/// @param hashes  Hashes of the saved master weights after rounding. If this hash differs from that
-///     of the saved parameter, the caller had rounded the weights in a different way. The parameter
-///     then cannot be restored, so it must be unchanged.
+/// @param hashes  Hashes of the saved master weights after rounding. If such a hash differs from
+///     the hash of the saved parameter, the caller had rounded the weights in a different way. The
+///     parameter then cannot be restored and must have kept its values.
 std::vector<int32_t> param_sources(const Manifest& mine, const Comparison& comparison,
                                    const std::vector<uint64_t>& hashes, bool with_params) {
   std::vector<int32_t> out;
@@ -266,7 +265,8 @@ std::vector<int32_t> param_sources(const Manifest& mine, const Comparison& compa
   return out;
 }
 
-/// Checks that parameters that are not read have the same values as when the checkpoint was saved.
+/// Checks that each parameter that is not read has the same values as when the checkpoint was
+/// saved.
 void check_params(const std::vector<uint64_t>& hashes, const std::vector<int32_t>& sources,
                   const Manifest& mine, const Comparison& comparison, const std::string& path) {
   for (size_t i = 0; i < hashes.size(); ++i) {

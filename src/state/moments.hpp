@@ -14,8 +14,8 @@ struct BadMoment {
 };
 
 /// Returns the first invalid moment among these elements, or nullopt. Moments must be finite,
-/// second moments must be at least 0, and before the first step all moments must be 0. For other
-/// kinds of state, returns nullopt.
+/// second moments must be at least 0, and before the first step all moments must be 0. Other kinds
+/// of state are not checked.
 /// @param dtype  "F32" or "BF16".
 std::optional<BadMoment> bad_moment(int32_t kind, const std::string& dtype, int64_t step,
                                     std::span<const unsigned char> values);

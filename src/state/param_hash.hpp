@@ -11,7 +11,7 @@ namespace muonrt {
 /// Returns, for each parameter, a hash of all its elements that does not depend on the mesh; see
 /// hash_elements(). Collective.
 /// @param of_masters  If true, hashes the master weights, rounded to the parameter's dtype, instead
-///     of the parameter. The result for a parameter without master weights is then 0.
+///     of the parameter. The result is then 0 for a parameter without master weights.
 std::vector<uint64_t> param_hashes(Optimizer& optimizer, bool of_masters = false);
 
 /// Returns the element-wise sum over the ranks. Collective.

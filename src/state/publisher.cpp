@@ -21,8 +21,8 @@ bool is_number(std::string_view text, std::string_view digits) {
   return text.find_first_not_of(digits) == text.npos;
 }
 
-/// Returns a name of the form manifest-SAVE-STEP.json. If these names are sorted, they are in the
-/// order of the saves.
+/// Returns a name of the form manifest-SAVE-STEP.json. Sorting these names gives the order of the
+/// saves.
 std::string older_name(const Manifest& manifest) {
   return cat(kOlder, digits_of(static_cast<uint64_t>(manifest.save), kSaveDigits, 10), "-",
              digits_of(static_cast<uint64_t>(manifest.step), kStepDigits, 10), kJson);
@@ -84,9 +84,9 @@ void Publisher::write(std::string_view text, const std::string& name) {
   file.publish(folder_ + "/" + name);
 }
 
-/// Returns the newest manifest in the folder. Returns null if there is none, or if the manifest is
-/// damaged, because no rank could load it. Throws if the manifest has a different format, because
-/// it must not be replaced.
+/// Returns the newest manifest in the folder, or null if there is none. Also returns null if the
+/// manifest is damaged, because no rank could load it. Throws if the manifest has a different
+/// format, because such a manifest must not be replaced.
 std::unique_ptr<SharedManifest> Publisher::newest() {
   const std::string path = folder_ + "/" + kManifestName;
   if (!files_.exists(path)) return nullptr;

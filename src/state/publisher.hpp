@@ -12,15 +12,15 @@ namespace muonrt {
 /// The name of the file in the folder that a save locks.
 constexpr const char* kLockName = ".muonrt-lock";
 
-/// Returns true if `name` has the form manifest-SAVE-STEP.json, which is the manifest of an older
-/// checkpoint.
+/// Returns true if `name` has the form manifest-SAVE-STEP.json, which the manifests of older
+/// checkpoints have.
 bool is_older_manifest(std::string_view name);
 
 // Return the names of files of the checkpoint with this ID.
 std::string rank_file(const std::string& id, int rank);
 std::string probe_path(const std::string& folder, const std::string& id);
 
-/// Performs rank 0's part of a save while rank 0 holds the lock. Writes the manifest, which turns
+/// Performs rank 0's part of a save, while rank 0 holds the lock. Writes the manifest, which turns
 /// the files of the ranks into a checkpoint, and removes files of older checkpoints.
 class Publisher {
  public:

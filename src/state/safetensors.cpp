@@ -28,8 +28,8 @@ constexpr const char* kMetadata = "__metadata__";
   throw Error(Status::kCorrupt, cat(where, ": ", problem));
 }
 
-/// @param where  Returns the position for an error message. It is a function so that the text is
-///     created only if there is an error.
+/// @param where  Returns the position for an error message. It is called only if there is an error,
+///     so the text is not created otherwise.
 template <class Where>
 std::vector<int64_t> whole_numbers(const JsonValue& value, const Where& where, const char* what) {
   const auto* list = value.as<JsonValue::List>();

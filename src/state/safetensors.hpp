@@ -24,8 +24,8 @@ struct TensorEntry {
   int64_t elements() const;
 };
 
-/// Returns the size in bits of an element of a safetensors dtype; some dtypes have 4 or 6 bits.
-/// Returns 0 for an unknown dtype.
+/// Returns the size in bits of an element of a safetensors dtype, or 0 for an unknown dtype. Some
+/// dtypes have 4 or 6 bits.
 int64_t element_bits(std::string_view dtype);
 /// Returns the size of an element in bytes, or 0 if the size is not a whole number of bytes.
 int64_t element_bytes(std::string_view dtype);
@@ -63,8 +63,8 @@ TensorTable parse_tensor_table(std::string_view header, int64_t data_bytes,
                                const std::string& file);
 
 /// Returns the bytes that come before the data: the length of the header, and the header. The
-/// header is padded so that the data begins at a multiple of eight bytes. parse_tensor_table()
-/// returns the same entries for this header.
+/// header is padded, so the data begins at a multiple of eight bytes. parse_tensor_table() returns
+/// the same entries for this header.
 /// @param entries  In the order of their data. On entry, the size of an entry is end - begin. The
 ///     function sets begin and end to the final offsets.
 /// Errors: INVALID_ARGUMENT, with the file and the tensor, if parse_tensor_table() would reject the

@@ -33,7 +33,7 @@ void require_loadable(int64_t step, const StateTensor& tensor, int64_t first,
 }
 
 /// Returns `folder` as an absolute path, which remains valid if the process changes its working
-/// directory. If it is empty, the result is empty.
+/// directory. Returns an empty string if `folder` is empty.
 std::string absolute(const std::string& folder) {
   if (folder.empty() || folder.front() == '/') return folder;
   char here[PATH_MAX];
@@ -104,13 +104,12 @@ Save::Save(Optimizer& optimizer, const std::string& folder, const SaveSettings& 
   });
 }
 
-// This is the only function that deletes this rank's file. The class comment describes when the
-// file is deleted.
+// Only the destructor deletes this rank's file. The comment of the class describes when it does.
 Save::~Save() {
   if (process_ == getpid() && own_file_.bytes > 0 && !may_be_named_) files_.remove(path_);
 }
 
-/// Sets the ID in the names of all files of this checkpoint. Rank 0 chooses it.
+/// Sets the ID in the names of all files of this checkpoint, which rank 0 chooses.
 void Save::draw_id() {
   int64_t drawn = 0;
   run_collectively(comm_, [&] {

@@ -16,19 +16,19 @@ namespace muonrt {
 /// Returns the shards that this rank writes. A parameter that equals its rounded master weights is
 /// not written, because a load can compute it.
 /// @param in_masters  For each parameter, true if it equals its rounded master weights. If null,
-///     all parameters with master weights are assumed to equal them.
+///     this is assumed for all parameters with master weights.
 std::vector<StateShard> shards_to_save(const Optimizer& optimizer, bool with_params,
                                        const std::vector<bool>* in_masters = nullptr);
 
 SavedBytes bytes_written(const std::vector<StateShard>& shards);
 
-/// One save into a folder. The destructor deletes this rank's file if no manifest can name it.
-/// After publish() has sent the file's size to rank 0, a manifest may name the file until rank 0
+/// One save into a folder. The destructor deletes this rank's file if no manifest can name it. A
+/// manifest may name the file from the time when publish() sends its size to rank 0 until rank 0
 /// reports that it has not written the manifest. A forked child deletes nothing.
 class Save {
  public:
   /// Checks that all ranks pass the same arguments, creates and locks the folder, and hashes the
-  /// parameters. Collective. Errors: the same as muonrt_optimizer_save(). All ranks return the same
+  /// parameters. Collective. Errors: the same as muonrt_optimizer_save(). All ranks throw the same
   /// error, even if an allocation fails on only one rank.
   Save(Optimizer& optimizer, const std::string& folder, const SaveSettings& settings, Files& files);
   ~Save();
@@ -40,7 +40,7 @@ class Save {
   /// Writes this rank's file. Uses neither the communicator nor the optimizer.
   void write(const std::vector<StateShard>& shards, DeviceCopy& copy);
   /// Makes this save the newest checkpoint, unless a rank passes an error from its write().
-  /// Collective. Errors: IO, and the error that any rank passes. All ranks throw the same error.
+  /// Collective. All ranks throw the same error: IO, or the error that a rank passes.
   void publish(const std::optional<Error>& error);
 
  private:

@@ -14,7 +14,7 @@ namespace {
 constexpr const char* kShardFileFormat = "muonrt state 1";
 constexpr size_t kSumDigits = 8;  // digits of one checksum
 
-/// A tensor in the file. It contains those elements of a shard that this rank writes.
+/// A tensor in the file, which contains the elements of a shard that this rank writes.
 struct Share {
   const StateShard* shard;
   Extent extent;
@@ -26,16 +26,16 @@ std::vector<Share> shares_of(const std::vector<StateShard>& shards) {
   for (const StateShard& shard : shards)
     if (shard.write_begin < shard.write_end)
       out.push_back({&shard, shard.extent.part(shard.write_begin, shard.write_end)});
-  // Tensors with larger elements come first, so each tensor begins at a multiple of the size of its
-  // elements.
+  // Tensors with larger elements come first, so each tensor begins at a multiple of its element
+  // size.
   std::stable_sort(out.begin(), out.end(), [](const Share& a, const Share& b) {
     return bytes_of(a.shard->tensor) > bytes_of(b.shard->tensor);
   });
   return out;
 }
 
-/// Returns the shape of the tensor in the file. If the extent is a box, these are its sides.
-/// Otherwise the tensor has one dimension.
+/// Returns the shape of the tensor in the file: the sides of the extent if it is a box, and
+/// otherwise one dimension.
 std::vector<int64_t> shape_of(const Extent& extent) {
   if (extent.numel() != extent.product()) return {extent.numel()};
   std::vector<int64_t> out;

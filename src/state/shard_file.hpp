@@ -22,8 +22,8 @@ struct ManifestFile {
 };
 
 /// Writes the elements of the shards that this rank must write. For each block of elements, calls
-/// `see` with the bytes and with the index of the first element in the shard. The file appears in
-/// `folder` under `name` only after it is complete and on disk.
+/// `see` with its bytes and with the index of its first element in the shard. The file appears in
+/// `folder` as `name` only after it is complete and on disk.
 ManifestFile write_shard_file(Files& files, const std::string& folder, const std::string& name,
                               const std::vector<StateShard>& shards, DeviceCopy& copy,
                               const std::function<void(const StateShard&, int64_t first,
@@ -50,8 +50,8 @@ class ShardFile {
   std::span<const unsigned char> elements(const StoredShard& shard, int64_t first, int64_t count);
   /// Returns the number of blocks of kBlockBytes. The last block may be shorter.
   int64_t blocks() const { return blocks_->count(); }
-  /// Returns a description of what is wrong with a block, including its bytes and checksums, or an
-  /// empty string if the block is valid.
+  /// Describes what is wrong with a block, with its bytes and checksums. Returns an empty string if
+  /// the block is valid.
   std::string problem_of(int64_t block) { return blocks_->problem_of(block); }
   /// Returns the offset, in the file, of the first byte of an element of the shard.
   int64_t byte_of(const StoredShard& shard, int64_t element) const {

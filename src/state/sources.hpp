@@ -13,13 +13,14 @@
 
 namespace muonrt {
 
-/// Reads the shards of a checkpoint. Opens a file only if the open files do not contain the needed
-/// elements. In a large job, the tables of all files would need a lot of memory on every rank.
+/// Reads the shards of a checkpoint. Opens a further file only if the open files do not contain the
+/// needed elements, because the tables of all files of a large job would need a lot of memory on
+/// every rank.
 class StateSources {
  public:
   /// @param manifest  It must outlive this object.
   /// @param rank      Number of this rank among the `world` ranks that read. The rank first opens
-  ///     the files of the corresponding rank of the save.
+  ///     the file that the corresponding rank of the save has written.
   explicit StateSources(std::string folder, const Manifest& manifest, int rank = 0, int world = 1);
   /// Uses only the given open files. Errors: CORRUPT, with the file and the tensor.
   StateSources(std::vector<std::unique_ptr<ShardFile>> files, const Manifest& manifest);
@@ -29,8 +30,8 @@ class StateSources {
   /// Returns the number of elements of the whole tensor (for NorMuon, the number of neurons). The
   /// tensor must be in the manifest.
   int64_t numel(const std::string& param, int32_t kind);
-  /// Like numel(), but checks that the files contain at least this many elements, so a buffer for
-  /// all of them is not larger than the files. Errors: CORRUPT.
+  /// Like numel(), but checks that the files contain at least this many elements. A buffer for the
+  /// whole tensor is then not larger than the files. Errors: CORRUPT.
   /// @param what  Name of the tensor for error messages.
   int64_t numel_in_files(const std::string& param, int32_t kind, const std::string& what);
   /// Returns the number of shards of the tensor in the open files.
@@ -40,8 +41,8 @@ class StateSources {
   std::string where(const std::string& param, int32_t kind, int64_t element) const;
 
   /// Reads an extent of a tensor. Calls `take(first, element, bytes)` once for each stretch of the
-  /// extent. `first` is the index in the extent of the stretch's first element, and `element` is
-  /// its index in the whole tensor.
+  /// extent. The stretch's first element has the index `first` in the extent and the index
+  /// `element` in the whole tensor.
   /// @param what  Name of the tensor for error messages.
   /// Errors: CORRUPT if elements are missing or stored twice; IO; any error of
   /// ShardFile::elements().

@@ -37,8 +37,8 @@ StateTensor tensor_of(const OptimizerSettings& settings, const StateEntry& entry
 }
 
 /// Chooses which elements of a shard this rank writes. `count` ranks hold the shard, and this rank
-/// is number `index` among them. A single rank writes a short shard. The rank that writes the first
-/// part differs between tensors.
+/// is number `index` among them. A short shard is written by a single rank. The rank that writes
+/// the first part differs between tensors.
 void share(StateShard& shard, int64_t index, int64_t count) {
   const int64_t numel = shard.extent.numel();
   const int64_t each = round_up(ceil_div(numel, count), kShare);

@@ -39,8 +39,8 @@ struct StateShard {
   int64_t write_begin = 0, write_end = 0;
 };
 
-/// Returns the state tensors of all parameters, parameter by parameter, independent of the rank
-/// that stores them. Does not include the parameters themselves.
+/// Returns the state tensors of all parameters, parameter by parameter, on whichever rank they are
+/// stored. The parameters themselves are not included.
 std::vector<StateTensor> state_tensors(const OptimizerSettings& settings);
 /// Returns the tensor that is the parameter itself.
 StateTensor tensor_of_param(const OptimizerSettings& settings, int64_t param);

@@ -11,8 +11,8 @@
 
 namespace muonrt {
 
-/// A file that is mapped into memory. If the file is truncated later, or the disk fails, reading
-/// the memory terminates the process with SIGBUS.
+/// A file that is mapped into memory. If the file is truncated or the disk fails later, reading the
+/// memory terminates the process with SIGBUS.
 class MappedFile {
  public:
   /// Maps the file. Errors: IO, with the name of the file, if the file does not exist, is not a
@@ -59,15 +59,15 @@ class TensorFile {
 class TensorModel {
  public:
   /// @param path  A safetensors file, an index or a folder. An index is a *.json file whose
-  ///     "weight_map" contains the file of each tensor. In a folder, the constructor reads
-  ///     model.safetensors.index.json or, if it does not exist, all *.safetensors files.
+  ///     "weight_map" names the file of each tensor. In a folder, the constructor reads
+  ///     model.safetensors.index.json or, if that does not exist, all *.safetensors files.
   /// Errors: any error of TensorFile; CORRUPT if the index is invalid or does not match its files;
   /// INVALID_ARGUMENT if two files contain a tensor with the same name, or a folder contains no
   /// safetensors file.
   explicit TensorModel(std::string path);
 
   const std::string& path() const { return path_; }
-  /// Returns all tensors, file by file and in the order of their data, and the metadata that is
+  /// Returns all tensors, file by file and in the order of their data, with the metadata that is
   /// equal in all files.
   const TensorTable& table() const { return table_; }
   /// Returns a tensor. Errors: INVALID_ARGUMENT if there is no tensor with this name.

@@ -35,16 +35,16 @@ Communicator::Communicator(MPI_Comm comm, int64_t fragment_bytes)
   requests_.reserve(few);
   statuses_.resize(few);
   completed_.resize(few);
-  // These buffers are allocated now, so that a vote and the exchange that explains it do not
-  // allocate.
+  // These buffers are allocated now, so that neither a vote nor the exchange of its explanation
+  // allocates.
   in_.resize(kExplanationBytes);
   out_.resize(static_cast<size_t>(std::min(kMaxCollectiveBytes, kExplanationBytes * size_)));
 }
 
 std::unique_ptr<Communicator> Communicator::over(MPI_Comm parent, int64_t fragment_bytes,
                                                  Deadline deadline) {
-  // The handle is on the heap, because MPI writes it when all peers have called the function, which
-  // may be after the deadline.
+  // The handle is on the heap, because MPI writes it when all peers have called the function,
+  // possibly after the deadline.
   auto handle = std::make_unique<MPI_Comm>(MPI_COMM_NULL);
   MPI_Request request = MPI_REQUEST_NULL;
   MUONRT_MPI(MPI_Comm_idup(parent, handle.get(), &request));

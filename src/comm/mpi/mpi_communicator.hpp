@@ -22,19 +22,19 @@ inline Backoff backoff() {
   return Backoff(microseconds(20), microseconds(20), microseconds(50));
 }
 
-/// A duplicate of an MPI communicator, and the operations on it. An operation never blocks inside
-/// MPI. Instead it starts non-blocking MPI operations and polls them, and also checks its deadline
-/// and the error channel. Before it throws an error, it publishes the error to the peers. Threads:
-/// one operation at a time. If MPI does not provide MPI_THREAD_MULTIPLE, operations must run on a
-/// thread that may call MPI. publish() may be called from any thread.
+/// A duplicate of an MPI communicator, and the operations on it. No operation blocks inside MPI: it
+/// starts non-blocking MPI operations and polls them, its deadline and the error channel. Before an
+/// operation throws an error, it publishes the error to the peers.
+/// Threads: one operation at a time. If MPI does not provide MPI_THREAD_MULTIPLE, operations must
+/// run on a thread that may call MPI. publish() may be called from any thread.
 class Communicator {
  public:
   /// Duplicates `parent` without changing its error handler. Collective over `parent`.
   /// @param fragment_bytes  the maximum size of one MPI message; must be > 0.
   static std::unique_ptr<Communicator> over(MPI_Comm parent, int64_t fragment_bytes,
                                             Deadline deadline);
-  /// Frees the communicator. If MPI may still access the communicator's memory after an error, it
-  /// is not freed until the process exits.
+  /// Frees the communicator. If MPI may still access its memory after an error, the communicator is
+  /// kept until the process exits.
   static void destroy(std::unique_ptr<Communicator> communicator) noexcept;
 
   int rank() const { return rank_; }

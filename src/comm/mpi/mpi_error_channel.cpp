@@ -47,8 +47,8 @@ bool ErrorChannel::may_call_mpi() const {
   return !finalized && (any_thread_ || operating_thread_.load() == std::this_thread::get_id());
 }
 
-/// The caller must hold the mutex. If the message cannot be sent to a peer, that peer returns
-/// TIMEOUT when its timeout has passed.
+/// The caller must hold the mutex. A peer that the message does not reach returns TIMEOUT when its
+/// own timeout has passed.
 void ErrorChannel::send() noexcept {
   unsent_ = false;
   for (int step = 1; step < size_; ++step) {
@@ -96,9 +96,9 @@ void ErrorChannel::throw_if_failed() {
 }
 
 void ErrorChannel::throw_if_failed_before(int64_t messages) {
-  // When MPI_Iprobe of Open MPI is called, it first searches the messages that it has already read,
-  // and then reads more. It therefore reports new messages only at the next probe. In Open MPI
-  // 4.1.4 each probe reads about 32 messages.
+  // In Open MPI, MPI_Iprobe first searches the messages that it has already read, and then reads
+  // more. It therefore reports new messages only at the next probe. In Open MPI 4.1.4 each probe
+  // reads about 32 messages.
   for (int64_t i = 0; i < 4 + messages / 16; ++i) throw_if_failed();
 }
 

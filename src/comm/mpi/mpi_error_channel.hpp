@@ -15,10 +15,9 @@
 
 namespace muonrt::mpi {
 
-/// Sends the first error of any rank to all other ranks. The error is a small message with a
-/// separate tag, and every waiting rank polls for this message. If the thread that publishes the
-/// error must not call MPI, the thread that may call MPI sends the error when it next polls or
-/// publishes.
+/// Sends the first error of any rank to all other ranks, as a small message with a separate tag for
+/// which every waiting rank polls. If the thread that publishes the error must not call MPI, a
+/// thread that may call MPI sends the error when it next polls or publishes.
 class ErrorChannel {
  public:
   /// @param comm  the error handler must be MPI_ERRORS_RETURN, and only the error channel may use
@@ -33,20 +32,21 @@ class ErrorChannel {
   /// this function.
   void throw_if_failed();
 
-  /// Like throw_if_failed(), but for use before an operation. A rank that starts the operation late
-  /// then receives a published error before the messages that arrived together with the error.
-  /// @param messages  an estimate of how many messages may have arrived.
+  /// Like throw_if_failed(), but for use before an operation. If a rank starts the operation late,
+  /// a published error may have arrived together with messages of the operation; the rank then
+  /// receives the error first.
+  /// @param messages  An estimate of how many messages may have arrived.
   void throw_if_failed_before(int64_t messages);
 
   /// Polls, and returns the error if there is one. May be called from any thread. If only some
-  /// threads may call MPI, this function polls only on the thread that created the error channel or
-  /// ran the last operation. After MPI_Finalize it does not poll.
+  /// threads may call MPI, polls only on the thread that created the error channel or ran the last
+  /// operation. Does not poll after MPI_Finalize.
   std::optional<Error> poll();
 
   bool failed() const { return failed_.load(std::memory_order_acquire); }
 
-  /// Waits until the errors that were sent have been delivered. Returns false if some errors have
-  /// not been delivered at the deadline; then the error channel must not be destroyed.
+  /// Waits until the errors that were sent have been delivered. Returns false if some are not
+  /// delivered at the deadline; the error channel must then not be destroyed.
   bool close(Deadline deadline);
 
   static constexpr int kTag = 1;

@@ -11,8 +11,8 @@ namespace {
 
 constexpr int kDataTag = 0, kReceivesEndedTag = 2;
 // Time limits after an error. An exchange waits for receives that have started, because they cannot
-// be cancelled. It also waits for the peers' notices that their receives are complete or cancelled.
-// On a busy machine a message may be in transit for seconds.
+// be cancelled, and for the peers' notices that their receives are complete or cancelled. On a busy
+// machine, a message may be in transit for seconds.
 constexpr int64_t kReceiveGraceMs = 5000, kGoodbyeMs = 6000;
 
 std::string ranks_text(std::vector<int32_t> ranks) {
@@ -158,7 +158,7 @@ bool Communicator::receives_from(int32_t peer) const {
   return false;
 }
 
-/// Notifies each peer that sends to this rank that this rank's receives from that peer have ended.
+/// Notifies each peer that sends to this rank that this rank's receives from the peer have ended.
 /// The notice has no data, so its request can be freed immediately.
 void Communicator::notify_senders() const noexcept {
   for (const Fragment& fragment : fragments_) {
@@ -170,8 +170,8 @@ void Communicator::notify_senders() const noexcept {
   }
 }
 
-/// Marks sends as ended if their receiver has sent its notice, because the receiver then no longer
-/// reads their buffers.
+/// Marks a send as ended if its receiver has sent its notice, because the receiver then no longer
+/// reads the send's buffer.
 void Communicator::poll_receivers() noexcept {
   while (true) {
     int arrived = 0;
@@ -187,11 +187,11 @@ void Communicator::poll_receivers() noexcept {
   }
 }
 
-/// Ends the pending fragments, so that MPI no longer accesses the caller's buffers. Receives are
-/// cancelled; a receive that has already started may complete within kReceiveGraceMs. A send cannot
-/// be cancelled, and the receiver may be reading it, so the function waits up to kGoodbyeMs for the
-/// receiver's notice. If no notice arrives, either the receiver has not started to receive and will
-/// receive the published error first, or the receiver is no longer reachable.
+/// Ends the pending fragments, so that MPI no longer accesses the caller's buffers:
+/// * Receives are cancelled. One that has already started may complete within kReceiveGraceMs.
+/// * Sends cannot be cancelled, and the receiver may be reading the buffer, so this function waits
+///   up to kGoodbyeMs for the receiver's notice. If there is no notice, either the receiver is no
+///   longer reachable, or it has not started to receive and will receive the published error first.
 void Communicator::give_up() noexcept {
   for (size_t i = 0; i < requests_.size(); ++i)
     if (active(i) && !fragments_[i].send) MPI_Cancel(&requests_[i]);

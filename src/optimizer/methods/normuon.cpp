@@ -20,7 +20,7 @@ Matrix outputs_first(const OptimizerSettings& settings, Matrix m) {
   return m;
 }
 
-/// Returns which axis of a matrix is normalized: rows, columns, or none.
+/// Returns whether the rows or the columns of a matrix are normalized, or kOff if neither are.
 NormuonAxis axis_of(const OptimizerSettings& settings, const Matrix& m) {
   const ParamSettings& p = settings.params[static_cast<size_t>(m.param)];
   const GroupSettings& g = settings.groups[static_cast<size_t>(p.group)];
@@ -118,8 +118,8 @@ NormuonMemory::NormuonMemory(Device& device, const OptimizerSettings& settings, 
     state.stored_rows = (axis == NormuonAxis::kRows) == (m.rows <= m.cols);
     state.param = m.param;
     state.group = settings.params[static_cast<size_t>(m.param)].group;
-    // If each replica has its own owner, the plan lists the copies of a matrix one after the other,
-    // and all copies use the same range.
+    // If each replica has its own owner, the plan lists the copies of a matrix one after the other.
+    // All copies use the same range.
     const Matrix* before = i > 0 ? &plan.matrices()[i - 1] : nullptr;
     if (before && before->param == m.param && before->index == m.index) {
       first[i] = first[i - 1];

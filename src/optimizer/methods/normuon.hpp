@@ -20,9 +20,9 @@ int64_t normuon_neurons(const OptimizerSettings& settings, int32_t param);
 /// order.
 uint64_t normuon_digest(const OptimizerSettings& settings, int32_t param);
 
-/// Returns the bytes that a rank allocates for a parameter with this many neurons if it owns any of
-/// its matrices. The rank stores three numbers (moment, staged moment, factor) for every neuron of
-/// the parameter.
+/// Returns the bytes that a rank allocates for a parameter with this number of neurons, if the rank
+/// owns any of its matrices. The rank then stores three numbers (moment, staged moment, factor) for
+/// every neuron of the whole parameter.
 int64_t normuon_bytes(int64_t neurons);
 
 /// The second moments of NorMuon for the matrices that one rank owns.
@@ -37,9 +37,9 @@ class NormuonMemory {
   /// normalize its matrix.
   const std::vector<NormuonState>& states() const { return states_; }
 
-  /// Returns the f32 moments of all matrices of a parameter, ordered by expert, then by part. The
-  /// moments of matrices that other ranks own remain zero. Returns null if this rank owns no matrix
-  /// of the parameter.
+  /// Returns the f32 moments of all matrices of a parameter, ordered by expert, then by part.
+  /// Moments of matrices that other ranks own remain zero. If this rank owns no matrix of the
+  /// parameter, returns null.
   float* moments(int32_t param) const { return moments_[static_cast<size_t>(param)]; }
   int64_t neurons(int32_t param) const { return neurons_[static_cast<size_t>(param)]; }
   /// Returns the neurons of the matrices that this rank owns, as one range for each matrix.

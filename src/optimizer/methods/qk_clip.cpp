@@ -36,9 +36,8 @@ int64_t rows_of(const QkClipSettings& c) {
 bool has_queries(QkKind kind) { return kind != QkKind::kKey && kind != QkKind::kMlaKeyValue; }
 bool has_keys(QkKind kind) { return kind != QkKind::kQuery && kind != QkKind::kMlaQuery; }
 
-/// Rejects two parameters whose names indicate that both contain the query weights, or both the key
-/// weights, of the same layer. An encoder and a decoder can have such names. The two parameters
-/// would use the same logits.
+/// Rejects two parameters whose names indicate the same weights (query or key) of the same layer,
+/// because both would use the same logits. An encoder and a decoder can have such names.
 void check_names(const OptimizerSettings& settings) {
   std::map<std::pair<int32_t, bool>, const ParamSettings*> found;
   for (const ParamSettings& p : settings.params) {

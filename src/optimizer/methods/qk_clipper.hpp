@@ -11,8 +11,7 @@
 
 namespace muonrt {
 
-/// Owns the row factors of the weights to which QK-clip applies, and the list of heads that were
-/// clipped.
+/// Holds the row factors of the weights to which QK-clip applies, and the list of clipped heads.
 class QkClipper {
  public:
   using Heads = std::vector<std::pair<int32_t, int32_t>>;  // (layer, head), ascending

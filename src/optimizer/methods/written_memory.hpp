@@ -9,8 +9,8 @@
 
 namespace muonrt {
 
-/// The memory that steps write, which contains parameters and their state. Steps read gradients, so
-/// gradients must not overlap this memory.
+/// The memory that steps write: the parameters and their state. Gradients must not overlap this
+/// memory, because steps read them.
 class WrittenMemory {
  public:
   WrittenMemory() = default;

@@ -9,9 +9,8 @@ namespace muonrt {
 
 namespace {
 
-/// Describes a mesh by its sizes above 1 and its ranks. The hash of a layout contains the same
-/// values. For a large mesh only the first ranks are listed, which suffices because different
-/// submeshes differ in their first ranks.
+/// Describes a mesh by its sizes above 1 and its ranks, which the hash of a layout contains, too.
+/// For a large mesh, listing the first ranks suffices, because different submeshes differ in them.
 std::string text(const Mesh& mesh) {
   constexpr size_t kShown = 32;
   std::string out;
@@ -24,7 +23,7 @@ std::string text(const Mesh& mesh) {
   return ranks.size() > kShown ? out + ", ..." : out;
 }
 
-/// Returns a visitor that adds an entry for each row for which `accepts` returns true.
+/// Returns a visitor that adds an entry for each setting whose row `accepts` accepts.
 template <class Settings, class Accepts>
 auto adds_entries(AgreementTable& table, const std::string& who, const Settings& s,
                   Accepts accepts) {

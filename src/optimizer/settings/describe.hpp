@@ -11,8 +11,8 @@
 
 namespace muonrt {
 
-/// Returns the value of a row as text for messages, the agreement table and checkpoints. The text
-/// of a Choice is its name.
+/// Returns the value of a setting as text for messages, the agreement table and checkpoints. The
+/// text of a Choice is its name.
 template <class Row, class T>
 std::string text_of(const Row& row, const T& value) {
   if constexpr (requires { row.rule.words; }) {
@@ -36,7 +36,8 @@ std::string text_of(const ComparedEntry& entry, const OptimizerSettings& setting
 /// @param device  Result of Device::describe().
 AgreementTable make_agreement_table(const OptimizerSettings& settings, const std::string& device);
 
-/// Adds those settings of a group that may change between steps to a table or to a hash.
+/// Add those settings of a group that may change between steps: describe_scalars() to a table, and
+/// hash_scalars() to a hash.
 void describe_scalars(AgreementTable& table, const std::string& who, const GroupSettings& group);
 void hash_scalars(Hash& hash, const GroupSettings& group);
 

@@ -8,12 +8,12 @@
 
 namespace muonrt {
 
-// The settings of groups and optimizers whose values are numbers, enums or bools. Each setting has
-// one row. Other code derives from these rows: the defaults, the conversion of the C structs
-// (src/api), range checks, the comparison between ranks, changes between steps, `muonrt info
-// defaults`, the keys of opt.json with their manual, and Python's keyword arguments. tools/opt_json
-// and tools/python compile this header without linking the library's internals, so everything in it
-// must be inline.
+// One row for each setting of a group or an optimizer whose value is a number, enum or bool.
+// Everything that lists the settings is derived from these rows: the defaults, the conversion of
+// the C structs (src/api), range checks, the comparison between ranks, changes between steps,
+// `muonrt info defaults`, the keys of opt.json with their manual, and Python's keyword arguments.
+// This header must contain only inline code, because tools/opt_json and tools/python compile it
+// without linking the library's internals.
 
 /// The name of a value of an enum, and its number in the C headers.
 struct Word {
@@ -65,8 +65,8 @@ enum FieldUse : unsigned {
 /// @param member    Function: member(settings) returns the member of GroupSettings or
 ///     OptimizerSettings.
 /// @param c_member  Function: c_member(c_struct) returns the field of the C struct. The call
-///     compiles only for the struct that has the field; c_field() selects this struct from multiple
-///     structs.
+///     compiles only for a struct that has this field, so c_field() can find the right one of
+///     several structs.
 template <class Member, class CMember, class Rule>
 struct Field {
   constexpr Field(const char* n, Member p, CMember c, Rule r, unsigned u = 0)
@@ -199,8 +199,8 @@ void visit_option_fields(Visit&& visit) {
               NumberOrNone{"gradients clipped to it vanish in f32", "none"}});
   visit(Field{MUONRT_FIELD(health_every), Integers{0, int64_t{1} << 53}});
   visit(Field{MUONRT_FIELD(replica_check), Choice{kReplicaChecks}});
-  // Ranks may differ in these options, except in the choice of muonrt's symmetric products. This
-  // choice is part of the description of the device, which ranks compare.
+  // Ranks may differ in these options. Only the choice of muonrt's symmetric products must be
+  // equal; ranks compare it in the description of the device.
   visit(Field{MUONRT_FIELD(device_index), Unchecked{}, kUnlisted});
   visit(Field{MUONRT_FIELD(threads), Integers{0, 256}, kUnlisted});
   visit(Field{MUONRT_FIELD(timeout_ms), Integers{1, kMaxTimeoutMs}, kUnlisted});

@@ -42,8 +42,8 @@ enum class WeightDecayKind : int32_t {
 /// setting of its group applies. In a part, kOff means that the setting of its parameter applies.
 enum class NormuonAxis : int32_t { kOff = 0, kRows = 1, kColumns = 2, kLonger = 3 };
 enum class AdamForm : int32_t { kTorch = 0, kFolded = 1, kNesterov = 2 };
-/// Selects when replicas are compared: in each step up to the first committed one (also after a
-/// resume), in every step, or never.
+/// Selects when replicas are compared: in every step up to the first committed one (kFirst; this
+/// repeats after a resume), in every step (kEvery), or never (kOff).
 enum class ReplicaCheck : int32_t { kFirst = 0, kEvery = 1, kOff = 2 };
 enum class DeviceKind : int32_t { kHost = 0, kCuda = 1 };
 /// Block-periodic orthogonalization. Steps 0, period, 2 period, ... orthogonalize whole matrices.
@@ -102,7 +102,8 @@ struct GroupSettings {
 
 enum class View : int32_t { kNone = 0, kStack = 1, kFlatten = 2 };
 
-/// Rows and columns of each matrix that are orthogonalized as a separate matrix.
+/// The rows and columns that are orthogonalized as a separate matrix, in each matrix of the
+/// parameter.
 struct PartSettings {
   std::string name;
   Runs rows, cols;
@@ -177,8 +178,8 @@ struct OptimizerSettings {
   // The next two options apply only to CUDA; see CudaSettings.
   SymmetricProvider symmetric = SymmetricProvider::kDefault;
   bool graphs = false;
-  // If true, ranks compare before a step which parameters are inactive, and do not exchange the
-  // inactive parameters. This option is for all devices.
+  // If true, the ranks compare before each step which parameters are inactive, and then leave these
+  // out of the exchanges. Applies to all devices.
   bool omit_inactive = false;
   int reserved_sms = 0;                  // set by Optimizer::create() from the communicator
   Allocator allocator = {};              // if it has no functions, the device's allocator is used
@@ -201,7 +202,7 @@ struct StepArgs {
   std::vector<double> group_lrs;  // one for each group; if empty, `lr` applies to all groups
   double grad_scale_inv = 1.0;
   std::vector<int64_t> inactive_params;
-  // Pointers to values in memory that the device can read. A pointer is null if the value is not
+  // Pointers to values in memory that the device can read. A pointer is null if its value is not
   // given.
   const float* device_grad_scale_inv = nullptr;
   const float* grad_multiplier = nullptr;
@@ -211,8 +212,8 @@ struct StepArgs {
   /// The caller's stream that writes the gradients; see Device::wait_caller_stream().
   void* stream = nullptr;
 
-  /// Copies the values to which the pointers refer, so that the caller may free them. The values
-  /// must be in host memory.
+  /// Copies the values to which the pointers refer, so the caller may free them. The values must be
+  /// in host memory.
   void copy_host_values() {
     copies.reserve(3 + static_cast<size_t>(qk_logits ? n_qk_logits : 0));
     const auto copy = [&](const float*& from, int64_t count) {
@@ -256,7 +257,7 @@ void validate(const OptimizerSettings& settings, int rank, int world);
 void validate(const GroupSettings& group, const std::string& who);
 
 /// Copies those settings that may change between steps from `given` to `current`.
-/// Errors: INVALID_ARGUMENT if a fixed setting differs. In this case `current` does not change.
+/// Errors: INVALID_ARGUMENT if a fixed setting differs; `current` then does not change.
 void change(GroupSettings& current, const GroupSettings& given, const std::string& who);
 
 /// Checks that the parameter exists. Errors: INVALID_ARGUMENT, with `where` before the message.
@@ -266,8 +267,9 @@ inline const GroupSettings& group_of(const OptimizerSettings& settings, int64_t 
   return settings.groups[static_cast<size_t>(settings.params[static_cast<size_t>(param)].group)];
 }
 
-/// Returns the number of outputs and the number of inputs of a Muon parameter's matrices, even if
-/// they are stored transposed. In parts and all settings, outputs are rows and inputs are columns.
+/// Returns the number of outputs and the number of inputs of a Muon parameter's matrices. In parts
+/// and in all settings, outputs are rows and inputs are columns, even if the matrices are stored
+/// transposed.
 inline std::pair<int64_t, int64_t> outputs_and_inputs(const ParamSettings& p) {
   const auto& shape = p.layout.shape();
   const int64_t rows = shape[shape.size() - 2], cols = shape.back();
@@ -287,8 +289,8 @@ void take_grad_layout(ParamSettings& p, Layout layout);
 /// Returns true if muonrt stores f32 master weights for `param`.
 bool owns_master(const ParamSettings& param);
 
-/// Returns the factor by which the group's weight decay is multiplied for a parameter whose
-/// learning rate is multiplied by `lr_factor`.
+/// Returns the factor for the group's weight decay in a parameter whose learning rate is multiplied
+/// by `lr_factor`.
 double decay_scale(WeightDecayKind kind, double lr_factor);
 
 const char* name_of(MasterKind kind);

@@ -68,7 +68,7 @@ void check_field(const std::string&, const char*, bool, const Flag&) {}
 // machine_of() checks this text, because the valid values depend on the device.
 void check_field(const std::string&, const char*, const std::string&, const MachineText&) {}
 
-/// Returns a visitor that checks the value of each row.
+/// Returns a visitor that checks the value of each setting.
 template <class Settings>
 auto checks_of(const std::string& who, const Settings& s) {
   return [&](const auto& row) {

@@ -39,7 +39,7 @@ constexpr NumberField kFields[] = {
     {"message_seconds", &MachineProfile::message_seconds, 0, kMaxSeconds},
 };
 
-/// Reads the members of one object; `finish` rejects those that were not read.
+/// Reads the members of one object; `finish` rejects members that were not read.
 class Reader {
  public:
   Reader(const JsonValue& value, std::string where) : value_(value), where_(std::move(where)) {

@@ -11,8 +11,7 @@
 namespace muonrt {
 
 /// The rate of matrix products whose smallest dimension is `size`, in FLOP/s. A product of m x k by
-/// k x n counts as 2 m n k FLOPs. A symmetric product counts the same, although only half of it is
-/// computed.
+/// k x n counts as 2 m n k FLOPs, even if it is symmetric and only half of it is computed.
 struct ProductRate {
   double size = 0, symmetric = 0, general = 0;
 };
@@ -35,8 +34,7 @@ constexpr std::array<const char*, kPassKinds> kPassNames = {
     "copy", "pack", "transpose", "normalize", "commit", "stochastic", "adamw"};
 
 /// The rates of passes in bytes per second, indexed by kind. `footprint` is the number of bytes
-/// that are read and written before the same byte is used again. Caches may keep the bytes until
-/// then.
+/// that are accessed between two uses of the same byte. If it is small, caches can keep the byte.
 struct PassRate {
   double footprint = 0;
   std::array<double, kPassKinds> rates = {};
@@ -68,8 +66,9 @@ struct MachineProfile {
   double exchange_seconds = 0;        // time of one exchange in addition to its messages
   double message_seconds = 0;         // time of one message in addition to its bytes
 
-  /// Returns the rate of a product in FLOP/s. Between two sizes of the table it interpolates
-  /// linearly in the logarithm of the size. For a size outside the table it uses the nearest row.
+  /// Returns the rate of a product in FLOP/s. Between two sizes of the table, the rate is
+  /// interpolated linearly in the logarithm of the size. Outside the table, it is the rate of the
+  /// nearest row.
   double product_rate(int64_t smallest_dimension, bool symmetric, DType dtype) const;
   /// Returns the rate of a pass in bytes per second, interpolated in the same way.
   double pass_rate(PassKind kind, double footprint) const;
@@ -83,8 +82,8 @@ struct MachineProfile {
   uint64_t hash() const;
 
   /// Returns a profile of the same host with `ranks` ranks in a node. The rates of a rank are
-  /// proportional to its number of threads, and its memory is its part of the host's. Returns an
-  /// equal profile for a GPU.
+  /// proportional to its number of threads, and its memory is its part of the host's memory. The
+  /// profile of a GPU is returned unchanged.
   /// @param threads  Number of threads of a rank; 0 means its part of the cores, but at least one.
   MachineProfile with_ranks(int ranks, int threads) const;
 };

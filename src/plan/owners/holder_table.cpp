@@ -59,8 +59,8 @@ MatrixHolders whole_holders(const Layout& layout) {
 
 int64_t area(const Runs& rows, const Runs& cols) { return checked_mul(length(rows), length(cols)); }
 
-/// Checks that every element of a matrix is in exactly one part. Otherwise a step would not update
-/// it, or would update it more than once.
+/// Checks that every element of a matrix is in exactly one part. A step would not update an element
+/// that is in no part, and would update an element more than once if it is in several parts.
 void check_parts(const ParamSpec& spec) {
   const std::vector<int64_t>& shape = spec.layout.shape();
   const int64_t rows = shape[shape.size() - 2], cols = shape.back();

@@ -20,7 +20,8 @@ struct Holder {
 /// The ranks that hold a matrix. Thousands of matrices may refer to the same group.
 struct HolderGroup {
   std::vector<Holder> members;  // in ascending order of rank
-  /// Number of shards; in each replica, every partial gradient consists of all shards.
+  /// Number of shards. In each replica, every partial gradient is divided into this number of
+  /// shards.
   int32_t shards = 0;
   int32_t replicas = 0, partial_count = 0;
   /// Index into HolderTable::candidates(): the ranks that may own the matrix.
@@ -37,7 +38,7 @@ struct HolderGroup {
 };
 
 /// The distinct layouts of a problem and the holders of their matrices. Parameters with equal
-/// layouts share an entry. Indices into the table are also valid in copies of it.
+/// layouts share an entry. An index into the table is valid in copies of the table, too.
 class HolderTable {
  public:
   HolderTable() = default;
@@ -55,7 +56,7 @@ class HolderTable {
   const HolderGroup& grad_group(int32_t param, int64_t index) const;
   /// Returns the holders of an AdamW parameter with partial gradients.
   const HolderGroup& whole_group(int32_t param) const;
-  /// Returns an index in [0, kinds()). If it is equal for two matrices, every rank holds equal
+  /// Returns an index in [0, kinds()). If two matrices have the same index, every rank holds equal
   /// blocks of both.
   int32_t kind(int32_t param, int64_t index) const;
   int32_t kinds() const { return kinds_; }

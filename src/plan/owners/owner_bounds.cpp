@@ -8,9 +8,9 @@ namespace muonrt {
 
 namespace {
 
-/// The maximum work for comparing all pairs of sets of ranks, in 64-bit words. If more work would
-/// be needed, the bound of a set includes only the set's own items and not the items of its
-/// subsets. The bound is then weaker but still valid.
+/// The maximum work for comparing all pairs of sets of ranks, in 64-bit words. Above this limit,
+/// the bound of a set includes only the set's own items and not those of its subsets, which makes
+/// the bound weaker but keeps it valid.
 constexpr int64_t kCompareWords = 200'000'000;
 
 using Bits = std::vector<uint64_t>;

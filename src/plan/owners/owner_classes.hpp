@@ -7,8 +7,8 @@
 
 namespace muonrt {
 
-/// Items with equal cost, set and shape, which are interchangeable. Thousands of experts form a few
-/// dozen classes, so planning takes little time.
+/// Items that are interchangeable because they have equal cost, set and shape. Thousands of experts
+/// form a few dozen classes, so planning takes little time.
 struct OwnerClass {
   int64_t cost;
   int32_t set, shape;
@@ -39,16 +39,16 @@ struct Shares {
 void rebalance(const OwnerProblem& problem, const OwnerClasses& classes, int64_t lower_bound,
                Shares& shares);
 
-/// Returns a lower bound on the makespan, from the mean, the largest item and bin packing. It is
-/// computed for all usable ranks together, and for each distinct set of ranks with the items that
+/// Returns a lower bound on the makespan, from the mean, the largest item and bin packing. The
+/// bound considers all usable ranks together, and each distinct set of ranks with the items that
 /// only these ranks may own.
 /// @param reached  Makespan of an existing assignment.
 int64_t owner_lower_bound(const OwnerProblem& problem, const OwnerClasses& classes,
                           int64_t reached);
 
-/// Improves the lower bound `known`: considers the ranks to which items can move from `rank`, the
-/// busiest one, directly or through other ranks. Items of these ranks cannot move to any rank
-/// outside. Returns a lower bound that is at least `known`.
+/// Returns a lower bound that is at least `known`. Considers the ranks to which items of `rank`,
+/// the busiest one, can move directly or through other ranks: no item of these ranks can move to
+/// any other rank.
 int64_t reachable_bound(const OwnerProblem& problem, const OwnerClasses& classes,
                         const Shares& shares, int64_t known, int32_t rank);
 

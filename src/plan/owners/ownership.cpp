@@ -50,9 +50,9 @@ struct Candidate {
   auto operator<=>(const Candidate&) const = default;
 };
 
-/// The ranks that may own the items of a set. There is one heap for the ranks of each replica, and
-/// a heap of the first entries of these heaps. Loads only grow, so it suffices to update an
-/// outdated first entry before it is used.
+/// The ranks that may own the items of a set: one heap for the ranks of each replica, and a heap of
+/// the first entries of these heaps. Loads only grow, so it suffices to update an outdated first
+/// entry before it is used.
 class OwnerHeap {
  public:
   /// @param candidate  Returns the current Candidate of a rank.
@@ -73,7 +73,7 @@ class OwnerHeap {
     std::make_heap(replicas_.begin(), replicas_.end(), std::greater<>());
   }
 
-  /// Chooses the rank that owns the next item, which has this cost, and returns it.
+  /// Chooses and returns the rank that owns the next item, whose cost is `cost`.
   template <class Current>
   int32_t take(int64_t cost, const Current& candidate) {
     update_first(replicas_, [&](const Candidate& c) {
@@ -105,8 +105,8 @@ class OwnerHeap {
 };
 
 /// Assigns each item, largest first, to the least loaded rank of its set, as far as the levels of
-/// smaller sets allow. If ranks are equally loaded, each replica is chosen in turn, because the
-/// owner's replica sends the gradient and receives the update before all others.
+/// smaller sets allow. If ranks are equally loaded, the replicas take turns, because an owner's
+/// replica sends the gradient and receives the update before the other replicas.
 /// @param levels  If null, the levels of smaller sets are ignored.
 Shares largest_first(const OwnerProblem& problem, const OwnerClasses& classes, SetLevels* levels) {
   Shares out;

@@ -12,15 +12,14 @@ struct OwnerItem {
   int32_t shape;  // items of equal shape are distributed to the ranks in turn
 };
 
-/// The assignment problem. Ties are broken by the order of the items, which is the order of their
-/// names.
+/// The assignment problem. The items are in the order of their names, which breaks ties.
 struct OwnerProblem {
   int32_t ranks = 1;
   /// Sets of ranks that may own an item. Each set is in ascending order, distinct and not empty.
   std::vector<std::vector<int32_t>> sets;
   std::vector<OwnerItem> items;
-  /// For each set, the replica of each of its ranks. It may be empty for a set, or for all sets, if
-  /// there are no replicas.
+  /// For each set, the replica of each of its ranks. Without replicas, the list of a set, or the
+  /// whole list, may be empty.
   std::vector<std::vector<int32_t>> replicas = {};
 };
 
@@ -32,11 +31,12 @@ struct Ownership {
 };
 
 /// Assigns each item, largest first, to the least loaded rank of its set. Items that many ranks may
-/// own are distributed so that smaller sets of ranks can balance their own items. Afterwards, moves
-/// one item, or exchanges up to four items, between two ranks as long as this reduces the load of
-/// the more loaded rank. The number of trials is limited. Ties are broken by the order of the
-/// items, then by rank. The result depends only on the problem, and not on how its sets are
-/// numbered.
+/// own are distributed so that smaller sets of ranks can still balance their own items. Then moves
+/// one item, or exchanges up to four items, between two ranks as long as this reduces the larger of
+/// the two loads. The number of trials is limited.
+///
+/// Ties are broken by the order of the items, then by rank. The result depends only on the problem,
+/// and not on how its sets are numbered.
 Ownership assign_owners(const OwnerProblem& problem);
 
 }  // namespace muonrt

@@ -29,8 +29,8 @@ bool overfull_rounded(const std::vector<CostCount>& items, int64_t ranks, int64_
 }
 
 /// Returns true if the bound L2 proves that the items do not fit. L2 ignores items smaller than
-/// items[last]. An item larger than limit minus that size fills a bin. Each other item larger than
-/// limit / 2 needs a separate bin, and the remaining items share the free space.
+/// items[last]. It assigns a full bin to each item that leaves no room for items[last], a separate
+/// bin to each other item larger than limit / 2, and the remaining items to the free space.
 /// Source: Martello and Toth 1990, Lower bounds and reduction procedures for bin packing.
 bool overfull_from(const std::vector<CostCount>& items, int64_t ranks, int64_t limit, size_t last) {
   const int64_t smallest = items[last].cost;
@@ -49,7 +49,7 @@ bool overfull_from(const std::vector<CostCount>& items, int64_t ranks, int64_t l
   return bins > ranks;
 }
 
-/// Returns true if it is proved that `items` do not fit into `ranks` bins of capacity `limit`,
+/// Returns true if a bound proves that `items` do not fit into `ranks` bins of capacity `limit`,
 /// which must be > 0.
 bool overfull(const std::vector<CostCount>& items, int64_t ranks, int64_t limit) {
   if (items.front().cost > limit) return true;

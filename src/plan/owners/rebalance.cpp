@@ -67,11 +67,13 @@ class Search {
     return member_[static_cast<size_t>(cls(c).set)][static_cast<size_t>(rank)];
   }
 
-  /// Applies the best move or swap after which both `from` and its partner have less load than
-  /// `from` has now. If there is none and `from` is one of the busiest ranks, tries to exchange two
-  /// items for one, or one for two. If this fails, too, and the load is more than 1% above the
-  /// lower bound, tries to exchange multiple equal items for multiple equal ones. Skips partners
-  /// that have not changed since the last failed search.
+  /// Tries the following changes between `from` and a partner, and applies the first that leaves
+  /// both with less load than `from` has now:
+  /// 1. The best move or swap.
+  /// 2. If `from` is one of the busiest ranks: two items for one, or one for two.
+  /// 3. If the load is also more than 1% above the lower bound: multiple equal items for multiple
+  ///    equal ones.
+  /// Skips partners that have not changed since the last failed search.
   bool improve(int32_t from, bool busiest) {
     const auto f = static_cast<size_t>(from);
     for (const size_t depth : {0, 1, 2}) {
@@ -150,8 +152,7 @@ class Search {
   }
 
   /// Calls `use` with the class of each item that `giver` could move to `taker` together with an
-  /// item of class `first`. Omits classes before `first`, because each pair is tried with its lower
-  /// class as `first`.
+  /// item of class `first`. Omits classes before `first`, so each pair is tried only once.
   template <class Use>
   void for_second(int32_t giver, int32_t taker, const Share& first, const Use& use) {
     trials_ += std::ssize(of(giver));

@@ -9,8 +9,8 @@ namespace muonrt {
 namespace {
 
 /// The maximum number of level updates for one set. Each item that many ranks may own can make the
-/// levels of all ranks of a smaller set outdated. A set with more updates is treated as not
-/// divided.
+/// levels of all ranks of a smaller set outdated. A set that would need more updates is treated as
+/// not divided.
 constexpr int64_t kUpdates = 4'000'000;
 
 /// Returns true if `set` contains all ranks of `part`. Both must be in ascending order.

@@ -9,10 +9,10 @@
 
 namespace muonrt {
 
-/// For each set of ranks, the mean load that it will have at least. The mean includes the items
+/// The smallest mean load that each set of ranks can have in the end. The mean includes the items
 /// that only ranks of the set may own, and all items that these ranks already own. An item that
-/// many ranks may own should be assigned to a set with a low mean, even if all ranks are equally
-/// loaded at that time.
+/// many ranks may own should be assigned to a set with a low mean, even if all ranks have equal
+/// loads so far.
 ///
 /// Example: ranks 0 to 7 and 8 to 15 are two nodes, and each node has experts that only its ranks
 /// may own. Eight large matrices may be on any rank. Without the means, all eight could be assigned
@@ -26,7 +26,8 @@ class SetLevels {
   bool any_divided() const {
     return std::find(divided_.begin(), divided_.end(), true) != divided_.end();
   }
-  /// Returns the largest mean of the sets that contain the rank and are a part of `set`, or 0.
+  /// Returns the largest mean among the subsets of `set` that contain the rank, or 0 if there are
+  /// none.
   int64_t level(int32_t set, int32_t rank) const;
   /// Records that an item of set `set` has been assigned to this rank.
   void place(int32_t set, int32_t rank, int64_t cost);

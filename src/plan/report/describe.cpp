@@ -79,9 +79,9 @@ std::string method_line(const Plan& plan) {
 /// matrices.
 using CostClasses = std::map<int64_t, std::pair<int64_t, const Matrix*>, std::greater<>>;
 
-/// Returns a lower bound on the largest load if the matrices of the first `divided` cost classes
-/// were divided by depth among `ranks` ranks each. Each of these ranks would process some columns
-/// of the long side, and would repeat the products of square matrices.
+/// Returns a lower bound on the largest load if each matrix in the first `divided` cost classes
+/// were divided by depth among `ranks` ranks. Each of these ranks would process some columns of the
+/// long side, and would repeat the products of square matrices.
 int64_t divided_bound(const Plan& plan, const CostClasses& classes, size_t divided, int64_t ranks) {
   std::map<int64_t, int64_t, std::greater<>> counts;
   for (const auto& [cost, members] : classes) {
@@ -96,9 +96,9 @@ int64_t divided_bound(const Plan& plan, const CostClasses& classes, size_t divid
   return packing_bound(items, std::ssize(plan.load()), 0, std::llround(plan.makespan()));
 }
 
-/// Describes what could be gained by dividing the largest matrices by depth. Returns an empty text
-/// if the busiest rank has about the mean load, if dividing would not help, or if there are many
-/// different costs.
+/// Describes the gain from dividing the largest matrices by depth. Returns an empty text if the
+/// busiest rank has about the mean load, if dividing would not help, or if there are many different
+/// costs.
 std::string divided_line(const Plan& plan) {
   constexpr size_t kMaxClasses = 32, kMaxDivided = 4;
   const double mean = std::accumulate(plan.load().begin(), plan.load().end(), 0.0) /

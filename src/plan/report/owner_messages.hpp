@@ -13,7 +13,7 @@ namespace muonrt {
 struct RankRange {
   int32_t first, count;
   int64_t numel;  // number of elements of each message
-  /// Hash of the first message. Two messages with the same shards of the same matrices have equal
+  /// Hash of the first message. Messages with the same shards of the same matrices have equal
   /// hashes.
   uint64_t content;
 };
@@ -25,10 +25,9 @@ class OwnerMessages {
   OwnerMessages(const Plan& plan, BlockTable& blocks, const ChunkSpec& chunk)
       : plan_(plan), blocks_(blocks), chunk_(chunk) {}
 
-  /// Returns the messages of one owner in the chunk. `ids` must list all matrices that it owns
-  /// there. Messages that other ranks forward are not included. If all matrices have the same
-  /// holders, the time grows with the number of runs of equal shards, and not with the number of
-  /// shards.
+  /// Returns the messages of one owner in the chunk, except those that other ranks forward. `ids`
+  /// must list all matrices that it owns there. If all matrices have the same holders, the time
+  /// grows with the number of runs of equal shards, and not with the number of shards.
   std::vector<RankRange> of(std::span<const int32_t> ids, Exchange exchange);
   /// group_of() returns the ranks that send or receive a matrix in an exchange, and runs_of() the
   /// number of elements of each shard.

@@ -65,7 +65,7 @@ void add_chunks(const Plan& plan, PlanReport& out) {
   }
 }
 
-/// Returns the load that the busiest rank would have if the ranks that may own a matrix took turns,
+/// Returns the load of the busiest rank if the ranks that may own a matrix took turns, with the
 /// costliest matrix first.
 double round_robin_makespan(const Plan& plan) {
   std::vector<const Matrix*> order;

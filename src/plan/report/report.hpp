@@ -41,7 +41,7 @@ struct PlanReport {
   double flops = 0, flops_full = 0;  // symmetric products counted half, and in full
   int64_t return_peers = 0, relayed_chunks = 0;
   double balance = 1;  // makespan / lower bound
-  /// Makespan / lower bound if ranks took turns as owners, costliest matrix first.
+  /// Makespan / lower bound if the ranks became owners in turn, with the costliest matrix first.
   double round_robin = 1;
   /// The part of traffic.moved_total in exchanges that can overlap with products.
   int64_t hidden_bytes = 0;
@@ -57,8 +57,8 @@ struct PlanReport {
 /// Returns the hash of the plan as "0x" and 16 digits.
 std::string hash_text(const Plan& plan);
 
-/// Returns all bytes of a rank: the memory in its traffic report, and also scratch and checks if
-/// they are known.
+/// Returns the total bytes of a rank: the memory in its traffic report and, if known, scratch and
+/// checks.
 int64_t total_bytes(const PlanReport& report, size_t rank);
 
 PlanReport report_on(const Plan& plan, std::span<const int64_t> scratch = {},

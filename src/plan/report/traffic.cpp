@@ -15,9 +15,9 @@ namespace muonrt {
 
 namespace {
 
-/// The messages that a rank exchanges with owners in a chunk. Measurement::peers_ stores each
-/// rank's value as the difference from the value of the previous rank, so two additions change the
-/// values of a range of ranks.
+/// The messages that a rank exchanges with owners in a chunk. Measurement::peers_ stores the
+/// difference between each rank's value and the previous rank's, so two additions change a whole
+/// range of ranks.
 struct PeerSums {
   int64_t gather_send = 0, return_receive = 0, sent = 0, received = 0, messages = 0;
   void add(const PeerSums& other, int64_t sign = 1) {
@@ -324,19 +324,17 @@ class Measurement {
   std::vector<ChunkBytes> buffers_;  // one for each rank: buffers of the current chunk
   std::vector<RankBuffers> taken_;   // one for each rank
   std::vector<PeerSums> peers_;      // current chunk: differences between neighboring ranks
-  // Current chunk: the number of other ranks to which each owner returns.
+  // Current chunk: for each owner, the number of other ranks to which it sends updates.
   std::vector<int64_t> returns_;
-  // Two levels: the number of bytes between the end of a rank's last message and the next aligned
-  // position.
+  // Two levels: the bytes from the end of a rank's last message to the next aligned position.
   std::vector<int64_t> unaligned_;
   const ChunkSpec* chunk_ = nullptr;
   int32_t chunk_index_ = 0;
   PlanTraffic out_;
 };
 
-/// Returns true if products of another chunk may run during an exchange of chunk `s`. For the
-/// gather these are products of earlier chunks, and for the return products of later chunks. Only
-/// chunks in the same window are considered.
+/// Returns true if products of another chunk in the same window may run during an exchange of chunk
+/// `s`: for the gather, products of earlier chunks; for the return, products of later chunks.
 bool overlaps(const Plan& plan, int64_t s, bool gather) {
   const int64_t others = plan.problem().options.window - 1;
   const int64_t first = gather ? s - others : s + 1, last = gather ? s - 1 : s + others;

@@ -9,8 +9,8 @@ namespace muonrt {
 
 /// The traffic and the memory of one rank in a step.
 struct RankTraffic {
-  /// Bytes to and from other ranks in gathers and returns. Forwarded regions include the gaps of
-  /// less than 64 bytes between their messages.
+  /// Bytes to and from other ranks in gathers and returns. Forwarded regions also count the padding
+  /// between their messages, which is less than 64 bytes each.
   int64_t sent = 0, received = 0;
   int64_t messages = 0;  // number of messages to other ranks
   int64_t peers = 0;     // largest number of destinations in one exchange of a return
@@ -34,8 +34,8 @@ struct PlanTraffic {
   int64_t moved_total = 0;
 };
 
-/// Computes the sizes of all messages of all ranks in one pass, without block lists. The
-/// computation takes a fraction of a second for 1,024 ranks.
+/// Computes the sizes of all messages of all ranks in one pass, without block lists, in a fraction
+/// of a second for 1,024 ranks.
 PlanTraffic measure_traffic(const Plan& plan);
 
 /// Returns the bytes of the exchanges that may run while matrices of other chunks are

@@ -9,7 +9,7 @@ BlockExchange::BlockExchange(Optimizer& optimizer)
     : comm_(optimizer.comm()),
       device_(optimizer.device()),
       copy_(device_, optimizer.settings().timeout_ms),
-      // This thread waits for each exchange, so it runs the exchange itself if possible.
+      // this thread waits for each exchange, so if possible it also runs the exchange
       stream_(device_.create_stream(device_.host_reaches_memory() ? StreamKind::kCommOnCaller
                                                                   : comm_.stream_kind())),
       done_(device_.create_event()) {}

@@ -16,8 +16,8 @@ class BlockExchange {
  public:
   explicit BlockExchange(Optimizer& optimizer);
 
-  /// Sends `blocks[r]` to rank r, and returns the blocks that all ranks have sent to this rank. The
-  /// sizes of these blocks must be `receive_bytes`. Collective. Errors: any error of the
+  /// Sends `blocks[r]` to rank r, and returns the blocks that the ranks have sent to this rank. The
+  /// sizes of the returned blocks must be `receive_bytes`. Collective. Errors: any error of the
   /// communicator, which then cannot be used again.
   Blocks run(const Blocks& blocks, const std::vector<int64_t>& receive_bytes);
 

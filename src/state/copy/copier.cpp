@@ -10,10 +10,10 @@ namespace muonrt {
 
 namespace {
 
-/// The number of elements that all ranks together may request from one rank in a round. It may be
-/// larger if there are very many ranks; see kLeastElements.
+/// The maximum number of elements that all ranks together may request from one rank in a round,
+/// unless there are so many ranks that kLeastElements applies.
 constexpr int64_t kRoundElements = int64_t{1} << 24;
-// The number of elements that a rank may always request in a round.
+// The number of elements that every rank may request from a rank in a round.
 constexpr int64_t kLeastElements = int64_t{1} << 16;
 constexpr int64_t kPartElements = 16;  // the memory of a Part, in elements
 
@@ -31,8 +31,8 @@ std::vector<T> from_bytes(const std::vector<unsigned char>& bytes) {
   return out;
 }
 
-// Encodes the list of a rank's shards for the exchange between ranks. It contains the parameter,
-// the kind and the extent of each shard.
+// Encodes the list of a rank's shards for the exchange between ranks: the parameter, the kind and
+// the extent of each shard.
 
 void encode(const StateShard& shard, std::vector<int64_t>& out) {
   const Extent& e = shard.extent;
@@ -64,9 +64,9 @@ void decode(const std::vector<int64_t>& list, const Take& take) {
   }
 }
 
-/// Requires that no shard of `to` overlaps a shard of `from`, because otherwise elements of `from`
-/// could be overwritten before other ranks have read them. A shard of `to` may consist of the same
-/// elements at the same address as a shard of `from`.
+/// Requires that no shard of `to` overlaps a shard of `from`. Otherwise elements of `from` could be
+/// overwritten before other ranks have read them. Two shards with the same elements at the same
+/// address are allowed.
 void require_apart(const std::vector<StateShard>& from, const std::vector<StateShard>& to) {
   const auto begin = [](const StateShard& s) { return reinterpret_cast<uintptr_t>(s.data); };
   const auto end = [&](const StateShard& s) {
@@ -219,9 +219,9 @@ void Copier::place(const std::vector<Part>& parts, const Blocks& blocks) {
   }
 }
 
-/// Chooses a source for each of the elements [first, first + count) of shard number `to`. The
-/// source is this rank if it holds the element. Otherwise it is the next rank that holds the
-/// element, so that requests are distributed over the replicas.
+/// Chooses a source for each of the elements [first, first + count) of shard number `to`. If this
+/// rank holds the element, it is the source. Otherwise the source is the next rank that holds the
+/// element, so requests are distributed over the replicas.
 void Copier::assign(size_t to, int64_t first, int64_t count, std::vector<Part>& parts) const {
   const StateShard& target = targets_[to];
   const Extent extent = target.extent.part(first, first + count);

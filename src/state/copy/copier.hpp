@@ -32,7 +32,7 @@ struct Part {
 };
 
 /// Performs one rank's part of the copy. Each rank has a list of all ranks' shards of `from` with
-/// their extents, and chooses a source for each element of its own shards. In each round it
+/// their extents, and chooses a source for each element of its own shards. In each round, it
 /// requests a limited number of elements from other ranks. The copy is complete when no rank has
 /// requests left.
 class Copier {

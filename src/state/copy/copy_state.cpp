@@ -15,7 +15,7 @@ namespace muonrt {
 
 namespace {
 
-/// The information about its `from` that each rank sends to the others.
+/// What each rank reports to the others about its `from`.
 struct Header {
   int64_t given = 0;  // 0 if this rank does not have `from`
   uint64_t identity = 0;
