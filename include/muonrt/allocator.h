@@ -34,8 +34,8 @@ extern "C" {
  *
  * @par Multiple GPUs in one process
  * If ranks in one process use different GPUs, each of these GPUs must have access to the memory of
- * the others, because NCCL and ranks that are threads read this memory directly. If the memory
- * comes from a CUDA memory pool, grant the access with cudaMemPoolSetAccess().
+ * the others, because data is copied directly from one GPU to another. If the memory comes from a
+ * CUDA memory pool, grant the access with cudaMemPoolSetAccess().
  *
  * muonrt allocates pinned host memory and the memory of communicators (muonrt/nccl.h) without these
  * functions.
@@ -57,8 +57,9 @@ typedef struct muonrt_allocator {
    * Allocates `bytes` (> 0) bytes and returns their address, which must be a multiple of 256. The
    * memory must be on the CUDA device with the index `device`. On the host, `device` is -1 and
    * `stream` is NULL. If the function returns NULL, muonrt_optimizer_create() returns
-   * MUONRT_ERROR_OUT_OF_MEMORY on every rank. If the address is not a multiple of 256 or is not on
-   * the device, muonrt_optimizer_create() returns MUONRT_ERROR_INVALID_ARGUMENT. Required.
+   * MUONRT_ERROR_OUT_OF_MEMORY on every rank. If the address is not a multiple of 256, or the
+   * memory is not on the device, muonrt_optimizer_create() returns MUONRT_ERROR_INVALID_ARGUMENT.
+   * Required.
    */
   void* (*allocate)(void* state, int64_t bytes, int32_t device, void* stream);
 

@@ -18,10 +18,10 @@
  *     MUONRT_ERROR_INVALID_ARGUMENT. When the library fills a struct, it leaves these fields
  *     unchanged.
  *   - If the program was compiled with headers that are older than the library, the library
- *     accesses only the first `struct_size` bytes of a struct. Before version 1.0, a struct that is
- *     shorter than in the library's own headers is rejected with MUONRT_ERROR_INVALID_ARGUMENT,
- *     unless it is a muonrt_transport_t. From version 1.0 on, the library uses the defaults of the
- *     missing fields.
+ *     accesses only the first `struct_size` bytes of a struct. Before version 1.0, a struct with
+ *     fewer fields than in the library's own headers is rejected with
+ *     MUONRT_ERROR_INVALID_ARGUMENT; only a muonrt_transport_t may have fewer. From version 1.0 on,
+ *     the library uses the defaults for missing fields.
  *   - In an array of structs, the `struct_size` of the first element is the size of every element.
  *
  * Reserved fields must be 0.
@@ -35,9 +35,9 @@
  *
  * @par Threads and collective functions
  * Each function's comment states which threads may call it. "Threads: any" means any thread at any
- * time. "One at a time per optimizer" means that only one thread at a time may be inside a function
- * of the same optimizer. A collective function must be called on all ranks that its comment names,
- * because these ranks communicate during the call.
+ * time. "One at a time per optimizer" means that only one thread at a time may be inside a call
+ * with the same optimizer. A collective function must be called on all ranks that its comment
+ * names, because these ranks communicate during the call.
  *
  * @par Terms
  *   - The owner of a matrix is the rank that orthogonalizes it in a step. The owner gathers the
@@ -199,7 +199,7 @@ typedef struct muonrt_dltensor {
 
 /**
  * The role of a parameter: the algorithm that updates it. You choose the role of each group, and
- * the functions of muonrt/routing.h can suggest a role for the name of a parameter.
+ * the functions of muonrt/routing.h can suggest a role based on the name of a parameter.
  */
 typedef int32_t muonrt_role_t;
 enum muonrt_role { MUONRT_ROLE_MUON = 1, MUONRT_ROLE_ADAMW = 2 };
@@ -247,8 +247,8 @@ enum muonrt_qk_kind {
   MUONRT_QK_MLA_KEY_VALUE = 4,
 
   /**
-   * Fused QKV projection, stored group by group. A group contains the rows of its query heads,
-   * followed by the rows of its key head and the rows of its value head.
+   * Fused QKV projection, stored as a sequence of attention groups. Each group contains the rows of
+   * its query heads, followed by the rows of its key head and those of its value head.
    */
   MUONRT_QK_QKV = 5,
 
@@ -286,7 +286,8 @@ MUONRT_API const char* muonrt_get_last_error(void);
 /**
  * Sets the message that muonrt_get_last_error() returns in the calling thread.
  *
- * Libraries that add functions to muonrt, such as muonrt_mpi, call it to report their errors.
+ * Libraries that add functions to muonrt, such as muonrt_mpi, call this function to report their
+ * errors.
  *
  * Threads: any. Collective: no.
  *
@@ -355,7 +356,7 @@ typedef void (*muonrt_log_function_t)(void* state, enum muonrt_log_level level,
  *
  * @return MUONRT_OK, or
  *   - MUONRT_ERROR_INVALID_ARGUMENT: `level` is unknown;
- *   - MUONRT_ERROR_INVALID_STATE: the log function itself has called muonrt_set_log();
+ *   - MUONRT_ERROR_INVALID_STATE: muonrt_set_log() was called from inside the log function;
  *   - MUONRT_ERROR_OUT_OF_MEMORY.
  */
 MUONRT_API muonrt_status_t muonrt_set_log(muonrt_log_function_t function, void* state,

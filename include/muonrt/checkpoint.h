@@ -16,7 +16,7 @@
  *
  * Every function returns MUONRT_ERROR_INVALID_ARGUMENT if the optimizer is NULL or was destroyed,
  * and MUONRT_ERROR_INVALID_STATE in a child process that was forked after the optimizer was
- * created. Only the rank that makes such a call returns this error; in a collective call the other
+ * created. Only the rank that makes such a call receives the error; in a collective call, the other
  * ranks wait until their timeout.
  */
 #ifndef MUONRT_CHECKPOINT_H
@@ -46,7 +46,7 @@ typedef struct muonrt_save_options {
 
   /**
    * 0 (default): return an error if the newest checkpoint in the folder belongs to a different
-   * model, in which a parameter has a different name or shape. 1: replace that checkpoint.
+   * model, that is, if the names or shapes of the parameters differ. 1: replace that checkpoint.
    */
   int32_t overwrite;
 
@@ -61,16 +61,16 @@ typedef struct muonrt_load_options {
 
   /**
    * 0 (default): load the parameters that the checkpoint contains, and compute the others from
-   * their master weights. A parameter for which the checkpoint contains neither must have the
-   * values that it had when the checkpoint was saved. 1: leave all parameters unchanged. All of
-   * them must then have the values that they had when the checkpoint was saved.
+   * their master weights. If the checkpoint contains neither a parameter nor its master weights,
+   * the parameter must have the values that it had when the checkpoint was saved. 1: leave all
+   * parameters unchanged. They must have the values that they had when the checkpoint was saved.
    */
   int32_t without_params;
 
   /**
    * 0 (default): reject a checkpoint whose parameters or kinds of state differ from the
    * optimizer's. 1: ignore parameters and state that only the checkpoint has, and initialize state
-   * that it lacks: moments and update counts with 0, master weights from the parameter.
+   * that the checkpoint lacks: moments and update counts with 0, master weights from the parameter.
    */
   int32_t partial;
 
@@ -121,8 +121,9 @@ MUONRT_API void muonrt_load_options_init_sized(muonrt_load_options_t* options, u
  * seed and keys of stochastic rounding. If a parameter has f32 master weights, the checkpoint
  * usually contains only the master weights, and muonrt_optimizer_load() rounds them to obtain the
  * parameter. If the parameter differs from its rounded master weights, the checkpoint contains
- * both. `saved_param_bytes` of muonrt_counters_t is the number of bytes that the parameters add to
- * the checkpoint. With `without_params`, the checkpoint contains a hash of each parameter instead.
+ * both. With `without_params`, it contains a hash of each parameter instead of its values.
+ * `saved_param_bytes` of muonrt_counters_t is the number of bytes that the parameters add to the
+ * checkpoint.
  *
  * Each rank writes its part into one file in `folder`. Then rank 0 writes the new manifest.json
  * under a temporary name and renames it. Only this rename replaces the previous manifest.json, so
@@ -136,9 +137,9 @@ MUONRT_API void muonrt_load_options_init_sized(muonrt_load_options_t* options, u
  *     exist.
  *   - If the newest checkpoint in the folder belongs to a different model, the call returns an
  *     error; see `overwrite`.
- *   - The folder is locked while a checkpoint is being saved. If a second save to the folder starts
- *     before the first one has ended, in this or in another process, the second save returns
- *     MUONRT_ERROR_IO. A file system without locks cannot detect this.
+ *   - The folder is locked while a checkpoint is being saved. If this or another process starts a
+ *     second save to the folder before the first one has ended, the second save returns
+ *     MUONRT_ERROR_IO. On a file system without locks, a second save is not detected.
  *   - The next successful save removes the files that a failed save has left in the folder.
  *   - On CUDA, the save waits for the work that is already queued on the default stream. If a
  *     non-blocking stream writes parameters, synchronize that stream before the call, because the
@@ -161,13 +162,13 @@ MUONRT_API void muonrt_load_options_init_sized(muonrt_load_options_t* options, u
  *     has made the optimizer unusable.
  *   - MUONRT_ERROR_OUT_OF_MEMORY: a rank could not allocate memory.
  *   - MUONRT_ERROR_DEVICE: a GPU reported an error.
- *   - MUONRT_ERROR_TIMEOUT: a rank did not take part before the timeout, or the work on its default
- *     stream did not finish.
+ *   - MUONRT_ERROR_TIMEOUT: a rank did not take part, or the work on its default stream did not
+ *     finish, before the timeout.
  *   - MUONRT_ERROR_COMM, _ABORTED: the communicator has failed or was aborted.
  *
  * The call never changes parameters or state. The optimizer may be unusable after
  * MUONRT_ERROR_DEVICE, _COMM, _TIMEOUT and _ABORTED; it remains usable after the other errors.
- * After an error the folder holds the previous checkpoint, or the new one if rank 0 failed after
+ * After an error, the folder holds the previous checkpoint, or the new one if rank 0 failed after
  * the rename of manifest.json.
  */
 MUONRT_API muonrt_status_t muonrt_optimizer_save(muonrt_optimizer_t* optimizer, const char* folder,
@@ -178,7 +179,7 @@ MUONRT_API muonrt_status_t muonrt_optimizer_save(muonrt_optimizer_t* optimizer, 
  * written.
  *
  * Call it once, after muonrt_optimizer_create(), with the options that you will use to save. The
- * memory is large enough for a copy of everything that this rank writes. It is not included in the
+ * memory is large enough for a copy of everything that this rank saves. It is not included in the
  * memory that muonrt_optimizer_describe_plan() prints, and muonrt_optimizer_destroy() releases it.
  *
  * Threads: one at a time per optimizer. Collective: no.
@@ -211,8 +212,8 @@ MUONRT_API muonrt_status_t muonrt_optimizer_save_reserve(int64_t* bytes,
  * muonrt_optimizer_save_wait(optimizer);                     // completes the checkpoint
  * @endcode
  *
- * Until muonrt_optimizer_save_wait() has returned, the previous checkpoint is the newest one in the
- * folder, and no other save or load can start. If you destroy the optimizer without calling
+ * Until muonrt_optimizer_save_wait() has returned, the previous checkpoint remains the newest one
+ * in the folder, and no other save or load can start. If you destroy the optimizer without calling
  * muonrt_optimizer_save_wait(), the new checkpoint is discarded. A relative path is resolved
  * against the working directory at the time of this call.
  *
@@ -233,7 +234,7 @@ MUONRT_API muonrt_status_t muonrt_optimizer_save_begin(muonrt_optimizer_t* optim
 /**
  * Finishes a save that muonrt_optimizer_save_begin() has started.
  *
- * Waits until every rank has written its file. Then the new checkpoint becomes the newest one in
+ * Waits until every rank has written its file, and then makes the new checkpoint the newest one in
  * the folder.
  *
  * Threads: one at a time per optimizer. Collective: over the optimizer's ranks, between steps.
@@ -241,8 +242,8 @@ MUONRT_API muonrt_status_t muonrt_optimizer_save_begin(muonrt_optimizer_t* optim
  *
  * @param[in] optimizer  The optimizer.
  *
- * @return The result of the save that was started, as one of the statuses of
- * muonrt_optimizer_save(). MUONRT_ERROR_INVALID_STATE may also mean that no save was started.
+ * @return The result of the save: one of the statuses of muonrt_optimizer_save().
+ * MUONRT_ERROR_INVALID_STATE may also mean that no save was started.
  */
 MUONRT_API muonrt_status_t muonrt_optimizer_save_wait(muonrt_optimizer_t* optimizer);
 
@@ -262,14 +263,14 @@ MUONRT_API muonrt_status_t muonrt_optimizer_save_wait(muonrt_optimizer_t* optimi
  *     m_heavy_ball = m_ema / (1 - momentum), where `momentum` is the saved value.
  *   - The form of the master weights: f32 values, or remainders (the lower 16 bits of the f32
  *     values). If the form differs, the master weights are converted without a change of their f32
- *     values. A conversion to remainders also writes the parameter, because with remainders it is
- *     rounded with ties away from zero instead of ties to even.
+ *     values. A conversion to remainders also writes the parameter, because a parameter with
+ *     remainders is rounded with ties away from zero instead of ties to even.
  *   - Other settings, such as learning rate factors. They keep the values of this optimizer, and
  *     muonrt_optimizer_get_load_notes() lists the differences.
  *
  * Each second moment of NorMuon belongs to a row or a column of a part. If the checkpoint and the
  * optimizer both use NorMuon for a parameter, `normuon_axis` and the parts of the parameter must
- * therefore be equal. Otherwise the call returns an error, even with `partial`.
+ * therefore be the same in both. Otherwise the call returns an error, even with `partial`.
  *
  * The step number, the update counts, and the seed and keys of stochastic rounding are taken from
  * the checkpoint. Master weights that belong to the caller (MUONRT_MASTER_CALLER) are overwritten.
@@ -298,13 +299,14 @@ MUONRT_API muonrt_status_t muonrt_optimizer_save_wait(muonrt_optimizer_t* optimi
  *     unusable.
  *   - MUONRT_ERROR_OUT_OF_MEMORY: a rank could not allocate memory.
  *   - MUONRT_ERROR_DEVICE: a GPU reported an error.
- *   - MUONRT_ERROR_TIMEOUT: a rank did not take part before the timeout, or the work on its default
- *     stream did not finish.
+ *   - MUONRT_ERROR_TIMEOUT: a rank did not take part, or the work on its default stream did not
+ *     finish, before the timeout.
  *   - MUONRT_ERROR_COMM, _ABORTED: the communicator has failed or was aborted.
  *
- * Usually nothing has changed after an error. However, an error can occur while muonrt is writing
- * the state, for example if a file changes while it is being loaded. The message then says that the
- * state is partly written, and the optimizer is unusable on every rank.
+ * Usually, an error leaves the parameters and the state unchanged. However, an error can occur
+ * while muonrt is writing the state, for example if a file changes while it is being loaded. In
+ * that case, the message says that the state is partly written, and the optimizer is unusable on
+ * every rank.
  */
 MUONRT_API muonrt_status_t muonrt_optimizer_load(muonrt_optimizer_t* optimizer, const char* folder,
                                                  const muonrt_load_options_t* options);
@@ -318,7 +320,7 @@ MUONRT_API muonrt_status_t muonrt_optimizer_load(muonrt_optimizer_t* optimizer, 
  *   - the number of parameters that are unchanged because the checkpoint contains neither their
  *     values nor their master weights.
  *
- * Each of the other lines names a setting that differs, or a momentum or master weights that were
+ * Each of the other lines names a setting that differs, or momentum or master weights that were
  * converted. With `partial`, a line may also name a parameter or a kind of state that was
  * initialized or ignored.
  *

@@ -45,7 +45,7 @@
  * @endcode
  *
  * Even if files are damaged, the time and the memory that a call needs are limited by the size of
- * the files. A function maps a data file into memory when it first needs the file. The mapped file
+ * the files. A data file is mapped into memory when a function first needs it. The mapped file
  * stays readable even if a later save removes it. Do not truncate a file before
  * muonrt_checkpoint_destroy(), because reading the missing part would end the process with SIGBUS.
  *
@@ -185,8 +185,8 @@ MUONRT_API void muonrt_checkpoint_tensor_init_sized(muonrt_checkpoint_tensor_t* 
  * Lists the checkpoints in a folder.
  *
  * Each line of the text is the file name of a manifest. The first line is manifest.json, the
- * manifest of the newest checkpoint. The other lines are the manifests of older checkpoints, the
- * newest first, that saves have kept (`keep` of muonrt_save_options_t). For example,
+ * manifest of the newest checkpoint. The other lines name the manifests of the older checkpoints
+ * that were kept (see `keep` of muonrt_save_options_t), newest first. For example,
  * manifest-0000000007-0000000000002000.json belongs to save 7, after step 2000. The text is empty
  * if the folder holds no checkpoint. The call does not read the manifests.
  *
@@ -327,12 +327,12 @@ MUONRT_API muonrt_status_t muonrt_checkpoint_find_tensor(int64_t* index,
  * Reads a whole tensor, in row-major order.
  *
  * The call assembles the tensor from the blocks that the ranks have saved. A data file has a
- * checksum for each MiB, which the call verifies when it first reads from this MiB.
+ * checksum for each MiB, which muonrt verifies before the first read from this MiB.
  *
  * Threads: one at a time per checkpoint. Collective: no.
  *
  * @param[out] data        Host memory of `bytes` bytes. May be NULL if `bytes` is 0. After an
- *                         error, a part of the tensor may have been written.
+ *                         error, it may contain a part of the tensor.
  * @param[in]  bytes       Size of the tensor, `bytes` of muonrt_checkpoint_tensor_t.
  * @param[in]  checkpoint  The checkpoint.
  * @param[in]  index       Index of the tensor.

@@ -71,7 +71,7 @@ class Checkpoint {
       return muonrt_checkpoint_get_problems(buffer, capacity, needed, get());
     });
   }
-  /// @return The handle, which this object destroys.
+  /// @return The handle, which this object owns.
   muonrt_checkpoint_t* get() const noexcept { return handle_.get(); }
 
  private:

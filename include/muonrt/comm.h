@@ -2,7 +2,7 @@
  * @file muonrt/comm.h
  * Communicators, which the ranks of a job use to exchange data.
  *
- * The functions of this header create communicators for a single rank, for ranks that are threads
+ * The functions in this header create communicators for a single rank, for ranks that are threads
  * of one process, and for a transport that the caller implements. Other headers have functions for
  * MPI (muonrt/mpi_comm.h), TCP (muonrt/rendezvous.h) and GPU memory (muonrt/nccl.h).
  */
@@ -21,7 +21,7 @@ extern "C" {
  *
  * Use a communicator from one thread at a time; only muonrt_comm_abort() may be called from any
  * thread at any time. An optimizer duplicates its communicator when it is created, so you can
- * destroy the communicator before the optimizer. After an error in the optimizer your communicator
+ * destroy the communicator before the optimizer. After an error in the optimizer, your communicator
  * is still usable, unless it shares one of the following resources with its duplicates: TCP
  * connections, the `state` of a transport without `duplicate` (muonrt/transport.h), or a borrowed
  * ncclComm_t (muonrt/nccl.h).
@@ -186,7 +186,7 @@ MUONRT_API muonrt_status_t muonrt_comm_set_timeout(muonrt_comm_t* comm, int64_t 
  * However, if a communicator that uses MPI or callbacks is being duplicated at the same time, a
  * peer may wait until its timeout.
  *
- * With NCCL the call may block for up to three seconds; see muonrt/nccl.h.
+ * With NCCL, the call may block for up to three seconds; see muonrt/nccl.h.
  *
  * Threads: any, at any time. Collective: no.
  *
@@ -218,7 +218,7 @@ MUONRT_API muonrt_status_t muonrt_comm_abort(muonrt_comm_t* comm, muonrt_status_
  *   - MUONRT_ERROR_TIMEOUT: a rank did not take part before the timeout;
  *   - MUONRT_ERROR_ABORTED, or another status that a rank has passed to muonrt_comm_abort().
  *
- * After an error other than INVALID_ARGUMENT the communicator is unusable on all ranks, and its
+ * After an error other than INVALID_ARGUMENT, the communicator is unusable on all ranks, and its
  * operations return this error.
  */
 MUONRT_API muonrt_status_t muonrt_comm_barrier(muonrt_comm_t* comm);
@@ -231,14 +231,15 @@ MUONRT_API muonrt_status_t muonrt_comm_barrier(muonrt_comm_t* comm);
  * @param[out] all    size * `bytes` bytes of host memory: the blocks of all ranks, in rank order.
  * @param[in]  comm   The communicator.
  * @param[in]  mine   `bytes` bytes of host memory: the block of this rank. Must not overlap `all`.
- * @param[in]  bytes  Size of a block in bytes, >= 0, equal on all ranks. With 0 the call returns
+ * @param[in]  bytes  Size of a block in bytes, >= 0, equal on all ranks. With 0, the call returns
  *                    immediately, and the buffers may be NULL.
  *
  * @return The statuses of muonrt_comm_barrier(), or
  *   - MUONRT_ERROR_INVALID_ARGUMENT: a pointer is NULL, or `bytes` is out of range. Only this rank
  *     returns the error, while its peers wait;
- *   - MUONRT_ERROR_MISMATCH: `bytes` differs between ranks that are threads or connected by TCP.
- *     With MPI or callbacks, such a mismatch may cause another error or wrong data.
+ *   - MUONRT_ERROR_MISMATCH: `bytes` differs between ranks, and the ranks are threads or are
+ *     connected by TCP. With MPI or callbacks, different sizes may cause another error or wrong
+ *     data.
  *
  * If only some ranks pass 0 for `bytes`, the other ranks wait until their timeout.
  */
@@ -261,14 +262,14 @@ MUONRT_API muonrt_status_t muonrt_comm_allgather(void* all, muonrt_comm_t* comm,
  * @endcode
  *
  * The function is intended for a small number of values, because it sends every value to every
- * rank. Each rank receives 8 * `n` bytes (at most 8 MiB) from every rank. During the call, it needs
- * 8 * `n` bytes of host memory for the sums, and at most the larger of 4 MiB and 8 * size bytes for
- * the values that it receives.
+ * rank. Each rank receives 8 * `n` bytes (at most 8 MiB) from every rank. During the call, the rank
+ * needs 8 * `n` bytes of host memory for the sums, and at most the larger of 4 MiB and 8 * size
+ * bytes for the values that it receives.
  *
  * Threads: one at a time per communicator. Collective: over all ranks. Blocking.
  *
- * @param[out] sums    The `n` sums; may be equal to `values`. Unchanged on error. NULL is accepted
- *                     if `n` is 0.
+ * @param[out] sums    The `n` sums; may be the same array as `values`. Unchanged on error. NULL is
+ *                     accepted if `n` is 0.
  * @param[in]  comm    The communicator.
  * @param[in]  values  The `n` values of this rank. NULL is accepted if `n` is 0.
  * @param[in]  n       Number of values, 0 to 1048576, equal on all ranks. With 0, the call only
@@ -286,8 +287,8 @@ MUONRT_API muonrt_status_t muonrt_comm_allreduce_sum(double* sums, muonrt_comm_t
  * Sends messages to other ranks and receives messages from them.
  *
  * Each rank may send at most one message to each rank, including itself. The sender and the
- * receiver of a message must pass the same size. If a rank has nothing to send to another rank,
- * neither of the two lists a message. A rank that exchanges no messages with other ranks does not
+ * receiver of a message must pass the same size. If there is nothing to send from one rank to
+ * another, both ranks omit the message. A rank that exchanges no messages with other ranks does not
  * wait.
  *
  * @code
@@ -312,7 +313,7 @@ MUONRT_API muonrt_status_t muonrt_comm_allreduce_sum(double* sums, muonrt_comm_t
  *     error, while its peers wait;
  *   - MUONRT_ERROR_INVALID_ARGUMENT: a message has an invalid peer, no data, 0 bytes, or a value
  *     other than 0 in `reserved`; or there are two messages to or from the same peer. After this
- *     error the communicator is unusable on all ranks;
+ *     error, the communicator is unusable on all ranks;
  *   - MUONRT_ERROR_MISMATCH: the sender and the receiver of a message pass different sizes.
  */
 MUONRT_API muonrt_status_t muonrt_comm_exchange(muonrt_comm_t* comm, const muonrt_send_t* sends,
