@@ -22,7 +22,7 @@
  *     fewer fields than in the library's own headers is rejected with
  *     MUONRT_ERROR_INVALID_ARGUMENT; only a muonrt_transport_t may have fewer. From version 1.0 on,
  *     the library uses the defaults for missing fields.
- *   - In an array of structs, the `struct_size` of the first element is the size of every element.
+ *   - In an array of structs, the `struct_size` of the first element applies to every element.
  *
  * Reserved fields must be 0.
  *

@@ -36,8 +36,8 @@ typedef struct muonrt_save_options {
   uint32_t struct_size;
 
   /**
-   * 0 (default): save the parameters. 1: save only a hash of each parameter, which
-   * muonrt_optimizer_load() compares with the optimizer's parameters.
+   * 0 (default): save the parameters. 1: save only a hash of each parameter, with which
+   * muonrt_optimizer_load() verifies the optimizer's parameters.
    */
   int32_t without_params;
 
@@ -202,8 +202,8 @@ MUONRT_API muonrt_status_t muonrt_optimizer_save_reserve(int64_t* bytes,
  *
  * Copies the parameters and the state into the memory that muonrt_optimizer_save_reserve() has
  * reserved, and returns. A background thread then writes this rank's file while training continues.
- * The results of training do not change. If not enough memory is reserved, the call writes the file
- * itself before it returns.
+ * The results of training do not change. If not enough memory is reserved, the call itself writes
+ * the file before it returns.
  *
  * @code
  * muonrt_optimizer_save_reserve(NULL, optimizer, &save);     // once

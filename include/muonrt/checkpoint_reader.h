@@ -3,7 +3,7 @@
  * Functions that list, read and verify the tensors of a checkpoint, without an optimizer, a
  * communicator or a GPU.
  *
- * muonrt_optimizer_save() (muonrt/checkpoint.h) writes the checkpoints. The functions of this
+ * muonrt_optimizer_save() (muonrt/checkpoint.h) writes the checkpoints. The functions in this
  * header return whole tensors, so you need no information about the ranks that saved a checkpoint.
  * The following program verifies a checkpoint and prints the first momentum value of each
  * parameter:

@@ -129,7 +129,7 @@ MUONRT_API muonrt_status_t muonrt_comm_create_callbacks(muonrt_comm_t** comm,
  * muonrt_comm_destroy(), the call has no effect, and muonrt_get_last_error() returns the reason.
  *
  * If a peer is waiting for this rank, the effect depends on the transport. If the ranks are threads
- * or are connected by TCP, the peer's operation returns MUONRT_ERROR_COMM. With MPI and callbacks,
+ * or are connected by TCP, the peer's operation returns MUONRT_ERROR_COMM. With MPI or callbacks,
  * the peer may wait until its timeout.
  *
  * Threads: one at a time per communicator. Collective: no.

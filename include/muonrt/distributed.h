@@ -12,9 +12,7 @@
 extern "C" {
 #endif
 
-/**
- * A description of one parameter, which `assign` receives and which is valid only during the call.
- */
+/** Description of one parameter, which muonrt passes to `assign`; valid only during the call. */
 typedef struct muonrt_assign_info {
   /** Size of the struct in bytes; set by muonrt. */
   uint32_t struct_size;
@@ -79,9 +77,9 @@ typedef struct muonrt_assign_info {
  * @par Calls to gather and redistribute
  * In every step, muonrt calls `gather` and `redistribute` for each Muon parameter and each of its
  * owners. All ranks of the communicator make these calls in the same order, and each rank makes one
- * call at a time. With `async_parallelism` the calls are grouped into rounds, so that all owners
+ * call at a time. With `async_parallelism`, the calls are grouped into rounds, so that all owners
  * can work at the same time. Round 0 contains the first parameter of every owner, round 1 contains
- * the second parameter of every owner, and so on. Without `async_parallelism` a round contains one
+ * the second parameter of every owner, and so on. Without `async_parallelism`, a round contains one
  * parameter. Parameters with a lower `priority` are in earlier rounds. In each round, muonrt first
  * calls `gather` for all parameters of the round, and then `redistribute` for all of them. The
  * arguments of the functions are as follows:
@@ -139,10 +137,10 @@ typedef struct muonrt_distributed_config {
    * Sets `*owner` to the rank that orthogonalizes parameter `param`. The function must set the same
    * owner on every rank. For a stack, `owner` has `info->n_matrices` elements, which muonrt has set
    * to -1. The function sets either only the first element, to choose one owner for the whole
-   * stack, or all elements. Without `gather`, the owner of a matrix must hold a part of the matrix.
-   * muonrt_optimizer_create() calls the function once for each Muon parameter, in the order of the
-   * parameters. For these parameters, the field `owner` of muonrt_param_t must be -1. Default:
-   * NULL, which lets muonrt choose the owners.
+   * stack, or all elements. If `gather` is NULL, the owner of a matrix must hold a part of the
+   * matrix. muonrt_optimizer_create() calls the function once for each Muon parameter, in the order
+   * of the parameters. For these parameters, the field `owner` of muonrt_param_t must be -1.
+   * Default: NULL, which lets muonrt choose the owners.
    */
   int (*assign)(void* state, int64_t param, const muonrt_assign_info_t* info, int32_t* owner);
 
@@ -155,8 +153,8 @@ typedef struct muonrt_distributed_config {
                 void* stream);
 
   /**
-   * On every rank that holds a part of the parameter, including all replicas, fills `local` from
-   * the owner's `full`. Must be set if and only if `gather` is set. Default: NULL.
+   * Fills `local` from the owner's `full` on every rank that holds a part of the parameter,
+   * including all replicas. Must be set if and only if `gather` is set. Default: NULL.
    */
   int (*redistribute)(void* state, int64_t param, int32_t owner, const void* full, void* local,
                       void* stream);

@@ -3,14 +3,15 @@
  * Functions that set the buffers of a muonrt_param_t from DLPack tensors. They are implemented in
  * this header, which muonrt.h does not include.
  *
- * DLPack's own header is not needed, because muonrt/base.h declares DLPack's DLTensor, which is the
- * same in all versions of DLPack, as muonrt_dltensor_t. If DLPack's header is included first, the
- * compiler checks that both structs have the same size.
+ * DLPack's own header is not needed, because muonrt/base.h declares muonrt_dltensor_t, which has
+ * the same memory layout as DLTensor in all versions of DLPack. If DLPack's header is included
+ * first, the compiler checks that both structs have the same size.
  *
  * To pass a tensor, pass the address of its DLTensor, for example `&m->dl_tensor` for a
  * `DLManagedTensor* m`. muonrt uses the memory and the shape of the tensor, but does not free them
  * and does not call the deleter. Steps write to the data of a parameter even if the tensor is
- * marked as read-only, because a DLTensor does not contain the flags of a DLManagedTensorVersioned.
+ * marked as read-only, because the read-only flag belongs to DLManagedTensorVersioned and is not
+ * part of the DLTensor.
  */
 #ifndef MUONRT_DLPACK_H
 #define MUONRT_DLPACK_H
@@ -119,7 +120,7 @@ static inline muonrt_status_t muonrt_dlpack_check_strides(const muonrt_dltensor_
  * @return MUONRT_OK, or MUONRT_ERROR_INVALID_ARGUMENT if `device` is not one of the two devices, or
  * if `tensor` is NULL or not suitable. A suitable tensor is accessible to the device, has f32 or
  * bf16 elements and at most MUONRT_MAX_DIMS dimensions, and is row-major and contiguous. After an
- * error the outputs are unchanged.
+ * error, the outputs are unchanged.
  */
 static inline muonrt_status_t muonrt_dlpack_read(void** data, enum muonrt_dtype* dtype,
                                                  const void* tensor, const char* what,
@@ -156,7 +157,7 @@ static inline muonrt_status_t muonrt_dlpack_read(void** data, enum muonrt_dtype*
  * parameter, and the function also sets `shape`. If the layout is MUONRT_LAYOUT_FLAT, the tensor
  * must have one dimension, and the function leaves `ndim` and `local_shape` unchanged.
  *
- * The parameter then points to the tensor's shape, so keep the shape valid until
+ * After the call, the parameter points to the tensor's shape, so keep the shape valid until
  * muonrt_optimizer_create() has returned.
  *
  * Threads: any. Collective: no.

@@ -11,8 +11,8 @@
 #include "muonrt/base.h"
 
 namespace muonrt {
-// A static libmuonrt in the same program has symbols in namespace muonrt. The inline namespace
-// keeps the symbols of this header distinct from them.
+// If a program links libmuonrt statically, the library's own symbols are in namespace muonrt, too.
+// The inline namespace keeps the symbols of this header distinct from them.
 inline namespace v0 {
 
 /// The exception that check() throws if a call has returned an error. what() contains the name of

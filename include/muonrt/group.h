@@ -73,7 +73,7 @@ enum muonrt_coefficients {
  */
 typedef int32_t muonrt_scale_rule_t;
 enum muonrt_scale_rule {
-  /** 0.2 sqrt(max(rows, cols)): gives about the RMS of AdamW, so use AdamW's learning rates. */
+  /** 0.2 sqrt(max(rows, cols)): gives about AdamW's update RMS, so use AdamW's learning rates. */
   MUONRT_SCALE_MATCH_RMS = 0,
 
   /** sqrt(max(1, rows / cols)), as in the original Muon by Keller Jordan. */
@@ -94,7 +94,7 @@ typedef int32_t muonrt_form_t;
 enum muonrt_form {
   /**
    * MUONRT_FORM_GRAM if the short side is at least 512, the long side is at least 1.5 times the
-   * short side, the Gram form has bounded rounding errors, and it needs no wider dtype than the
+   * short side, and the Gram form has bounded rounding errors and needs no wider dtype than the
    * standard form. Otherwise MUONRT_FORM_STANDARD.
    */
   MUONRT_FORM_AUTO = 0,
@@ -181,7 +181,7 @@ enum muonrt_weight_decay_kind {
 };
 
 /**
- * The update of AdamW. m and v are the moments, t = 1, 2, ... is the parameter's update count,
+ * The update of AdamW. Here m and v are the moments, t = 1, 2, ... is the parameter's update count,
  * m' is m / (1 - beta1^t), and v' is v / (1 - beta2^t).
  */
 typedef int32_t muonrt_adam_form_t;
@@ -204,9 +204,9 @@ enum muonrt_adam_form {
  *
  * Call muonrt_group_init_muon() or muonrt_group_init_adamw() before you set fields. All fields must
  * be equal on all ranks. Fields marked "Muon" have no effect in a group for AdamW, and fields
- * marked "AdamW" have none in a group for Muon, but their values must still be in range.
+ * marked "AdamW" have no effect in a group for Muon, but their values must still be in range.
  *
- * Unless a field's comment says otherwise, 0 means zero and not "default", and numbers are at most
+ * Unless a field's comment says otherwise, 0 means zero, not "default", and numbers must not exceed
  * 1e30. NaN is rejected. Fields marked "Fixed" cannot change after the optimizer is created. Use
  * muonrt_optimizer_set_group() to change the other fields between steps.
  *
@@ -247,7 +247,7 @@ typedef struct muonrt_group {
   /** Muon: coefficients of Newton-Schulz. Fixed. Default: MUONRT_COEFFICIENTS_POLAR_EXPRESS. */
   muonrt_coefficients_t coefficients;
 
-  /** Muon: Newton-Schulz steps, 1 to 32. 0 selects the published number. Fixed. Default: 5. */
+  /** Muon: Newton-Schulz steps, 1 to 32; 0 means the published number. Fixed. Default: 5. */
   int32_t steps;
 
   /**
@@ -296,10 +296,10 @@ typedef struct muonrt_group {
   double normalize_eps;
 
   /**
-   * Muon: numbers of the Newton-Schulz steps, counted from 0, before which the Gram form restarts;
-   * 1 to steps - 1, ascending. A restart applies the previous steps to the matrix and computes a
-   * new Gram matrix. Must be NULL with MUONRT_FORM_STANDARD. Fixed. Default: NULL: muonrt chooses
-   * restarts with which the error is at most that of the standard form in bf16.
+   * Muon: numbers of the Newton-Schulz steps before which the Gram form restarts, ascending, 1 to
+   * steps - 1. The first step is number 0. A restart applies the previous steps to the matrix and
+   * computes a new Gram matrix. Must be NULL with MUONRT_FORM_STANDARD. Fixed. Default: NULL:
+   * muonrt chooses restarts that keep the error at or below that of the standard form in bf16.
    */
   const int32_t* gram_restarts;
 
@@ -339,7 +339,7 @@ typedef struct muonrt_group {
   /**
    * AdamW: number of committed steps per update, 1 to 2^30; must be 1 for Muon. An update uses only
    * the gradient of its own step. In the other steps, weights do not decay, and the gradient may be
-   * NULL. If it is not NULL, it must be finite, and clip_norm includes it. Fixed. Default: 1.
+   * NULL. A gradient that is not NULL must be finite, and clip_norm includes it. Fixed. Default: 1.
    */
   int32_t update_every;
 

@@ -3,16 +3,16 @@
  * Statistics of individual steps, which show how close to orthogonal the updates are, and whether
  * replicas are equal.
  *
- * If `health_every` of muonrt_debug_options_t is k > 0, muonrt collects statistics in the committed
- * steps k, 2k, 3k and so on. If such a step is skipped, muonrt collects statistics in the skipped
- * step and again in the next one. A step that collects statistics reads weights, gradients and all
- * replicated data once more, multiplies each matrix by some vectors, and performs one more
+ * If `health_every` of muonrt_debug_options_t is k > 0, muonrt collects statistics in the steps k,
+ * 2k, 3k and so on. Skipped steps are not counted: if step k is skipped, the next step is step k
+ * again, and both collect statistics. A step that collects statistics reads weights, gradients and
+ * all replicated data once more, multiplies each matrix by some vectors, and performs one more
  * reduction over all ranks. Other steps have no additional cost, and the results of training do not
  * change.
  *
  * All statistics are equal on every rank. Except for `nonfinite`, which counts the elements of
- * every partial gradient, they do not depend on the mesh, the placements, or the number of ranks or
- * threads.
+ * every partial gradient, the statistics do not depend on the mesh, the placements, or the number
+ * of ranks or threads.
  */
 #ifndef MUONRT_HEALTH_H
 #define MUONRT_HEALTH_H
@@ -39,8 +39,8 @@ typedef struct muonrt_health {
   int32_t skipped;
 
   /**
-   * Number of committed steps after the step that collected the statistics; -1 if no step has
-   * collected statistics yet.
+   * Number of committed steps at the end of the step that collected the statistics; -1 if no step
+   * has collected statistics yet.
    */
   int64_t step;
 
@@ -81,7 +81,7 @@ typedef struct muonrt_matrix_health {
   /** 1: the step has updated the matrix. 0: the step was skipped, or the parameter was inactive. */
   int32_t updated;
 
-  /** Index of the parameter, in the order of muonrt_optimizer_create(). */
+  /** Index of the parameter in the array passed to muonrt_optimizer_create(). */
   int64_t param;
 
   /** Index of the matrix in its parameter. Matrices are ordered by expert, then by part. */

@@ -190,7 +190,7 @@ MUONRT_API muonrt_status_t muonrt_optimizer_describe_plan(char* buffer, int64_t 
  * on one host, into one list. `args` contains the number of committed steps (`step`) and the index
  * of the chunk (`chunk`). For an exchange, it also contains `bytes_sent` and `bytes_received`,
  * which exclude the messages of a rank to itself. For a matrix product, it also contains the names
- * of the matrices (`matrices`). On CUDA the call waits until the optimizer's work is complete,
+ * of the matrices (`matrices`). On CUDA, the call waits until the optimizer's work is complete,
  * because it compares the clocks of the GPU and the host.
  *
  * Threads: one at a time per optimizer. Collective: no.

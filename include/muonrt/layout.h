@@ -9,7 +9,7 @@
  *      the cuts either with placements, one for each mesh dimension as in DTensor, or with a list
  *      of muonrt_cut_t.
  *   3. Optionally, a last step, which distributes the local tensor that remains after the cuts. The
- *      last step divides this tensor at given row bounds or into flat ranges of elements, or
+ *      last step splits this tensor at given row bounds, splits it into flat ranges of elements, or
  *      assigns it to one rank; see muonrt_layout_kind_t.
  *
  * Each mesh dimension may be used only once: by a cut, by the last step, or as a dimension over
@@ -129,8 +129,8 @@ typedef struct muonrt_placement {
 
   /**
    * For STRIDED_SHARD: number of groups, >= 1. As in DTensor, it is the product of the sizes of all
-   * mesh dimensions that are to the right of this one but shard the same tensor dimension before
-   * it. For the other kinds: 0 or 1.
+   * mesh dimensions that are to the right of this one, but shard the same tensor dimension earlier.
+   * For the other kinds: 0 or 1.
    */
   int64_t split_factor;
 } muonrt_placement_t;
@@ -139,24 +139,24 @@ typedef struct muonrt_placement {
  * The order in which multiple placements cut the same tensor dimension.
  *
  * Use ORDERED for tensors that FSDP2 has sharded after tensor or expert parallelism. With the split
- * factors of DTensor, LITERAL and ORDERED give the same shards if the sizes divide evenly, but may
- * differ otherwise. For example, a mesh has the sizes "fsdp" = 3 and "tp" = 2, and 7 rows are
- * placed with STRIDED_SHARD (split_factor 2) on "fsdp" and with SHARD on "tp". Row 6 is then on
- * rank 4 with LITERAL, and on rank 5 with ORDERED.
+ * factors of DTensor, LITERAL and ORDERED give the same shards if the sizes divide evenly;
+ * otherwise the shards may differ. For example, a mesh has the sizes "fsdp" = 3 and "tp" = 2, and 7
+ * rows are placed with STRIDED_SHARD (split_factor 2) on "fsdp" and with SHARD on "tp". Row 6 is
+ * then on rank 4 with LITERAL, and on rank 5 with ORDERED.
  */
 typedef int32_t muonrt_reading_t;
 enum muonrt_reading {
   /**
-   * The mesh dimensions cut in their order in the mesh, from the first to the last, as in DTensor's
-   * distribute_tensor().
+   * The cuts are applied in the order of the mesh dimensions, from the first to the last, as in
+   * DTensor's distribute_tensor().
    */
   MUONRT_READING_LITERAL = 0,
 
   /**
-   * The mesh dimensions cut in the order in which the program has sharded the tensor. For example,
-   * those of TP cut before those of FSDP2. If `flat_dims` lists the mesh dimensions of FSDP, all
-   * other mesh dimensions cut before them, from the first to the last. Otherwise the split factors
-   * determine the order.
+   * The cuts are applied in the order in which the program has sharded the tensor, for example
+   * first over "tp" and then over "fsdp". If `flat_dims` lists the mesh dimensions of FSDP, the
+   * cuts over all other mesh dimensions are applied first, in the order of the mesh dimensions.
+   * Otherwise the split factors determine the order.
    */
   MUONRT_READING_ORDERED = 1
 };
@@ -164,8 +164,8 @@ enum muonrt_reading {
 /**
  * A cut, which shards one tensor dimension over one or more mesh dimensions.
  *
- * The shards are numbered in row-major order over `mesh_dims`. The cut divides the indices that
- * remain after earlier cuts in three steps:
+ * The shards are numbered in row-major order over `mesh_dims`. In three steps, the cut divides the
+ * indices that remain after earlier cuts:
  *   1. Every `unit` consecutive indices form a block; the last block may be shorter.
  *   2. The blocks are divided into `split_factor` groups of ceil(blocks / split_factor) blocks.
  *   3. Each group is divided into one range for each shard. A range has ceil(blocks of the group /
@@ -231,12 +231,12 @@ enum muonrt_layout_kind {
 /**
  * How a tensor is distributed. Call muonrt_layout_init() before you set fields.
  *
- * With the defaults the tensor is replicated over all ranks. A layout must be equal on all ranks,
+ * With the defaults, the tensor is replicated over all ranks. A layout must be equal on all ranks,
  * so its mesh cannot be a submesh that differs between ranks. If the program distributes the tensor
  * over a submesh, either convert the layout with muonrt_layout_lift() (muonrt/strategies.h), or use
  * the whole mesh and describe the tensor as replicated over the mesh dimensions that the submesh
  * lacks. For example, if the weight of a norm is sharded over the submesh "dp" of a mesh with the
- * dimensions "dp" and "tp", it is replicated over "tp".
+ * dimensions "dp" and "tp", describe it as replicated over "tp".
  *
  * A call that receives the struct reads everything that the struct points to, and keeps no pointer.
  */
@@ -269,7 +269,7 @@ typedef struct muonrt_layout {
   /** The cuts, in the order in which they are applied. Default: NULL. */
   const muonrt_cut_t* cuts;
 
-  /** Kind of the last step. Default: MUONRT_LAYOUT_CUTS, which means that there is none. */
+  /** Kind of the last step. Default: MUONRT_LAYOUT_CUTS, which means no last step. */
   muonrt_layout_kind_t kind;
 
   /**
@@ -336,7 +336,7 @@ MUONRT_API void muonrt_layout_init_sized(muonrt_layout_t* layout, uint32_t size)
  * Special cases:
  *   - If the rank holds no index of a dimension, the size of this dimension is 0, but the other
  *     sizes are not affected. For example, the shape may be {0, 2048}.
- *   - With MUONRT_LAYOUT_FLAT the shape is {elements, 1, ..., 1}.
+ *   - With MUONRT_LAYOUT_FLAT, the shape is {elements, 1, ..., 1}.
  *   - If the mesh does not contain `rank`, all sizes are 0.
  *
  * Threads: any. Collective: no.
