@@ -311,8 +311,8 @@ enum muonrt_log_level {
   MUONRT_LOG_WARNING = 2,
 
   /**
-   * Rare events, such as the creation of a communicator or an optimizer, a recovery or a
-   * checkpoint.
+   * Rare events, such as a recovery, a checkpoint, or the creation of a communicator or an
+   * optimizer.
    */
   MUONRT_LOG_INFO = 3,
 

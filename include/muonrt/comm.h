@@ -191,10 +191,10 @@ MUONRT_API muonrt_status_t muonrt_comm_set_timeout(muonrt_comm_t* comm, int64_t 
  * Threads: any, at any time. Collective: no.
  *
  * @param[in] comm     The communicator.
- * @param[in] status   The error that the operations return. If it is INVALID_ARGUMENT, CALLBACK,
- *                     MISMATCH, OUT_OF_MEMORY, UNDECIDED or TORN, they return MUONRT_ERROR_ABORTED
- *                     instead, because a step uses these statuses to report whether it has changed
- *                     parameters.
+ * @param[in] status   The error that the operations return. If `status` is INVALID_ARGUMENT,
+ *                     CALLBACK, MISMATCH, OUT_OF_MEMORY, UNDECIDED or TORN, they return
+ *                     MUONRT_ERROR_ABORTED instead, because a step uses these statuses to report
+ *                     whether it has changed parameters.
  * @param[in] message  The message that muonrt_get_last_error() returns on all ranks; NULL means
  *                     "aborted by the caller".
  *

@@ -67,7 +67,7 @@ typedef struct muonrt_assign_info {
  *
  * muonrt_optimizer_create() returns MUONRT_ERROR_NOT_SUPPORTED if `gather` and `redistribute` are
  * combined with one of the following:
- *   - MUONRT_COMMIT_EAGER, because muonrt would write the first parameters before it calls the
+ *   - MUONRT_COMMIT_EAGER, because muonrt would write the first parameters before calling the
  *     functions for the last ones. If one of these later calls failed, the step could not be
  *     undone.
  *   - Muon parameters whose gradient is partial or has its own layout. To obtain bitwise
@@ -87,7 +87,7 @@ typedef struct muonrt_assign_info {
  *     transport dtype (`transport_dtype` of muonrt_tuning_options_t). It is NULL if the shard is
  *     empty.
  *   - On the owner, `full` is the whole tensor, row-major and in the transport dtype. On the other
- *     ranks it is NULL. If the matrices of a stack have different owners, `full` contains only the
+ *     ranks, it is NULL. If the matrices of a stack have different owners, `full` contains only the
  *     matrices that the rank `owner` orthogonalizes, in the order of the stack, without gaps. The
  *     functions then copy only the elements of these matrices between `local` and `full`. All calls
  *     for the same parameter receive the same `local`.

@@ -254,9 +254,9 @@ typedef struct muonrt_layout {
   const muonrt_placement_t* placements;
 
   /**
-   * Only with MUONRT_READING_ORDERED: the mesh dimensions of FSDP, which together shard one tensor
-   * dimension after all other mesh dimensions. Their split factors are ignored. Default: NULL,
-   * which means that the split factors determine the order.
+   * Only with MUONRT_READING_ORDERED: the mesh dimensions of FSDP. Together they form one cut,
+   * which is applied after all others. Their split factors are ignored. Default: NULL, which means
+   * that the split factors determine the order.
    */
   const int32_t* flat_dims;
 
