@@ -59,7 +59,7 @@ typedef struct muonrt_state_shard {
   /** The kind of state, MUONRT_STATE_MOMENTUM to MUONRT_STATE_NORMUON. */
   muonrt_state_kind_t kind;
 
-  /** Index of the parameter, in the order of muonrt_optimizer_create(). */
+  /** Index of the parameter in `params` of muonrt_optimizer_create(). */
   int64_t param;
 
   /**
@@ -178,7 +178,7 @@ MUONRT_API muonrt_status_t muonrt_optimizer_get_state_shards(muonrt_state_shard_
  *
  * @param[out] count      The update count, 0 to 2^53.
  * @param[in]  optimizer  The optimizer.
- * @param[in]  param      Index of the parameter, in the order of muonrt_optimizer_create().
+ * @param[in]  param      Index of the parameter in `params` of muonrt_optimizer_create().
  *
  * @return MUONRT_OK, or
  *   - MUONRT_ERROR_INVALID_ARGUMENT: `count` is NULL or `param` is out of range.
@@ -202,7 +202,7 @@ MUONRT_API muonrt_status_t muonrt_optimizer_get_update_count(int64_t* count,
  * they differ, the step returns MUONRT_ERROR_MISMATCH.
  *
  * @param[in] optimizer  The optimizer.
- * @param[in] param      Index of the parameter, in the order of muonrt_optimizer_create().
+ * @param[in] param      Index of the parameter in `params` of muonrt_optimizer_create().
  * @param[in] count      The update count, 0 to 2^53.
  *
  * @return MUONRT_OK, or
