@@ -181,7 +181,8 @@ MUONRT_API muonrt_status_t muonrt_nccl_get_version(int32_t* version);
  *     has different ranks than `host` or uses a GPU other than `device_index`.
  *   - MUONRT_ERROR_DEVICE: a rank has no GPU with the index `device_index`, or CUDA has reported an
  *     error.
- *   - MUONRT_ERROR_OUT_OF_MEMORY, _COMM: a rank has failed.
+ *   - MUONRT_ERROR_OUT_OF_MEMORY: a rank has run out of memory.
+ *   - MUONRT_ERROR_COMM: NCCL or `host` has failed on a rank.
  *   - MUONRT_ERROR_TIMEOUT: a rank did not take part before the timeout.
  *
  * If one rank fails, the others return without waiting for the timeout, with two exceptions: inside

@@ -136,7 +136,7 @@ MUONRT_API void muonrt_optimizer_options_init_sized(muonrt_optimizer_options_t* 
  * Threads: one at a time per communicator. Collective: over the ranks of `comm`. Blocking.
  *
  * @par Memory
- * Until it is destroyed, the optimizer uses the buffers of the parameters: `data`, `master`, and
+ * Until the optimizer is destroyed, it uses the buffers of the parameters: `data`, `master`, and
  * `grad` (until another gradient is bound). It also uses the functions and state of the options
  * `distributed` and `allocator`. Everything else, including `comm` and the arrays and layouts that
  * the structs point to, may be freed after the call.
