@@ -102,11 +102,11 @@ MUONRT_API void muonrt_recovery_init_sized(muonrt_recovery_t* recovery, uint32_t
  *
  * Call this function after a step has returned MUONRT_ERROR_COMM, _TIMEOUT, _ABORTED or _UNDECIDED
  * on some ranks. After MUONRT_ERROR_COMM, _TIMEOUT and _ABORTED, no rank has committed the step
- * that failed. The call is still necessary, because the previous step may have failed on another
- * survivor, which then does not know the result of that step. Every survivor must call the
- * function, including those on which no step has failed. You may call it again, with the same or
- * with different survivors. Until the function has returned, do not unbind the gradients of the
- * failed step, and do not change gradients, parameters or state.
+ * that failed. The call is still necessary, because another survivor may not know the result of the
+ * previous step. Every survivor must call the function, including those on which no step has
+ * failed. You may call it again, with the same or with different survivors. Until the function has
+ * returned, do not unbind the gradients of the failed step, and do not change gradients, parameters
+ * or state.
  *
  * Threads: one at a time per optimizer. Collective: over `survivors`. Blocking; the timeout of
  * `survivors` limits every wait.

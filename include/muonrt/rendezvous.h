@@ -4,10 +4,10 @@
  *
  * Both functions in this header create communicators over TCP, for data in host memory. The ranks
  * prove to each other that they have the same secret, but their data is neither encrypted nor
- * signed, so use a network that you trust. Every other rank connects to rank 0. When two ranks
- * other than rank 0 exchange data for the first time, the higher rank connects to the lower one.
- * Every rank except the last one therefore listens on a port. Firewalls must allow connections to
- * these ports; see `first_port`.
+ * signed, so use a network that you trust. Every rank except rank 0 connects to rank 0. When two of
+ * these ranks exchange data for the first time, the higher rank connects to the lower one. Every
+ * rank except the last one therefore listens on a port. Firewalls must allow connections to these
+ * ports; see `first_port`.
  */
 #ifndef MUONRT_RENDEZVOUS_H
 #define MUONRT_RENDEZVOUS_H
@@ -49,7 +49,7 @@ typedef struct muonrt_tcp_options {
    * belong to the interface. If there are none, rank 0 listens on the interface's first address of
    * the same family. The other ranks connect from the interface. Default: NULL, which means that
    * rank 0 listens on all resulting addresses, and the operating system selects the interface from
-   * which another rank connects.
+   * which each other rank connects.
    */
   const char* interface_name;
 
@@ -209,7 +209,8 @@ typedef struct muonrt_folder_options {
 
   /**
    * `secret_bytes` bytes, equal on all ranks. Use a random value that is new for every run.
-   * Default: NULL, which lets every process connect that can read rank 0's file in the folder.
+   * Default: NULL. If no secret is set, every process that can read rank 0's file in the folder can
+   * connect.
    */
   const char* secret;
 

@@ -77,9 +77,9 @@ MUONRT_API void muonrt_routing_init_sized(muonrt_routing_t* routing, uint32_t si
  *      "patch_embed.proj", "shared"); an output head ("lm_head", "classifier", "score",
  *      "to_logits", "predictions.decoder"); a norm; a bias, gain or other vector ("A_log",
  *      "relative_attention_bias"); learned tokens, positions or another table; or a depthwise
- *      convolution ("dwconv", "conv1d"). MUONRT_ROLE_ADAMW, MUONRT_VIEW_NONE. The names "output",
- *      "out", "proj_out" and "output_layer" are output heads only outside numbered layers and
- *      attention modules.
+ *      convolution ("dwconv", "conv1d"). The result is MUONRT_ROLE_ADAMW, MUONRT_VIEW_NONE. The
+ *      names "output", "out", "proj_out" and "output_layer" are output heads only outside numbered
+ *      layers and attention modules.
  *   3. The parameter has two dimensions: MUONRT_ROLE_MUON, MUONRT_VIEW_NONE. This rule also applies
  *      to the routers of experts.
  *   4. The parameter has three dimensions, and either its name contains "expert", "experts" or
