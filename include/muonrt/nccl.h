@@ -198,7 +198,7 @@ MUONRT_API muonrt_status_t muonrt_comm_create_nccl(muonrt_comm_t** comm, muonrt_
  *
  * Messages are sent over `host`. Use this communicator for optimizers on MUONRT_DEVICE_CUDA when
  * NCCL is not an option: with an MPI library that has no GPU support, or when multiple ranks share
- * one GPU. It is slower than NCCL. With more than one rank, the thread that calls
+ * one GPU. This communicator is slower than NCCL. With more than one rank, the thread that calls
  * muonrt_optimizer_step() also waits in each exchange.
  *
  * If `host` was created by muonrt_comm_create_thread() or muonrt_comm_create_self(), muonrt copies

@@ -72,7 +72,7 @@ MUONRT_API muonrt_status_t muonrt_orthogonalizer_create(muonrt_orthogonalizer_t*
                                                         const muonrt_group_t* group);
 
 /**
- * Destroys an orthogonalizer. On CUDA it waits for the work of earlier calls.
+ * Destroys an orthogonalizer. On CUDA, the call waits for the work of earlier calls.
  *
  * Threads: one at a time per orthogonalizer. Collective: no.
  *

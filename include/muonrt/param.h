@@ -213,7 +213,7 @@ typedef struct muonrt_qk_clip {
  * buffers, `local_shape`, `strides` and `grad_strides`.
  *
  * Buffers must be row-major, contiguous and aligned to the size of an element, and the optimizer's
- * device must be able to access them. They must not overlap when the optimizer is created. The
+ * device must be able to access them. Buffers must not overlap when the optimizer is created. The
  * buffers belong to the caller and must stay valid until the optimizer is destroyed or another
  * buffer is bound.
  */
@@ -323,7 +323,7 @@ typedef struct muonrt_param {
   const muonrt_layout_t* grad_layout;
 
   /**
-   * An alternative to `view`, which must then be MUONRT_VIEW_NONE. The first `batch_dims`
+   * An alternative to `view`; to use it, leave `view` at MUONRT_VIEW_NONE. The first `batch_dims`
    * dimensions select a matrix of a stack. The next `row_dims` dimensions (0 means 1) are merged
    * into the rows of the matrix as stored in memory. The remaining dimensions, at least one, are
    * merged into the columns. Both fields must be 0 to 7. Default: 0 and 0, which means that `view`

@@ -47,8 +47,8 @@ extern "C" {
  *      selected elements, in row-major order, form a sequence.
  *   2. The state shard holds the elements [begin, end) of this sequence.
  *
- * Example: a state shard for rows 2 and 3 of a 4 x 3 matrix has the shape {4, 3}, the runs {[2, 4),
- * [0, 3)}, n_runs {1, 1}, begin 0 and end 6.
+ * Example: the state shard for rows 2 and 3 of a 4 x 3 matrix has shape {4, 3}, n_runs {1, 1}, runs
+ * {[2, 4), [0, 3)}, begin 0 and end 6.
  *
  * For MUONRT_STATE_NORMUON the tensor has one dimension, which counts the neurons of all matrices
  * of the parameter, ordered by expert and, within an expert, by part. A matrix or part with only

@@ -144,7 +144,7 @@ MUONRT_API muonrt_status_t muonrt_placements_from_names(muonrt_placement_t* plac
  * The placements follow the rules of muonrt_placements_from_names(), with these differences:
  *   - "tp" shards the outputs of a weight whose name ends in q_proj, k_proj, v_proj, gate_proj,
  *     up_proj, embed_tokens, lm_head or a similar name, and the inputs of o_proj, down_proj and
- *     similar weights. It replicates other weights, such as those of routers and norms.
+ *     similar weights. "tp" replicates other weights, such as those of routers and norms.
  *   - If a stack has fewer experts than the number of ranks that would shard them, the FSDP mesh
  *     dimensions shard tensor dimension 1 of the stack instead.
  *   - The ranks of "ddp" hold partial gradients (MUONRT_PLACEMENT_PARTIAL).

@@ -200,7 +200,7 @@ typedef struct muonrt_tuning_options {
   const muonrt_distributed_config_t* distributed;
 
   /**
-   * The caller's allocator of device memory (muonrt/allocator.h). Its functions and state must
+   * The caller's allocator for device memory (muonrt/allocator.h). Its functions and state must
    * remain valid until the optimizer is destroyed. Default: NULL, which uses muonrt's own
    * allocator.
    */
