@@ -6,8 +6,8 @@
  * <mpi.h>. In other C and C++ programs, call muonrt_comm_create_mpi() of muonrt/mpi_comm.h, so that
  * the compiler checks the type of the handle.
  *
- * The function is in the library muonrt_mpi, which links to MPI. The library muonrt does not link
- * to MPI. muonrt never calls MPI_Init, MPI_Finalize or MPI_Abort.
+ * The function is in the library muonrt_mpi, which links to MPI. The muonrt library itself does not
+ * link to MPI. muonrt never calls MPI_Init, MPI_Finalize or MPI_Abort.
  */
 #ifndef MUONRT_MPI_H
 #define MUONRT_MPI_H
@@ -23,8 +23,8 @@ extern "C" {
  * Creates a communicator over the ranks of an MPI communicator that is passed by address.
  *
  * muonrt duplicates the MPI communicator and sets the error handler of the duplicate to
- * MPI_ERRORS_RETURN. After the call muonrt no longer uses the original communicator. It never
- * changes the error handler of the original.
+ * MPI_ERRORS_RETURN. muonrt does not change the error handler of the original communicator, and
+ * does not use the original after the call.
  *
  * Threads: any thread that may call MPI; see below. Collective: over the ranks of the MPI
  * communicator. Blocking, at most for `timeout_ms`.
@@ -33,29 +33,30 @@ extern "C" {
  *   - If MPI provides MPI_THREAD_MULTIPLE, the optimizer calls MPI from a muonrt thread.
  *   - Otherwise muonrt calls MPI only on threads that are inside a muonrt function. Call muonrt
  *     only from threads that may call MPI, and only while no other thread is inside MPI. With
- *     MPI_THREAD_FUNNELED, only the main thread may call MPI. If another thread calls
- *     muonrt_comm_abort(), the peers receive the error when this rank next calls a muonrt function.
+ *     MPI_THREAD_FUNNELED, only the main thread may call MPI. If a different thread calls
+ *     muonrt_comm_abort(), the peers receive the error only when this rank next calls a muonrt
+ *     function.
  *
  * @par Lifetime
- * Destroy the communicator, and the optimizers that use it, before MPI_Finalize. muonrt does not
- * free a duplicate after MPI_Finalize. After an error it does not free the duplicate either,
- * because MPI_Comm_free is collective.
+ * Destroy the communicator, and the optimizers that use it, before MPI_Finalize. After an error,
+ * muonrt never frees the duplicate, because MPI_Comm_free is collective. It does not free the
+ * duplicate after MPI_Finalize either.
  *
- * @par Error handlers of MPI
+ * @par MPI error handlers
  *   - If an error occurs while MPI duplicates the communicator, MPI calls the error handler of the
- *     original, which ends the job by default.
- *   - If a peer sends a longer message than this rank expects, the operation returns
- *     MUONRT_ERROR_MISMATCH with Open MPI. MPICH calls the error handler of MPI_COMM_WORLD instead,
- *     which ends the job by default.
+ *     original communicator, which ends the job by default.
+ *   - A peer may send a longer message than this rank expects. With Open MPI, the operation then
+ *     returns MUONRT_ERROR_MISMATCH. MPICH instead calls the error handler of MPI_COMM_WORLD, which
+ *     ends the job by default.
  *
  * @par After an error
  * After a timeout, or if only some ranks return an error, MPI may still be duplicating the
- * communicator on other ranks. Do not call this function or any collective MPI function on the
- * original communicator again.
+ * communicator on other ranks. Therefore, do not call this function or any collective MPI function
+ * on the original communicator again.
  *
  * @param[out] comm              The new communicator; NULL on error. Destroy it with
  *                               muonrt_comm_destroy().
- * @param[in]  mpi_comm_address  Address of an MPI_Comm (`const MPI_Comm*`), an intracommunicator.
+ * @param[in]  mpi_comm_address  Address of an intracommunicator (`const MPI_Comm*`).
  * @param[in]  timeout_ms        Timeout of this call in ms, 1 to 31622400000 (366 days). Later
  *                               operations have the timeout that muonrt_comm_set_timeout() sets.
  *

@@ -6,8 +6,8 @@
  * is header-only. If you need one of these three headers, include it yourself.
  *
  * @par fork()
- * A child process cannot use the handles of its parent, because the threads and connections that
- * they need exist only in the parent. In the child, every function that receives such a handle
+ * A child process cannot use the handles of its parent, because the threads and connections of
+ * these handles exist only in the parent. In the child, every function that receives such a handle
  * returns MUONRT_ERROR_INVALID_STATE. The destroy functions accept the handle, but they free
  * nothing, and they neither remove files nor close connections of the parent. Create new
  * communicators and optimizers in the child.

@@ -38,7 +38,7 @@ struct Delete {
 /// A communicator; see muonrt/comm.h. Movable; the destructor calls muonrt_comm_destroy().
 class Comm {
  public:
-  /// Wraps a handle, for example from muonrt_comm_create_mpi(). The destructor destroys it.
+  /// Wraps a handle, for example from muonrt_comm_create_mpi(). The destructor destroys the handle.
   explicit Comm(muonrt_comm_t* handle) : handle_(handle) {}
   /// Creates a communicator of one rank; see muonrt_comm_create_self().
   static Comm self() { return Comm(detail::value<muonrt_comm_t*>(muonrt_comm_create_self)); }
@@ -118,47 +118,47 @@ class ThreadGroup {
   std::unique_ptr<muonrt_thread_group_t, detail::Delete> handle_;
 };
 
-/// @return Options of Comm::tcp() with their defaults.
+/// @return The default options of Comm::tcp().
 inline muonrt_tcp_options_t tcp_options() { return detail::filled(muonrt_tcp_options_init_sized); }
-/// @return Options of Comm::folder() with their defaults.
+/// @return The default options of Comm::folder().
 inline muonrt_folder_options_t folder_options() {
   return detail::filled(muonrt_folder_options_init_sized);
 }
-/// @return Options of Comm::nccl() with their defaults.
+/// @return The default options of Comm::nccl().
 inline muonrt_nccl_options_t nccl_options() {
   return detail::filled(muonrt_nccl_options_init_sized);
 }
-/// @return A group for Muon with its defaults.
+/// @return A Muon group in which every field has its default.
 inline muonrt_group_t muon_group() { return detail::filled(muonrt_group_init_muon_sized); }
-/// @return A group for AdamW with its defaults.
+/// @return An AdamW group in which every field has its default.
 inline muonrt_group_t adamw_group() { return detail::filled(muonrt_group_init_adamw_sized); }
-/// @return A parameter with its defaults.
+/// @return A parameter in which every field has its default.
 inline muonrt_param_t param() { return detail::filled(muonrt_param_init_sized); }
-/// @return A part of a parameter with its defaults.
+/// @return A part of a parameter, in which every field has its default.
 inline muonrt_part_t part() { return detail::filled(muonrt_part_init_sized); }
-/// @return A layout with its defaults: replicated over all ranks.
+/// @return The default layout: replicated over all ranks.
 inline muonrt_layout_t layout() { return detail::filled(muonrt_layout_init_sized); }
-/// @return Settings of QK-clip with their defaults.
+/// @return The default QK-clip settings.
 inline muonrt_qk_clip_t qk_clip() { return detail::filled(muonrt_qk_clip_init_sized); }
 /// @return An allocator in which no function is set.
 inline muonrt_allocator_t allocator() { return detail::filled(muonrt_allocator_init_sized); }
-/// @return Options of Optimizer with their defaults.
+/// @return The default options of Optimizer.
 inline muonrt_optimizer_options_t options() {
   return detail::filled(muonrt_optimizer_options_init_sized);
 }
-/// @return Tuning options with their defaults.
+/// @return The default tuning options.
 inline muonrt_tuning_options_t tuning_options() {
   return detail::filled(muonrt_tuning_options_init_sized);
 }
-/// @return Debug options with their defaults.
+/// @return The default debug options.
 inline muonrt_debug_options_t debug_options() {
   return detail::filled(muonrt_debug_options_init_sized);
 }
-/// @return A configuration with its defaults, in which no function is set.
+/// @return The default configuration, in which no function is set.
 inline muonrt_distributed_config_t distributed_config() {
   return detail::filled(muonrt_distributed_config_init_sized);
 }
-/// @return Arguments of Optimizer::step() with their defaults. You must set `lr`.
+/// @return The default arguments of Optimizer::step(). You must set `lr`.
 inline muonrt_step_args_t step_args() { return detail::filled(muonrt_step_args_init_sized); }
 
 /// The statistics of the last step that collected statistics; see muonrt/health.h.
@@ -209,7 +209,7 @@ class Optimizer {
     check(muonrt_optimizer_set_group(get(), index, &group));
   }
 
-  /// Runs one step with these arguments and the defaults of all others; see
+  /// Runs one step with these arguments; all other arguments have their defaults. See
   /// muonrt_optimizer_step(). Collective.
   /// @param lr               The learning rate.
   /// @param inactive_params  Indices of the parameters that do not take part in this step.
@@ -368,8 +368,7 @@ class Optimizer {
   std::unique_ptr<muonrt_optimizer_t, detail::Delete> handle_;
 };
 
-/// @return The versions and features of the library that is loaded, as JSON; see
-/// muonrt_get_build_info().
+/// @return The versions and features of the loaded library, as JSON; see muonrt_get_build_info().
 inline std::string build_info() { return detail::text(muonrt_get_build_info); }
 
 }  // namespace v0

@@ -4,7 +4,7 @@
  *
  * This header needs no NCCL header: an ncclComm_t is passed as `void*`. muonrt loads NCCL at run
  * time and searches for it in this order:
- *   1. NCCL functions that the whole program can see (linked in and exported, or loaded with
+ *   1. NCCL functions that are visible to the whole program (linked in and exported, or loaded with
  *      RTLD_GLOBAL);
  *   2. libnccl.so.2 or libnccl.so, if the process has already loaded it;
  *   3. libnccl.so.2 or libnccl.so on the loader's search path.
@@ -124,11 +124,12 @@ MUONRT_API muonrt_status_t muonrt_nccl_get_version(int32_t* version);
  * Set `nccl_comm` to reuse a communicator that the program already has. This communicator must be
  * initialized and must not have operations in flight.
  *   - With borrow = 0, muonrt splits `nccl_comm` in this call, and once more for each optimizer
- *     that you create with `*comm`. Keep `nccl_comm` alive until you have created the last of these
- *     optimizers.
+ *     that you create with the new communicator. Keep `nccl_comm` alive until you have created the
+ *     last of these optimizers.
  *   - By default, NCCL and PyTorch create blocking communicators. The split of a blocking
  *     `nccl_comm` has no timeout. If the split fails on one rank, that rank returns its error after
- *     at most 10 seconds. The other ranks stay inside NCCL until the program aborts `nccl_comm`.
+ *     at most 10 seconds. The other ranks remain blocked inside NCCL until the program aborts
+ *     `nccl_comm`.
  *   - Leave NCCL_COMM_BLOCKING unset, because the value 1 makes every NCCL communicator blocking,
  *     including those that muonrt creates.
  *   - Do not pass a communicator that shares resources with its splits (splitShare = 1, or
@@ -140,7 +141,7 @@ MUONRT_API muonrt_status_t muonrt_nccl_get_version(int32_t* version);
  * With borrow = 1, muonrt uses `nccl_comm` itself:
  *   - Keep `nccl_comm` alive until all communicators and optimizers that borrow it have been
  *     destroyed.
- *   - The first error in one of these communicators and optimizers makes all of them unusable.
+ *   - An error in any of these communicators and optimizers makes all of them unusable.
  *   - Use `nccl_comm` for other work only while none of these communicators and optimizers has an
  *     operation in flight.
  *   - Create `nccl_comm` with ncclConfig_t::maxCTAs equal to max_ctas and
@@ -151,8 +152,8 @@ MUONRT_API muonrt_status_t muonrt_nccl_get_version(int32_t* version);
  *
  * @par Errors and timeouts
  * After an error or a timeout, a helper thread calls ncclCommAbort() once. ncclCommAbort() waits
- * for all work that NCCL has enqueued. If a stream for which the step waits makes no progress, the
- * abort therefore blocks.
+ * for all work that NCCL has enqueued. The abort therefore blocks while a stream for which the step
+ * waits makes no progress.
  *   - Every muonrt call, including muonrt_comm_abort() and the destroy functions, waits at most
  *     three seconds for ncclCommAbort(). muonrt_optimizer_destroy() also waits for the optimizer's
  *     own streams, without a limit.
@@ -163,7 +164,7 @@ MUONRT_API muonrt_status_t muonrt_nccl_get_version(int32_t* version);
  *     aborts it.
  *
  * @par Flow control
- * Two NCCL operations of a rank can always be in flight. A step enqueues another operation only if
+ * A rank can always have two NCCL operations in flight. A step enqueues a further operation only if
  * all operations in flight, including the new one, contain at most 256 messages in total. Otherwise
  * the step waits until earlier operations are complete.
  *
@@ -176,11 +177,12 @@ MUONRT_API muonrt_status_t muonrt_nccl_get_version(int32_t* version);
  *   - MUONRT_ERROR_NOT_SUPPORTED: a rank has no CUDA device, or no NCCL 2.19 or later.
  *   - MUONRT_ERROR_MISMATCH: the ranks have different versions of NCCL or muonrt, or different
  *     values of max_ctas or borrow, or only some of them pass an `nccl_comm`.
- *   - MUONRT_ERROR_INVALID_ARGUMENT: an option is out of range, a pointer is NULL, or the ranks or
- *     the GPU of `nccl_comm` differ from those of `host` and `device_index`.
+ *   - MUONRT_ERROR_INVALID_ARGUMENT: an option is out of range, a pointer is NULL, or `nccl_comm`
+ *     has different ranks than `host` or uses a GPU other than `device_index`.
  *   - MUONRT_ERROR_DEVICE: a rank has no GPU with the index `device_index`, or CUDA has reported an
  *     error.
- *   - MUONRT_ERROR_OUT_OF_MEMORY, _COMM: a rank has failed.
+ *   - MUONRT_ERROR_OUT_OF_MEMORY: a rank has run out of memory.
+ *   - MUONRT_ERROR_COMM: NCCL or `host` has failed on a rank.
  *   - MUONRT_ERROR_TIMEOUT: a rank did not take part before the timeout.
  *
  * If one rank fails, the others return without waiting for the timeout, with two exceptions: inside
@@ -195,13 +197,13 @@ MUONRT_API muonrt_status_t muonrt_comm_create_nccl(muonrt_comm_t** comm, muonrt_
  * Creates a communicator that moves GPU memory through pinned host memory.
  *
  * Messages are sent over `host`. Use this communicator for optimizers on MUONRT_DEVICE_CUDA when
- * NCCL is not an option: with an MPI that has no GPU support, or when multiple ranks share one GPU.
- * It is slower than NCCL. With more than one rank, the thread that calls muonrt_optimizer_step()
- * also waits in each exchange.
+ * NCCL is not an option: with an MPI library that has no GPU support, or when multiple ranks share
+ * one GPU. This communicator is slower than NCCL. With more than one rank, the thread that calls
+ * muonrt_optimizer_step() also waits in each exchange.
  *
  * If `host` was created by muonrt_comm_create_thread() or muonrt_comm_create_self(), muonrt copies
  * messages directly from GPU memory to GPU memory. If sender and receiver use different GPUs, the
- * CUDA driver makes the copy.
+ * CUDA driver performs the copy.
  *
  * Threads: one at a time per communicator. Collective: over the ranks of `host`. Blocking; the
  * timeout of `host` limits every wait.

@@ -9,7 +9,7 @@
  *
  * See also muonrt/step_async.h (steps that do not block), muonrt/checkpoint.h (save and load),
  * muonrt/state.h (the state), muonrt/inspect.h (plan, trace, counters), muonrt/health.h
- * (statistics), muonrt/recover.h (after a fault) and muonrt/base.h (terms such as owner and vote).
+ * (statistics), muonrt/recover.h (recovery) and muonrt/base.h (terms such as owner and vote).
  */
 #ifndef MUONRT_OPTIMIZER_H
 #define MUONRT_OPTIMIZER_H
@@ -70,7 +70,7 @@ typedef struct muonrt_optimizer_options {
 
   /**
    * Where the optimizer computes. On CUDA, all ranks need the same GPU model. On the host, muonrt
-   * must select the same instruction set on all ranks. Default: MUONRT_DEVICE_HOST.
+   * selects an instruction set, which must be the same on all ranks. Default: MUONRT_DEVICE_HOST.
    */
   muonrt_device_t device;
 
@@ -98,7 +98,7 @@ typedef struct muonrt_optimizer_options {
   double clip_norm;
 
   /**
-   * Seed of stochastic rounding, for MUONRT_MASTER_STOCHASTIC and for bf16 momentum. The random
+   * Seed for the stochastic rounding of MUONRT_MASTER_STOCHASTIC and of bf16 momentum. The random
    * bits depend on the seed, step, parameter and element, but not on the mesh. Default: 0.
    */
   int64_t seed;
@@ -128,15 +128,15 @@ MUONRT_API void muonrt_optimizer_options_init_sized(muonrt_optimizer_options_t* 
 /**
  * Creates an optimizer.
  *
- * Plans the exchanges, compares the settings of all ranks, and allocates all memory. State starts
- * at zero, and master weights that muonrt allocates are copied from the parameters. On CUDA the
- * call then runs a warm-up, which takes about as long as a step. The warm-up sends no messages,
+ * The call plans the exchanges, compares the settings of all ranks, and allocates all memory. State
+ * starts at zero, and master weights that muonrt allocates are copied from the parameters. On CUDA,
+ * the call also runs a warm-up, which takes about as long as a step. The warm-up sends no messages,
  * reads no gradients and writes no parameters.
  *
  * Threads: one at a time per communicator. Collective: over the ranks of `comm`. Blocking.
  *
  * @par Memory
- * Until it is destroyed, the optimizer uses the buffers of the parameters: `data`, `master`, and
+ * Until the optimizer is destroyed, it uses the buffers of the parameters: `data`, `master`, and
  * `grad` (until another gradient is bound). It also uses the functions and state of the options
  * `distributed` and `allocator`. Everything else, including `comm` and the arrays and layouts that
  * the structs point to, may be freed after the call.
@@ -166,8 +166,8 @@ MUONRT_API void muonrt_optimizer_options_init_sized(muonrt_optimizer_options_t* 
  *   - MUONRT_ERROR_CALLBACK: `assign` of muonrt_distributed_config_t has returned an error.
  *   - MUONRT_ERROR_OUT_OF_MEMORY, _DEVICE, _COMM, _TIMEOUT, _ABORTED.
  *
- * A NULL `comm` is reported only on the rank that passes it. After MUONRT_ERROR_COMM, _TIMEOUT and
- * _ABORTED, `comm` may have failed: create a new communicator. After other errors you can retry.
+ * A NULL `comm` is reported only on the rank that passes it. After MUONRT_ERROR_COMM, _TIMEOUT or
+ * _ABORTED, `comm` may have failed: create a new one. After other errors, you can retry.
  */
 MUONRT_API muonrt_status_t muonrt_optimizer_create(muonrt_optimizer_t** optimizer,
                                                    muonrt_comm_t* comm,
@@ -194,7 +194,7 @@ MUONRT_API void muonrt_optimizer_destroy(muonrt_optimizer_t* optimizer);
  * Threads: one at a time per optimizer, between steps. Collective: no.
  *
  * @param[in] optimizer  The optimizer.
- * @param[in] param      Index of the parameter, in the order of muonrt_optimizer_create().
+ * @param[in] param      Index of the parameter in `params` of muonrt_optimizer_create().
  * @param[in] grad       The local gradient; see `grad` of muonrt_param_t. NULL means that the
  *                       parameter has no gradient until another buffer is bound.
  *
@@ -211,7 +211,7 @@ MUONRT_API muonrt_status_t muonrt_optimizer_set_grad(muonrt_optimizer_t* optimiz
  * Threads: one at a time per optimizer, between steps. Collective: no.
  *
  * @param[in] optimizer  The optimizer.
- * @param[in] grads      `n` buffers, in the order of muonrt_optimizer_create().
+ * @param[in] grads      `n` buffers, in the order of `params` of muonrt_optimizer_create().
  * @param[in] n          The number of parameters.
  *
  * @return MUONRT_OK, or MUONRT_ERROR_INVALID_ARGUMENT if a buffer is rejected, `grads` is NULL, or
@@ -230,7 +230,7 @@ MUONRT_API muonrt_status_t muonrt_optimizer_set_grads(muonrt_optimizer_t* optimi
  * Threads: one at a time per optimizer, between steps. Collective: no.
  *
  * @param[in] optimizer  The optimizer.
- * @param[in] param      Index of the parameter, in the order of muonrt_optimizer_create().
+ * @param[in] param      Index of the parameter in `params` of muonrt_optimizer_create().
  * @param[in] data       The local shard; see `data` of muonrt_param_t.
  *
  * @return MUONRT_OK, or MUONRT_ERROR_INVALID_ARGUMENT if `param` is out of range, or if `data` is
@@ -244,9 +244,9 @@ MUONRT_API muonrt_status_t muonrt_optimizer_set_data(muonrt_optimizer_t* optimiz
  * Resets master weights to the values of the parameters.
  *
  * Call it after you have written parameters, for example from a checkpoint. Master weights in
- * muonrt's memory become copies of the parameters, and remainders become 0. Moments, update counts
- * and master weights in the caller's memory (MUONRT_MASTER_CALLER) do not change; write such master
- * weights yourself. `params` may include parameters without master weights.
+ * muonrt's memory become copies of the parameters, and remainders become 0. Master weights in the
+ * caller's memory (MUONRT_MASTER_CALLER) do not change, so write them yourself. Moments and update
+ * counts do not change either. `params` may include parameters without master weights.
  *
  * Threads: one at a time per optimizer, between steps. Collective: no, but every rank must list the
  * same parameters before the same step. If the lists differ, the next step returns
@@ -276,9 +276,9 @@ MUONRT_API muonrt_status_t muonrt_optimizer_reset_masters(muonrt_optimizer_t* op
  * MUONRT_ERROR_MISMATCH.
  *
  * @param[in] optimizer  The optimizer.
- * @param[in] index      Index of the group, in the order of muonrt_optimizer_create().
- * @param[in] group      The new settings. Fields that are marked "Fixed" must have the values that
- *                       muonrt_optimizer_create() received; `name` may be NULL.
+ * @param[in] index      Index of the group in `groups` of muonrt_optimizer_create().
+ * @param[in] group      The new settings. Fields that muonrt/group.h marks as "Fixed" must have the
+ *                       values that muonrt_optimizer_create() received; `name` may be NULL.
  *
  * @return MUONRT_OK, or an error, after which nothing has changed:
  *   - MUONRT_ERROR_INVALID_ARGUMENT: `index` or a field is out of range, or a fixed field differs;
@@ -305,8 +305,8 @@ MUONRT_API muonrt_status_t muonrt_optimizer_set_group(muonrt_optimizer_t* optimi
  * remains usable:
  *   - MUONRT_ERROR_INVALID_ARGUMENT: an argument is out of range; an active parameter has no
  *     gradient; a parameter, its master weights or its state is not finite; or the caller has
- *     written an active parameter but not its master weights, so the step would overwrite the
- *     parameter. In the last case, call muonrt_optimizer_reset_masters() or restore the parameter.
+ *     written an active parameter but not its master weights, so the step would overwrite the new
+ *     values. In the last case, call muonrt_optimizer_reset_masters() or restore the parameter.
  *   - MUONRT_ERROR_MISMATCH: arguments, settings or replicas differ between ranks.
  *   - MUONRT_ERROR_CALLBACK: `gather` or `redistribute` has returned an error.
  *   - MUONRT_ERROR_OUT_OF_MEMORY: a rank could not allocate memory for its arguments.
@@ -326,8 +326,8 @@ MUONRT_API muonrt_status_t muonrt_optimizer_set_group(muonrt_optimizer_t* optimi
  * is repeated after muonrt_optimizer_set_step(), muonrt_optimizer_set_update_count() and
  * muonrt_optimizer_load(). After muonrt_optimizer_set_data() and muonrt_optimizer_reset_masters()
  * it is repeated for the affected parameters. Every step also checks that active parameters are
- * bitwise equal to their rounded f32 master weights. Until a step has written a bf16 parameter, its
- * elements may be the master weights rounded either up or down.
+ * bitwise equal to their rounded f32 master weights. Until a step has written a bf16 parameter,
+ * each element of the parameter may be its master weight rounded either up or down.
  *
  * After a fault, ranks may return different statuses for the same step. If the fault occurs before
  * the vote, one rank may return MUONRT_ERROR_COMM, and another _TIMEOUT or _UNDECIDED. If it occurs
@@ -338,9 +338,9 @@ MUONRT_API muonrt_status_t muonrt_optimizer_set_group(muonrt_optimizer_t* optimi
  * MUONRT_ERROR_TIMEOUT, and the optimizer is unusable even if this work finishes later. Enqueued
  * work may still run, so keep all buffers until muonrt_optimizer_destroy() has returned.
  *
- * Finite gradients can still make weights overflow if the learning rate or the decay is too large.
- * That step is committed. Later steps then return MUONRT_ERROR_INVALID_ARGUMENT until all weights
- * and state are finite again; the message names the parameter.
+ * If the learning rate or the weight decay is too large, weights can overflow even if the gradients
+ * are finite. Such a step is committed, but later steps return MUONRT_ERROR_INVALID_ARGUMENT until
+ * all weights and state are finite again; the message names the parameter.
  */
 MUONRT_API muonrt_status_t muonrt_optimizer_step(muonrt_step_report_t* report,
                                                  muonrt_optimizer_t* optimizer,
@@ -351,7 +351,7 @@ MUONRT_API muonrt_status_t muonrt_optimizer_step(muonrt_step_report_t* report,
  *
  * Threads: one at a time per optimizer. Collective: no.
  *
- * @param[out] index      Index of the parameter, in the order of muonrt_optimizer_create().
+ * @param[out] index      Index of the parameter in `params` of muonrt_optimizer_create().
  * @param[in]  optimizer  The optimizer.
  * @param[in]  name       The parameter's name.
  *

@@ -48,7 +48,7 @@ enum muonrt_master_kind {
 typedef int32_t muonrt_view_t;
 enum muonrt_view {
   /**
-   * The dimensions are used unchanged. A Muon parameter must have two dimensions: rows, columns.
+   * The dimensions are used unchanged. A Muon parameter must have two dimensions: rows and columns.
    */
   MUONRT_VIEW_NONE = 0,
 
@@ -56,8 +56,8 @@ enum muonrt_view {
   MUONRT_VIEW_STACK = 1,
 
   /**
-   * All dimensions after the first are merged into the columns, as is usual for the weights of
-   * convolutions.
+   * All dimensions after the first are merged into the columns, as is usual for convolution
+   * weights.
    */
   MUONRT_VIEW_FLATTEN = 2
 };
@@ -67,8 +67,9 @@ enum muonrt_view {
  *
  * A part is a set of rows and columns, for example the query rows of a fused QKV weight, one head,
  * or one half of gate_up. The scale of its update depends on the shape of the part, not on the
- * shape of the matrix; see `scale_rule` of muonrt_group_t. The parts of a parameter must cover its
- * matrix without overlap. Rows are the outputs of the layer, even if the parameter is `transposed`.
+ * shape of the matrix; see `scale_rule` of muonrt_group_t. The parts must cover each matrix of the
+ * parameter without overlap. Rows are the outputs of the layer, even if the parameter is
+ * `transposed`.
  *
  * Call muonrt_part_init() before you set fields. All fields must be equal on all ranks.
  */
@@ -79,7 +80,7 @@ typedef struct muonrt_part {
   /** Reserved; 0. */
   int32_t reserved;
 
-  /** Name for messages, not empty. Default: NULL, which means the index of the part. */
+  /** Name used in messages, not empty. Default: NULL, which means the index of the part. */
   const char* name;
 
   /**
@@ -122,24 +123,25 @@ typedef struct muonrt_part {
  * rows of the query and key weights of this head.
  *
  * Each query head h has a factor gamma(h). If the head's largest logit exceeds `threshold`,
- * gamma(h) is `threshold` divided by this logit; otherwise it is 1. A key head uses the smallest
- * gamma of the query heads that share it. The step multiplies the rows of the updated weight by
- * powers of gamma, before it rounds the weight. The following list gives the rows of each kind and
- * their factors, with e = `exponent`:
+ * gamma(h) is `threshold` divided by this logit; otherwise it is 1. For a key head k, gamma(k) is
+ * the smallest gamma of the query heads that share this key head. The step multiplies the rows of
+ * the updated weight by powers of gamma, before it rounds the weight. The following list gives the
+ * number of rows and the factors for each kind of weight. In this list, e is `exponent`, and k is
+ * the key head of a row:
  *   - MUONRT_QK_QUERY: heads x head_dim rows; gamma(h)^e.
- *   - MUONRT_QK_KEY: kv_heads x head_dim rows; gamma^(1 - e) of the key head.
- *   - MUONRT_QK_MLA_QUERY: heads x (nope + rope) rows; gamma^e of the key head for `nope` rows,
- *     gamma of the key head for `rope` rows.
- *   - MUONRT_QK_MLA_KEY_VALUE: kv_heads x (nope + v_dim) rows; gamma^(1 - e) of the key head for
- *     `nope` rows, 1 for values.
+ *   - MUONRT_QK_KEY: kv_heads x head_dim rows; gamma(k)^(1 - e).
+ *   - MUONRT_QK_MLA_QUERY: heads x (nope + rope) rows; gamma(k)^e for `nope` rows, gamma(k) for
+ *     `rope` rows.
+ *   - MUONRT_QK_MLA_KEY_VALUE: kv_heads x (nope + v_dim) rows; gamma(k)^(1 - e) for `nope` rows, 1
+ *     for values.
  *   - MUONRT_QK_QKV: (heads + 2 kv_heads) x head_dim rows. For each key head, the rows of its query
  *     heads come first, then those of the key head itself, then those of its value head. Queries
- *     and keys have the factors above, and values the factor 1.
+ *     and keys have the factors above; values have the factor 1.
  *   - MUONRT_QK_QKV_BLOCKS: like MUONRT_QK_QKV, but with the rows of all query heads first, then of
  *     all key heads, then of all value heads.
  *
  * With MUONRT_QK_FROM_NAME, muonrt derives the kind and the layer from the name of the parameter,
- * with the rules of muonrt_qk_layer_parse(). You can then use one struct for all parameters of a
+ * by the rules of muonrt_qk_layer_parse(). You can then use one struct for all parameters of a
  * model. Parameters with other names, and parameters with one dimension, such as biases, are not
  * clipped. If `nope` or `rope` is above 0, muonrt assumes multi-head latent attention (MLA). The
  * names "wq" and "q_proj" then mean MUONRT_QK_MLA_QUERY, and "wk" and "k_proj" are rejected. For
@@ -211,7 +213,7 @@ typedef struct muonrt_qk_clip {
  * buffers, `local_shape`, `strides` and `grad_strides`.
  *
  * Buffers must be row-major, contiguous and aligned to the size of an element, and the optimizer's
- * device must be able to access them. They must not overlap when the optimizer is created. The
+ * device must be able to access them. Buffers must not overlap when the optimizer is created. The
  * buffers belong to the caller and must stay valid until the optimizer is destroyed or another
  * buffer is bound.
  */
@@ -267,9 +269,9 @@ typedef struct muonrt_param {
   float* master;
 
   /**
-   * For Muon, the rank that orthogonalizes the parameter. It must hold elements of every matrix of
-   * the parameter; for stacks see `owners`. Default: -1, which lets muonrt choose. For AdamW, and
-   * if `assign` of muonrt_distributed_config_t is set, -1 is required.
+   * For Muon, the rank that orthogonalizes the parameter. This rank must hold elements of every
+   * matrix of the parameter. For stacks, see `owners`. Default: -1, which lets muonrt choose. For
+   * AdamW, and if `assign` of muonrt_distributed_config_t is set, -1 is required.
    */
   int32_t owner;
 
@@ -286,8 +288,8 @@ typedef struct muonrt_param {
   int64_t n_parts;
 
   /**
-   * Factor by which the group's learning rate is multiplied, for updates and for weight decay, 0 to
-   * 1e30. Default: 1.
+   * Factor by which the group's learning rate is multiplied, 0 to 1e30. It affects updates and
+   * weight decay. Default: 1.
    */
   double lr_factor;
 
@@ -321,17 +323,18 @@ typedef struct muonrt_param {
   const muonrt_layout_t* grad_layout;
 
   /**
-   * An alternative to `view`, which must then be MUONRT_VIEW_NONE. The first `batch_dims`
-   * dimensions number the matrices of a stack. The next `row_dims` dimensions (0 means 1) are
-   * merged into the rows, as stored in memory, and all remaining dimensions, at least one, into the
-   * columns. Both fields must be 0 to 7. Default: 0 and 0, which means that `view` applies.
+   * An alternative to `view`; to use it, leave `view` at MUONRT_VIEW_NONE. The first `batch_dims`
+   * dimensions select a matrix of a stack. The next `row_dims` dimensions (0 means 1) are merged
+   * into the rows of the matrix as stored in memory. The remaining dimensions, at least one, are
+   * merged into the columns. Both fields must be 0 to 7. Default: 0 and 0, which means that `view`
+   * applies.
    */
   int32_t batch_dims, row_dims;
 
   /**
-   * `ndim` strides, in elements. `strides` belongs to `data` and `master`, and `grad_strides` to
-   * `grad`. muonrt rejects strides that are not row-major and contiguous. For a flat range it reads
-   * only the first stride. Default: NULL, which skips the check.
+   * `ndim` strides, in elements. `strides` describes `data` and `master`, and `grad_strides`
+   * describes `grad`. muonrt rejects strides that are not row-major and contiguous. For a flat
+   * range it reads only the first stride. Default: NULL, which skips the check.
    */
   const int64_t *strides, *grad_strides;
 

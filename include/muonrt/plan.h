@@ -4,7 +4,8 @@
  * GPU and no memory for the parameters.
  *
  * Describe the options, groups and parameters as for muonrt_optimizer_create(), but without
- * buffers. The plan is equal to the plan of such an optimizer.
+ * buffers. The result is the same as the plan of an optimizer with these options, groups and
+ * parameters.
  *
  * @code
  * muonrt_plan_t* plan = NULL;
@@ -48,8 +49,8 @@ typedef struct muonrt_plan_summary {
 
   /**
    * Number of matrices that are orthogonalized in a step. Each expert and each part counts as a
-   * matrix. A matrix counts once per replica with MUONRT_REPLICA_MODE_EACH, and once per rank that
-   * holds elements of it with MUONRT_REPLICA_MODE_EVERY_RANK.
+   * matrix. With MUONRT_REPLICA_MODE_EACH, a matrix counts once per replica; with
+   * MUONRT_REPLICA_MODE_EVERY_RANK, it counts once per rank that holds elements of it.
    */
   int64_t matrices;
 
@@ -60,7 +61,7 @@ typedef struct muonrt_plan_summary {
   double flops;
 
   /**
-   * Cost of the busiest rank's matrix products, and a lower bound of this cost over all choices of
+   * Cost of the busiest rank's matrix products, and a lower bound on this cost for any choice of
    * owners. The cost of a product is 2^20 for its launch, plus the larger of two numbers: its FLOP
    * count, and 256 times the number of elements that it reads or writes.
    */
@@ -72,11 +73,13 @@ typedef struct muonrt_plan_summary {
   /** The part of `moved_bytes` that can be exchanged while matrices are being orthogonalized. */
   int64_t hidden_bytes;
 
-  /** Largest number of ranks to which a rank sends in one exchange that returns updates. */
+  /**
+   * Largest number of ranks to which one rank sends messages in an exchange that returns updates.
+   */
   int64_t peers;
 
   /**
-   * The rank that needs the most memory, or the lowest of several such ranks; see
+   * The rank that needs the most memory; if there are several, the lowest of them. See
    * muonrt_plan_get_rank().
    */
   int32_t largest_rank;
@@ -103,8 +106,8 @@ MUONRT_API void muonrt_plan_summary_init_sized(muonrt_plan_summary_t* summary, u
  * The work and the memory of one rank. Sizes are in bytes, and no memory is counted twice.
  *
  * If `block_period` is set, an optimizer allocates memory for full steps and for block steps.
- * `message_bytes`, `staged_bytes` and `scratch_bytes` are then the sums of both, and the other
- * fields describe full steps.
+ * `message_bytes`, `staged_bytes` and `scratch_bytes` are then the sums over both kinds of step,
+ * and the other fields describe full steps.
  */
 typedef struct muonrt_plan_rank {
   /** Size of the struct in bytes; set by muonrt_plan_rank_init(). */
@@ -171,7 +174,7 @@ MUONRT_API void muonrt_plan_rank_init_sized(muonrt_plan_rank_t* rank, uint32_t s
  *
  * All fields from `products_seconds` to `messages` describe the rank `rank`. The sum of
  * `products_seconds`, `local_seconds`, `exposed_seconds` and `launch_seconds` is the time at which
- * this rank has finished.
+ * this rank finishes.
  */
 typedef struct muonrt_plan_time {
   /** Size of the struct in bytes; set by muonrt_plan_time_init(). */
@@ -238,8 +241,8 @@ MUONRT_API void muonrt_plan_time_init_sized(muonrt_plan_time_t* time, uint32_t s
  *
  * The arguments after `world` have the same meaning as in muonrt_optimizer_create(). The call does
  * not use `data`, `grad`, `master`, `local_shape`, `strides` and `grad_strides` of the parameters,
- * and does not call the functions of `allocator`. With MUONRT_DEVICE_CUDA the plan uses the
- * defaults of CUDA and describes GPU memory, but no GPU is needed. If `assign` of `distributed` is
+ * and does not call the functions of `allocator`. With MUONRT_DEVICE_CUDA, the plan uses the
+ * defaults for CUDA and describes GPU memory, but no GPU is needed. If `assign` of `distributed` is
  * set, this function calls it.
  *
  * Threads: any. Collective: no.

@@ -35,7 +35,7 @@ class Plan {
   explicit Plan(const muonrt_optimizer_t* optimizer) {
     handle_.reset(detail::value<muonrt_plan_t*>(muonrt_plan_create_from_optimizer, optimizer));
   }
-  /// @return The numbers of the plan; see muonrt_plan_get_summary().
+  /// @return The summary of the plan; see muonrt_plan_get_summary().
   muonrt_plan_summary_t summary() const {
     auto out = detail::filled(muonrt_plan_summary_init_sized);
     check(muonrt_plan_get_summary(&out, get()));
@@ -47,7 +47,7 @@ class Plan {
     check(muonrt_plan_get_rank(&out, get(), rank));
     return out;
   }
-  /// @return The time of a step on a machine; see muonrt_plan_get_time().
+  /// @return The predicted time of a step on a machine; see muonrt_plan_get_time().
   /// @param machine  The machine's name, or the JSON text of a profile.
   muonrt_plan_time_t time(const std::string& machine) const {
     auto out = detail::filled(muonrt_plan_time_init_sized);

@@ -20,7 +20,7 @@
 extern "C" {
 #endif
 
-/** The action of muonrt_optimizer_recover(), which is the same on every survivor. */
+/** What muonrt_optimizer_recover() has done, the same on every survivor. */
 typedef int32_t muonrt_recovery_outcome_t;
 enum muonrt_recovery_outcome {
   /**
@@ -95,26 +95,26 @@ MUONRT_API void muonrt_recovery_init_sized(muonrt_recovery_t* recovery, uint32_t
  * this call also commits it on the other survivors, which have already received and stored their
  * updates. If no survivor has committed the step, the call discards it.
  *
- * After the call, all survivors have committed the same steps, and `step` of `recovery` is their
- * number. State that only lost ranks held is lost. An optimizer in which a step has failed remains
- * unusable. To continue, create a new optimizer on the survivors and call
+ * After the call, all survivors have committed the same steps, and `step` of `recovery` is the
+ * number of these steps. State that was held only by lost ranks is lost. An optimizer in which a
+ * step has failed remains unusable. To continue, create a new optimizer on the survivors and call
  * muonrt_optimizer_copy_state(), or read the state yourself (muonrt/state.h).
  *
  * Call this function after a step has returned MUONRT_ERROR_COMM, _TIMEOUT, _ABORTED or _UNDECIDED
- * on some ranks. After MUONRT_ERROR_COMM, _TIMEOUT and _ABORTED no rank has committed the step that
- * failed. The call is still necessary, because another survivor may have failed one step earlier,
- * without knowing the result of that step. Every survivor must call the function, including those
- * on which no step has failed. You may call it again, with the same or with different survivors.
- * Until the function has returned, do not unbind the gradients of the failed step, and do not
- * change gradients, parameters or state.
+ * on some ranks. After MUONRT_ERROR_COMM, _TIMEOUT and _ABORTED, no rank has committed the step
+ * that failed. The call is still necessary, because another survivor may not know the result of the
+ * previous step. Every survivor must call the function, including those on which no step has
+ * failed. You may call it again, with the same or with different survivors. Until the function has
+ * returned, do not unbind the gradients of the failed step, and do not change gradients, parameters
+ * or state.
  *
  * Threads: one at a time per optimizer. Collective: over `survivors`. Blocking; the timeout of
  * `survivors` limits every wait.
  *
  * @param[in]     optimizer  The optimizer.
- * @param[in]     survivors  A communicator of the survivors that was created after the fault, with
- *                           the new ranks (see the top of this file). muonrt sends only data in
- *                           host memory over it.
+ * @param[in]     survivors  A communicator that you have created for the survivors after the fault.
+ *                           Its ranks are the new ranks (see the top of this file). muonrt sends
+ *                           only data in host memory over it.
  * @param[in,out] recovery   Policy and result; the result is unchanged on error. NULL selects the
  *                           default policy and returns no result.
  *
@@ -130,8 +130,8 @@ MUONRT_API void muonrt_recovery_init_sized(muonrt_recovery_t* recovery, uint32_t
  *   - MUONRT_ERROR_MISMATCH: the survivors are not ranks of the same optimizer, two of them have
  *     the same old rank, the policies differ, or the failed step does not explain why the numbers
  *     of committed steps differ.
- *   - MUONRT_ERROR_UNDECIDED: there are too few survivors for the policy, and nothing has changed.
- *     Call the function again with more ranks.
+ *   - MUONRT_ERROR_UNDECIDED: the policy requires more survivors; nothing has changed. Call the
+ *     function again with more ranks.
  *   - MUONRT_ERROR_OUT_OF_MEMORY: nothing has changed. Call the function again.
  *
  * If `survivors` itself fails, the ranks may return different errors:
@@ -144,7 +144,7 @@ MUONRT_API muonrt_status_t muonrt_optimizer_recover(muonrt_optimizer_t* optimize
 /**
  * Copies the parameters and the whole state of one optimizer to another optimizer. The two
  * optimizers can have different ranks, meshes and layouts, and a process can have a different rank
- * in each.
+ * in each of them.
  *
  * Use this function after muonrt_optimizer_recover(): create the optimizer `to` on the survivors,
  * and on additional ranks if you have them, then call this function on all of these ranks. It
@@ -155,7 +155,8 @@ MUONRT_API muonrt_status_t muonrt_optimizer_recover(muonrt_optimizer_t* optimize
  * loader.
  *
  * The ranks that pass `from` send the elements. Every element must exist on at least one of these
- * ranks. If a rank that held an element is lost, a replica on another rank is enough.
+ * ranks. If a rank that held an element is lost, a replica of the element on another rank is
+ * enough.
  *
  * Both optimizers must have the same parameters with the same dtypes and kinds of state. If a rank
  * holds the same elements of a parameter in both optimizers, the two optimizers can use the same

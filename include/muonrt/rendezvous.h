@@ -4,10 +4,10 @@
  *
  * Both functions in this header create communicators over TCP, for data in host memory. The ranks
  * prove to each other that they have the same secret, but their data is neither encrypted nor
- * signed, so use a network that you trust. All other ranks connect to rank 0. When two of these
- * ranks exchange data for the first time, the higher rank connects to the lower one. Every rank
- * except the last one therefore listens on a port. Firewalls must allow connections to these ports;
- * see `first_port`.
+ * signed, so use a network that you trust. Every rank except rank 0 connects to rank 0. When two of
+ * these ranks exchange data for the first time, the higher rank connects to the lower one. Every
+ * rank except the last one therefore listens on a port. Firewalls must allow connections to these
+ * ports; see `first_port`.
  */
 #ifndef MUONRT_RENDEZVOUS_H
 #define MUONRT_RENDEZVOUS_H
@@ -45,11 +45,11 @@ typedef struct muonrt_tcp_options {
 
   /**
    * The only network interface to use on this machine, given by its name ("eth0") or one of its
-   * addresses. Rank 0 listens on those addresses of the host in `address` that belong to the
-   * interface. If there are none, rank 0 listens on the interface's first address of the same
-   * family. The other ranks connect from the interface. Default: NULL, which means that rank 0
-   * listens on all addresses of the host in `address`, and the operating system selects the
-   * interface from which the other ranks connect.
+   * addresses. Rank 0 resolves the host in `address`, and listens on the resulting addresses that
+   * belong to the interface. If there are none, rank 0 listens on the interface's first address of
+   * the same family. The other ranks connect from the interface. Default: NULL, which means that
+   * rank 0 listens on all resulting addresses, and the operating system selects the interface from
+   * which each other rank connects.
    */
   const char* interface_name;
 
@@ -81,9 +81,9 @@ typedef struct muonrt_tcp_options {
 
   /**
    * The range of ports on which this rank may listen for other ranks, 1 to 65535. Rank 0 uses this
-   * range only if the port of `address` is 0. The last rank does not use it, because no rank
-   * connects to it. Ranks on the same machine need different ports. Default: 0 and 0, which means
-   * any free port.
+   * range only if the port of `address` is 0. The last rank does not use the range, because no rank
+   * connects to the last rank. Ranks on the same machine need different ports. Default: 0 and 0,
+   * which means any free port.
    */
   int32_t first_port, last_port;
 
@@ -114,9 +114,9 @@ MUONRT_API void muonrt_tcp_options_init_sized(muonrt_tcp_options_t* options, uin
  * Creates a communicator over TCP whose ranks find each other at an address.
  *
  * Rank 0 listens on `address`, and the other ranks connect to it. They retry until they can resolve
- * the host name of rank 0 and rank 0 listens. Rank 0 itself does not retry if it cannot resolve the
- * name. When two ranks exchange data for the first time, the higher rank connects to the lower one,
- * at the address from which the lower rank has connected to rank 0.
+ * the host name in `address` and rank 0 is listening. Rank 0 itself does not retry if it cannot
+ * resolve the name. When two ranks exchange data for the first time, the higher rank connects to
+ * the lower one, at the address from which the lower rank has connected to rank 0.
  *
  * @code
  * muonrt_tcp_options_t options;
@@ -146,9 +146,9 @@ MUONRT_API void muonrt_tcp_options_init_sized(muonrt_tcp_options_t* options, uin
  *
  * @par When rank 0 exits
  * Rank 0 forwards errors to the other ranks, so destroy the communicator of rank 0 last, even after
- * an error. Otherwise the other ranks may wait until their timeouts after an error. Also destroy
- * this communicator before the process of rank 0 exits. If the process exits first, all operations
- * of the other ranks return MUONRT_ERROR_COMM.
+ * an error. Otherwise, if an error occurs, the other ranks may wait until their timeouts. Also
+ * destroy this communicator before the process of rank 0 exits. If the process exits first, all
+ * operations of the other ranks return MUONRT_ERROR_COMM.
  *
  * @param[out] comm     The new communicator; NULL on error. Destroy it with muonrt_comm_destroy().
  * @param[in]  options  The options of this rank. muonrt keeps no pointer to them.
@@ -209,16 +209,18 @@ typedef struct muonrt_folder_options {
 
   /**
    * `secret_bytes` bytes, equal on all ranks. Use a random value that is new for every run.
-   * Default: NULL. Every process that can read rank 0's file in the folder can then connect.
+   * Default: NULL. If no secret is set, every process that can read rank 0's file in the folder can
+   * connect.
    */
   const char* secret;
 
-  /** Size of `secret` in bytes, 16 to 4096; 0 without a secret. Default: 0. */
+  /** Size of `secret` in bytes, 16 to 4096; 0 if `secret` is NULL. Default: 0. */
   int64_t secret_bytes;
 
   /**
-   * The range of ports; see muonrt_tcp_options_t. Rank 0 listens for all other ranks on a port in
-   * the range, on each address of its machine. Default: 0 and 0, which means any free port.
+   * The range of ports; see muonrt_tcp_options_t. On each address of its machine, rank 0 listens on
+   * a port in the range; the other ranks connect to these ports. Default: 0 and 0, which means any
+   * free port.
    */
   int32_t first_port, last_port;
 
@@ -272,7 +274,7 @@ MUONRT_API void muonrt_folder_options_init_sized(muonrt_folder_options_t* option
  *   - MUONRT_ERROR_CORRUPT: the file is not one that rank 0 has written; check which processes
  *     write to the folder, and whether all ranks use the same version of muonrt;
  *   - MUONRT_ERROR_COMM: the file was written with a different secret or by an earlier run. Rank 0
- *     continues to wait.
+ *     then continues to wait.
  */
 MUONRT_API muonrt_status_t muonrt_comm_create_folder(muonrt_comm_t** comm,
                                                      const muonrt_folder_options_t* options);

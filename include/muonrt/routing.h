@@ -15,8 +15,8 @@ extern "C" {
 #endif
 
 /**
- * Keys with which you extend the rules of muonrt_routing_resolve(). Call muonrt_routing_init()
- * before you set fields.
+ * Keys that extend the rules of muonrt_routing_resolve(). Call muonrt_routing_init() before you set
+ * fields.
  *
  * A key matches a parameter if the parameter's normalized name contains the words of the key
  * consecutively. For example, "side_net" matches "layers.0.sideNet2.weight", but not
@@ -30,7 +30,7 @@ typedef struct muonrt_routing {
   /** Number of `adamw_keys`. Default: 0. */
   int32_t n_adamw_keys;
 
-  /** Keys of parameters for AdamW. Default: NULL, which means none. */
+  /** Keys of parameters that AdamW updates. Default: NULL, which means none. */
   const char* const* adamw_keys;
 
   /**
@@ -73,18 +73,19 @@ MUONRT_API void muonrt_routing_init_sized(muonrt_routing_t* routing, uint32_t si
  * the module that they adapt. The first rule that applies decides:
  *   1. The parameter has fewer than two dimensions, or an AdamW key matches: MUONRT_ROLE_ADAMW,
  *      MUONRT_VIEW_NONE.
- *   2. The name denotes an embedding ("wte", "embed_tokens", "patch_embed.proj", "shared"), an
- *      output head ("lm_head", "classifier", "score", "to_logits", "predictions.decoder"), a norm,
- *      a bias, gain or other vector ("A_log", "relative_attention_bias"), learned tokens, positions
- *      or another table, or a depthwise convolution ("dwconv", "conv1d"): MUONRT_ROLE_ADAMW,
- *      MUONRT_VIEW_NONE. The names "output", "out", "proj_out" and "output_layer" are output heads
- *      only outside of numbered layers and of attention modules.
+ *   2. The name denotes one of the following: an embedding ("wte", "embed_tokens",
+ *      "patch_embed.proj", "shared"); an output head ("lm_head", "classifier", "score",
+ *      "to_logits", "predictions.decoder"); a norm; a bias, gain or other vector ("A_log",
+ *      "relative_attention_bias"); learned tokens, positions or another table; or a depthwise
+ *      convolution ("dwconv", "conv1d"). The result is MUONRT_ROLE_ADAMW, MUONRT_VIEW_NONE. The
+ *      names "output", "out", "proj_out" and "output_layer" are output heads only outside numbered
+ *      layers and attention modules.
  *   3. The parameter has two dimensions: MUONRT_ROLE_MUON, MUONRT_VIEW_NONE. This rule also applies
  *      to the routers of experts.
  *   4. The parameter has three dimensions, and either its name contains "expert", "experts" or
  *      "moe", or an expert key matches: MUONRT_ROLE_MUON, MUONRT_VIEW_STACK.
- *   5. The name denotes a convolution, or a `weight` or `kernel` has four or more dimensions:
- *      MUONRT_ROLE_MUON, MUONRT_VIEW_FLATTEN.
+ *   5. The name denotes a convolution, or the parameter is a `weight` or `kernel` with four or more
+ *      dimensions: MUONRT_ROLE_MUON, MUONRT_VIEW_FLATTEN.
  *   6. Otherwise the function returns an error. Add an expert key or an AdamW key, or choose the
  *      role and the view of this parameter yourself.
  *
@@ -130,11 +131,11 @@ MUONRT_API muonrt_status_t muonrt_routing_explain(char* buffer, int64_t capacity
                                                   int32_t ndim);
 
 /**
- * Removes the parts of a parameter's name that wrapper modules have added.
+ * Removes the parts that wrapper modules have added to a parameter's name.
  *
- * The parts of a name are separated by dots. The function removes the parts
- * "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_orig_mod", "_flat_param" and "_module",
- * and "module" at the beginning. Example: "module.layers.0._orig_mod.wq.weight" becomes
+ * The parts of a name are separated by dots. The function removes the parts "_fsdp_wrapped_module",
+ * "_checkpoint_wrapped_module", "_orig_mod", "_flat_param" and "_module", and a "module" at the
+ * beginning of the name. Example: "module.layers.0._orig_mod.wq.weight" becomes
  * "layers.0.wq.weight".
  *
  * Threads: any. Collective: no.
@@ -154,8 +155,8 @@ MUONRT_API muonrt_status_t muonrt_name_normalize(char* buffer, int64_t capacity,
                                                  const char* name);
 
 /**
- * Determines from a name whether a weight is an attention projection for QK-clip, and in which
- * layer.
+ * Determines from the name of a weight whether it is an attention projection to which QK-clip can
+ * apply, and in which layer.
  *
  * The function normalizes the name and compares its second-to-last part with these names:
  *   - "wq", "q_proj": MUONRT_QK_QUERY;
@@ -167,7 +168,7 @@ MUONRT_API muonrt_status_t muonrt_name_normalize(char* buffer, int64_t capacity,
  *   - "c_attn", "qkv_proj", "qkv", "Wqkv": MUONRT_QK_QKV_BLOCKS, as in GPT-2, Phi-3, timm and MPT;
  *   - others: MUONRT_QK_NONE.
  *
- * A few models use one of these names for a fused weight whose rows are in the order of the other
+ * A few models use a name of one fused kind for a weight whose rows have the order of the other
  * fused kind, for example "query_key_value" in ChatGLM and "wqkv" in gpt-fast. For these models,
  * set `kind` of muonrt_qk_clip_t yourself.
  *

@@ -30,23 +30,25 @@ extern "C" {
 /**
  * A block of state on this rank, with its position in the whole tensor.
  *
- * Normally every rank holds the state of its shard of the parameter. In two cases the state is not
- * stored with the shards. For Muon, the owner of each matrix or part then holds its state. For
- * AdamW, muonrt divides the tensor into slices and assigns each slice to a rank, which holds the
- * state of the slice. The two cases are:
+ * Normally, every rank holds the state of its shard of the parameter. The following state is not
+ * stored with the shards:
  *   - momentum and variance of a parameter whose gradient is partial or has its own layout
  *     (`grad_layout` of muonrt_param_t);
  *   - the second moments of NorMuon.
  *
- * A state shard can therefore be the state of a shard, a flat range, a slice, a matrix or a part of
- * a matrix. Two steps define which elements of the tensor it holds:
+ * For Muon, the owner of a matrix or part holds its momentum and second moments in these cases. For
+ * AdamW, muonrt divides the tensor into slices and assigns each slice to a rank, which holds the
+ * momentum and variance of the slice.
+ *
+ * A state shard can therefore hold the state of a shard, a flat range, a slice, a matrix or a part
+ * of a matrix. The following two rules define which elements of the tensor it holds:
  *   1. `runs` lists index ranges for each dimension of `shape`. An element of the tensor is
  *      selected if its index in each dimension is in one of the ranges of this dimension. The
  *      selected elements, in row-major order, form a sequence.
  *   2. The state shard holds the elements [begin, end) of this sequence.
  *
- * Example: the shard that holds rows 2 and 3 of a 4 x 3 matrix has shape {4, 3}, runs {[2, 4), [0,
- * 3)}, n_runs {1, 1}, begin 0 and end 6.
+ * Example: the state shard for rows 2 and 3 of a 4 x 3 matrix has shape {4, 3}, n_runs {1, 1}, runs
+ * {[2, 4), [0, 3)}, begin 0 and end 6.
  *
  * For MUONRT_STATE_NORMUON the tensor has one dimension, which counts the neurons of all matrices
  * of the parameter, ordered by expert and, within an expert, by part. A matrix or part with only
@@ -59,7 +61,7 @@ typedef struct muonrt_state_shard {
   /** The kind of state, MUONRT_STATE_MOMENTUM to MUONRT_STATE_NORMUON. */
   muonrt_state_kind_t kind;
 
-  /** Index of the parameter, in the order of muonrt_optimizer_create(). */
+  /** Index of the parameter in `params` of muonrt_optimizer_create(). */
   int64_t param;
 
   /**
@@ -72,8 +74,7 @@ typedef struct muonrt_state_shard {
   int32_t ndim;
 
   /**
-   * `ndim` sizes: the global shape of the parameter, or that shape with neighboring dimensions
-   * merged.
+   * `ndim` sizes: the global shape of the parameter, possibly with neighboring dimensions merged.
    */
   const int64_t* shape;
 
@@ -93,8 +94,8 @@ typedef struct muonrt_state_shard {
   void* data;
 
   /**
-   * The part that this rank writes to a checkpoint, in elements counted from `begin`; it is empty
-   * if the two fields are equal. Ranks that hold the same elements share this work.
+   * The range of elements that this rank writes to a checkpoint, counted from `begin`; empty if the
+   * two fields are equal. Ranks that hold the same elements write different parts of them.
    */
   int64_t write_begin, write_end;
 } muonrt_state_shard_t;
@@ -117,8 +118,8 @@ MUONRT_API void muonrt_state_shard_init_sized(muonrt_state_shard_t* shard, uint3
 /**
  * Lists all state of this rank, parameter by parameter.
  *
- * To find one tensor, compare `param` and `kind`. To learn the length of the list, call the
- * function with capacity 0 first.
+ * To find one kind of state of a parameter, compare `param` and `kind`. To learn the length of the
+ * list, call the function with capacity 0 first.
  *
  * @code
  * int64_t i, n;
@@ -145,7 +146,7 @@ MUONRT_API void muonrt_state_shard_init_sized(muonrt_state_shard_t* shard, uint3
  *   - State that is not stored with the shards is listed by exactly one rank, with two exceptions.
  *     If every replica orthogonalizes its own matrices (MUONRT_REPLICA_MODE_EACH, or
  *     MUONRT_REPLICA_MODE_AUTO if it selects this mode), the state of matrices and neurons is
- *     listed once per replica. With MUONRT_REPLICA_MODE_EVERY_RANK it is listed by every rank that
+ *     listed once per replica. With MUONRT_REPLICA_MODE_EVERY_RANK, it is listed by every rank that
  *     holds elements of the matrix.
  *   - All other state is listed on every rank that holds a part of the parameter, including
  *     replicas.
@@ -156,7 +157,7 @@ MUONRT_API void muonrt_state_shard_init_sized(muonrt_state_shard_t* shard, uint3
  *                        `capacity` is 0.
  * @param[in]  capacity   Number of elements in `shards`, >= 0.
  * @param[out] n_shards   Number of state shards on this rank, even if it exceeds `capacity`.
- * @param[in]  optimizer  The optimizer; it may have become unusable after an error.
+ * @param[in]  optimizer  The optimizer, which may be unusable because of an earlier error.
  *
  * @return MUONRT_OK, or
  *   - MUONRT_ERROR_INVALID_ARGUMENT: `capacity` is below 0, a pointer is NULL, or the first element
@@ -171,14 +172,14 @@ MUONRT_API muonrt_status_t muonrt_optimizer_get_state_shards(muonrt_state_shard_
  * Gets the update count of a parameter: the number of committed steps that have updated it.
  *
  * A step does not count if the parameter was inactive in it, or if the step did not update the
- * parameter's group because of `update_every`. AdamW uses the count for bias correction, so it is
- * part of the state. For parameters of Muon it has no effect.
+ * parameter's group because of `update_every`. AdamW uses the count for bias correction, so the
+ * count is part of the state. For Muon parameters, it has no effect.
  *
  * Threads: one at a time per optimizer. Collective: no.
  *
  * @param[out] count      The update count, 0 to 2^53.
  * @param[in]  optimizer  The optimizer.
- * @param[in]  param      Index of the parameter, in the order of muonrt_optimizer_create().
+ * @param[in]  param      Index of the parameter in `params` of muonrt_optimizer_create().
  *
  * @return MUONRT_OK, or
  *   - MUONRT_ERROR_INVALID_ARGUMENT: `count` is NULL or `param` is out of range.
@@ -191,8 +192,8 @@ MUONRT_API muonrt_status_t muonrt_optimizer_get_update_count(int64_t* count,
  * Sets the update count of a parameter.
  *
  * Use it in two cases:
- *   - When you restore state yourself: first call muonrt_optimizer_set_step(), because it sets
- *     every count as if no parameter had ever been inactive. Then restore the saved count of each
+ *   - When you restore state yourself: first call muonrt_optimizer_set_step(), which sets every
+ *     count as if no parameter had ever been inactive. Then restore the saved count of each
  *     parameter.
  *   - When you reset a parameter, such as an adapter or a new expert: set its moments to zero and
  *     its update count to 0.
@@ -202,7 +203,7 @@ MUONRT_API muonrt_status_t muonrt_optimizer_get_update_count(int64_t* count,
  * they differ, the step returns MUONRT_ERROR_MISMATCH.
  *
  * @param[in] optimizer  The optimizer.
- * @param[in] param      Index of the parameter, in the order of muonrt_optimizer_create().
+ * @param[in] param      Index of the parameter in `params` of muonrt_optimizer_create().
  * @param[in] count      The update count, 0 to 2^53.
  *
  * @return MUONRT_OK, or

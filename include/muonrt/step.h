@@ -17,9 +17,9 @@ extern "C" {
  * Arguments of one step.
  *
  * Call muonrt_step_args_init() before you set fields. `lr` (or `group_lrs`), `grad_scale_inv` and
- * `inactive_params` must be equal on all ranks, and so must the product of all factors of the
- * gradients: `grad_scale_inv`, `device_grad_scale_inv`, the clipping factor and `grad_multiplier`.
- * If they differ, the step returns MUONRT_ERROR_MISMATCH.
+ * `inactive_params` must be equal on all ranks. The product of all factors of the gradients
+ * (`grad_scale_inv`, `device_grad_scale_inv`, the clipping factor and `grad_multiplier`) must also
+ * be equal. If any of these values differs, the step returns MUONRT_ERROR_MISMATCH.
  *
  * The fields of type `const float*` point to f32 values, aligned to 4 bytes, in memory that the
  * optimizer's device can access. The step reads these values while it is running, so do not change
@@ -43,7 +43,7 @@ typedef struct muonrt_step_args {
   double lr;
 
   /**
-   * Factor by which every gradient is multiplied, the inverse of a loss scale: > 0 and
+   * Factor by which every gradient is multiplied: usually the inverse of the loss scale, > 0 and
    * representable in f32. Default: 1.
    */
   double grad_scale_inv;
@@ -86,8 +86,8 @@ typedef struct muonrt_step_args {
   const float* qk_logits;
 
   /**
-   * Number of elements in `qk_logits`: the number of query heads of all layers that the parameters'
-   * `qk_clip` structs name. Not read if `qk_logits` is NULL. Default: 0.
+   * Number of elements in `qk_logits`: the total number of query heads in all layers with QK-clip
+   * (see muonrt_optimizer_get_qk_layers()). Not read if `qk_logits` is NULL. Default: 0.
    */
   int64_t n_qk_logits;
 
@@ -104,7 +104,7 @@ typedef struct muonrt_step_args {
    */
   const double* group_lrs;
 
-  /** Number of elements in `group_lrs`: the number of groups, or 0 for NULL. Default: 0. */
+  /** Number of elements in `group_lrs`: the number of groups; 0 if it is NULL. Default: 0. */
   int32_t n_group_lrs;
 
   /** Reserved; 0. */
@@ -142,9 +142,9 @@ typedef struct muonrt_step_report {
   int64_t zero_matrices;
 
   /**
-   * If the step was skipped, the lowest rank with a non-finite gradient. If no gradient is
-   * non-finite, the lowest rank that found another cause: `found_inf`, a factor, a logit or an
-   * update that overflowed. -1 if the step was not skipped.
+   * If the step was skipped, the lowest rank with a non-finite gradient. If all gradients are
+   * finite, the lowest rank that found another cause: `found_inf`, a non-finite factor or logit, or
+   * an update that overflowed. -1 if the step was not skipped.
    */
   int32_t nonfinite_rank;
 
@@ -156,8 +156,8 @@ typedef struct muonrt_step_report {
   int32_t has_health;
 
   /**
-   * Lowest index of a parameter in which the rank `nonfinite_rank` found the cause; -1 if the cause
-   * is not in a parameter or the step was not skipped.
+   * Lowest index of a parameter in which the rank `nonfinite_rank` found the cause. -1 if the step
+   * was not skipped, or if the cause is not in a parameter.
    */
   int64_t nonfinite_param;
 
@@ -180,8 +180,8 @@ typedef struct muonrt_step_report {
   double exposed_seconds;
 
   /**
-   * Global norm of the gradients, multiplied by `grad_scale_inv` and `device_grad_scale_inv`,
-   * before clipping. 0 if `clip_norm` is 0 or the step was skipped.
+   * Global norm of the gradients before clipping, but after multiplication by `grad_scale_inv` and
+   * `device_grad_scale_inv`. 0 if `clip_norm` is 0 or the step was skipped.
    */
   double grad_norm;
 
@@ -189,8 +189,8 @@ typedef struct muonrt_step_report {
   int64_t clipped_heads;
 
   /**
-   * Time until all work of the step was enqueued. After that muonrt_optimizer_step() only waits. In
-   * a large step this time may include waiting for `stream`.
+   * Time until all work of the step was enqueued. After that time, muonrt_optimizer_step() only
+   * waits. In a large step, this time may include waits for `stream`.
    */
   double enqueue_seconds;
 

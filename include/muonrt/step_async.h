@@ -2,8 +2,8 @@
  * @file muonrt/step_async.h
  * A step that runs while the caller continues.
  *
- * muonrt_optimizer_step() is muonrt_optimizer_step_async() followed by muonrt_optimizer_wait().
- * Between these two calls the step is in flight. The results are bitwise identical to those of
+ * muonrt_optimizer_step_async() starts a step, and muonrt_optimizer_wait() completes it. Between
+ * these two calls, the step is in flight. The results are bitwise identical to those of
  * muonrt_optimizer_step().
  *
  * @code
@@ -16,19 +16,18 @@
  * @endcode
  *
  * @par What the caller may access while a step is in flight
- *   - CUDA: the call makes `stream` of muonrt_step_args_t wait for the end of the step. Work that
- *     you enqueue on this stream afterwards, and work on other streams that waits for this work,
- *     may read and write parameters and gradients. This work may also overwrite or free the values
- *     to which the arguments point. If the step is not committed, this work reads the old
- *     parameters. Any other access, including one from the host, is a data race.
+ *   - CUDA: muonrt_optimizer_step_async() makes `stream` of muonrt_step_args_t wait for the end of
+ *     the step. Work that you enqueue on this stream afterwards, and work on other streams that
+ *     waits for this work, may read and write parameters and gradients. This work may also
+ *     overwrite or free the values to which the arguments point. If the step is not committed, this
+ *     work reads the old parameters. Any other access, including one from the host, is a data race.
  *   - Host: the step reads gradients and writes parameters until muonrt_optimizer_wait() returns.
  *     Until then, the caller may read gradients but not write them, and may neither read nor write
  *     parameters.
- *   - Do not access state, or master weights that belong to the caller, before
- *     muonrt_optimizer_wait() returns. The buffers of parameters and gradients must stay valid
- *     until then.
- *   - The call copies the arguments and the lists to which they point. On the host it also copies
- *     the values of type `float`.
+ *   - Before muonrt_optimizer_wait() returns, do not access state, or master weights that belong to
+ *     the caller, and do not free the buffers of parameters and gradients.
+ *   - muonrt_optimizer_step_async() copies the arguments and the lists to which they point. On the
+ *     host, it also copies the values of type `float`.
  *
  * @par Other calls while a step is in flight
  *   - muonrt_optimizer_step(), muonrt_optimizer_step_async(), muonrt_optimizer_save(),
@@ -38,8 +37,8 @@
  *     step, but continues if the step has failed. All these functions discard the report of the
  *     step.
  *   - muonrt_optimizer_destroy() waits for the work of the step. If the step is skipped or
- *     rejected, the other ranks then cannot receive the reason, and their muonrt_optimizer_wait()
- *     or muonrt_optimizer_step() returns MUONRT_ERROR_COMM.
+ *     rejected, the other ranks cannot receive the reason from this rank, so their call to
+ *     muonrt_optimizer_wait() or muonrt_optimizer_step() returns MUONRT_ERROR_COMM.
  *   - The following functions return MUONRT_ERROR_INVALID_STATE, because they change or access data
  *     that the step uses: muonrt_optimizer_set_grad(), _set_grads(), _set_data(), _set_group(),
  *     _set_step(), _set_update_count(), _reset_masters(), _get_state_shards() and _get_trace().
@@ -47,18 +46,18 @@
  *   - muonrt_comm_abort() ends the step in flight with an error.
  *
  * @par Progress
- * On CUDA the GPU executes the step; on the host, muonrt's threads execute it. If only the caller's
- * thread may use the communicator (`caller_thread_only` of muonrt_transport_t, or MPI without
- * MPI_THREAD_MULTIPLE), exchanges run only inside muonrt_optimizer_wait(). In all other cases,
- * muonrt may call the caller's functions (muonrt/transport.h, muonrt/distributed.h) at any time
- * while the step is in flight.
+ * On CUDA, the GPU executes the step; on the host, muonrt's threads execute it. If only the
+ * caller's thread may use the communicator (`caller_thread_only` of muonrt_transport_t, or MPI
+ * without MPI_THREAD_MULTIPLE), exchanges run only inside muonrt_optimizer_wait(). In all other
+ * cases, muonrt may call the caller's functions (muonrt/transport.h, muonrt/distributed.h) at any
+ * time while the step is in flight.
  *
  * @par Communication while a step is in flight
  *   - NCCL: enqueue collectives of other communicators on streams that wait for `stream`, because
  *     NCCL requires the same order of operations on all GPUs; see muonrt_comm_create_nccl().
  *   - Ranks that are threads of one process and share a GPU must pass different streams. On a
- *     shared stream, the step of one rank would wait for the step of another rank, which in turn
- *     waits for data from the first rank.
+ *     shared stream, the step of one rank would wait for the step of another rank, and that step
+ *     would wait for data from the first rank.
  *   - If `duplicate` of muonrt_transport_t is NULL, all duplicates share the `state` of the
  *     transport. Do not use another communicator with this `state` while a step is in flight.
  *
@@ -86,7 +85,7 @@ extern "C" {
  * call muonrt_optimizer_step() instead.
  *
  * @par Waits
- * In most steps the call waits neither for the GPU nor for other ranks. It waits only
+ * In most steps, the call waits neither for the GPU nor for other ranks. It waits only
  *   - for the checks that values are finite and replicas are equal: in every step until one is
  *     committed, and in the cases that the comment of muonrt_optimizer_step() lists;
  *   - for one number from every other rank, if `block_period`, `update_every` or `omit_inactive` is
@@ -106,7 +105,7 @@ extern "C" {
  *
  * @return MUONRT_OK if the step is now in flight. muonrt_optimizer_wait() then reports invalid
  * arguments, differences between ranks, and faults. If the call returns an error, no step is in
- * flight:
+ * flight. The possible errors are:
  *   - an error of an earlier step that was in flight;
  *   - MUONRT_ERROR_MISMATCH: `block_period` or `update_every` is set, and the numbers of committed
  *     steps differ between ranks. Nothing has changed.
@@ -122,8 +121,8 @@ MUONRT_API muonrt_status_t muonrt_optimizer_step_async(muonrt_optimizer_t* optim
  * Completes the step in flight, and returns what muonrt_optimizer_step() would have returned.
  *
  * Threads: any thread that may use the communicator, but one at a time per optimizer. Collective:
- * over the optimizer's ranks, because after a step that was skipped or rejected the ranks exchange
- * the reason. Blocking.
+ * over the optimizer's ranks, because the ranks exchange the reason if the step was skipped or
+ * rejected. Blocking.
  *
  * @param[out] report     What the step did; unchanged if an error is returned. `seconds` is the
  *                        time from the call to muonrt_optimizer_step_async() until this call

@@ -17,7 +17,7 @@ extern "C" {
 #endif
 
 /**
- * Memory for a mesh that muonrt_layout_lift() creates. Call muonrt_mesh_storage_init() before you
+ * Memory for the mesh that muonrt_layout_lift() creates. Call muonrt_mesh_storage_init() before you
  * set fields, then set `capacity` and `ranks`.
  *
  * The mesh points into this struct, so do not copy or move the struct while the mesh is in use.
@@ -29,7 +29,7 @@ typedef struct muonrt_mesh_storage {
   /** Number of elements in `ranks`; the size of the communicator always suffices. Default: 0. */
   int32_t capacity;
 
-  /** The caller's memory for the ranks of the mesh. Default: NULL. */
+  /** The caller's array, to which muonrt writes the ranks of the mesh. Default: NULL. */
   int32_t* ranks;
 
   /** The sizes of the mesh; written by muonrt. */
@@ -61,9 +61,9 @@ MUONRT_API void muonrt_mesh_storage_init_sized(muonrt_mesh_storage_t* storage, u
  * Makes a layout over all ranks from a layout over this rank's submesh.
  *
  * Use this function if a tensor is distributed over a submesh that differs between ranks. Examples
- * are the weight of a norm that is distributed only over the "dp" dimension of the mesh "dp, tp",
- * and experts that are distributed only over "ep" of "efsdp, ep". The tensor must be distributed in
- * the same way on every submesh.
+ * are a norm weight that is distributed only over the dimension "dp" of the mesh "dp, tp", and
+ * experts that are distributed only over the dimension "ep" of the mesh "efsdp, ep". The tensor
+ * must be distributed in the same way on every submesh.
  *
  * The new mesh has the dimensions of the submesh and one more dimension at the end, named
  * "submeshes", over which the tensor is replicated. The result is equal on all ranks. If all ranks
@@ -99,8 +99,8 @@ MUONRT_API muonrt_status_t muonrt_layout_lift(muonrt_layout_t* lifted, muonrt_me
 /**
  * Makes placements from the usual names of mesh dimensions.
  *
- * A mesh dimension of size 1 replicates. The effect of any other mesh dimension depends on its
- * name:
+ * A mesh dimension of size 1 replicates the tensor. The effect of any other mesh dimension depends
+ * on its name:
  *   - fsdp, dp_shard, zero, hsdp_shard, shard, dp_shard_cp, efsdp: shards tensor dimension 0;
  *   - tp: shards tensor dimension `tp_dim`, or replicates if `tp_dim` is -1;
  *   - ep: shards tensor dimension 0 if `expert` is 1, otherwise replicates;
@@ -114,8 +114,8 @@ MUONRT_API muonrt_status_t muonrt_layout_lift(muonrt_layout_t* lifted, muonrt_me
  * right of an FSDP dimension in the mesh, and both shard tensor dimension 0, the placement on the
  * FSDP dimension is MUONRT_PLACEMENT_STRIDED_SHARD. Its `split_factor` is the product of the sizes
  * of these "tp" and "ep" dimensions, as in DTensor.
- *   - Example: on "fsdp" = 2, "tp" = 2 with `tp_dim` = 0, the ranks 0 to 3 hold the rows [0, 2),
- *     [4, 6), [2, 4) and [6, 8) of 8 rows.
+ *   - Example: on the mesh "fsdp" = 2, "tp" = 2, with `tp_dim` = 0, the ranks 0 to 3 hold the rows
+ *     [0, 2), [4, 6), [2, 4) and [6, 8) of a tensor with 8 rows.
  *   - Set the layout's `reading` field to MUONRT_READING_ORDERED, which describes FSDP2's buffers.
  *   - If FSDP2 shards over multiple mesh dimensions as if they were one, list these dimensions in
  *     the layout's `flat_dims` field.
@@ -144,7 +144,7 @@ MUONRT_API muonrt_status_t muonrt_placements_from_names(muonrt_placement_t* plac
  * The placements follow the rules of muonrt_placements_from_names(), with these differences:
  *   - "tp" shards the outputs of a weight whose name ends in q_proj, k_proj, v_proj, gate_proj,
  *     up_proj, embed_tokens, lm_head or a similar name, and the inputs of o_proj, down_proj and
- *     similar weights. Other weights, for example of routers and norms, are replicated.
+ *     similar weights. "tp" replicates other weights, such as those of routers and norms.
  *   - If a stack has fewer experts than the number of ranks that would shard them, the FSDP mesh
  *     dimensions shard tensor dimension 1 of the stack instead.
  *   - The ranks of "ddp" hold partial gradients (MUONRT_PLACEMENT_PARTIAL).
@@ -177,7 +177,7 @@ MUONRT_API muonrt_status_t muonrt_placements_for_tensor(muonrt_placement_t* plac
  *
  * Examples of the accepted forms: "(Shard(dim=0), Replicate())", "[_StridedShard(dim=0, sf=2),
  * Partial(sum)]", and the short form "S(0),SS(0,2),R,P". The text does not specify the order in
- * which multiple placements shard the same dimension. For FSDP2 over TP or EP, therefore also set
+ * which multiple placements shard the same dimension. Therefore, for FSDP2 over TP or EP, also set
  * the layout's `reading` field to MUONRT_READING_ORDERED.
  *
  * Threads: any. Collective: no.

@@ -1,7 +1,7 @@
 /**
  * @file muonrt/transport.h
- * A transport: functions that the caller implements to exchange messages between ranks, for data in
- * host memory.
+ * A transport: functions that the caller implements to exchange messages in host memory between
+ * ranks.
  */
 #ifndef MUONRT_TRANSPORT_H
 #define MUONRT_TRANSPORT_H
@@ -76,14 +76,14 @@ typedef struct muonrt_receive {
  * @par Errors
  * A function reports an error by returning a value other than MUONRT_OK. muonrt treats
  * MUONRT_SKIPPED and values that are not muonrt statuses as MUONRT_ERROR_COMM. Before a function
- * returns an error, it writes to `message` a text that names the affected ranks. The text is
- * zero-terminated and has at most `message_capacity` (> 0) bytes, including the zero; muonrt sets
- * it to "" before the call. After an error the communicator calls only `abort`,
+ * returns an error, it must write to `message` a text that names the affected ranks. The text must
+ * be zero-terminated and have at most `message_capacity` (> 0) bytes, including the zero; muonrt
+ * sets `message` to "" before the call. After an error, the communicator calls only `abort`,
  * `get_published_error` and `destroy`; communicators that share its `state` (see `duplicate`) may
  * still call all functions.
  *
- * The functions must not throw. If a function ends the calling thread (pthread_exit, cancellation),
- * muonrt lets the thread end, and the communicator fails with MUONRT_ERROR_ABORTED.
+ * The functions must not throw. If the calling thread ends inside a function (pthread_exit,
+ * cancellation), muonrt lets the thread end, and the communicator fails with MUONRT_ERROR_ABORTED.
  */
 typedef struct muonrt_transport {
   /** Size of the struct in bytes; set by muonrt_transport_init(). */
@@ -96,7 +96,7 @@ typedef struct muonrt_transport {
   int32_t size;
 
   /**
-   * 1: muonrt calls the functions only from the caller's threads, while they are inside a muonrt
+   * 1: muonrt calls the functions only from threads of the caller that are inside a muonrt
    * function. 0: muonrt also calls the functions from its own threads. Default: 0.
    */
   int32_t caller_thread_only;
@@ -120,8 +120,8 @@ typedef struct muonrt_transport {
                               int64_t timeout_ms, char* message, int64_t message_capacity);
 
   /**
-   * Writes the `bytes` (> 0) bytes at `mine` of every rank to `all`, in rank order. `all` has
-   * size * `bytes` bytes. Required.
+   * Gathers `bytes` (> 0) bytes from `mine` of every rank into `all`, in rank order. `all` has
+   * `bytes` bytes for each rank. Required.
    */
   muonrt_status_t (*allgather)(void* state, const void* mine, void* all, int64_t bytes,
                                int64_t timeout_ms, char* message, int64_t message_capacity);
@@ -144,12 +144,12 @@ typedef struct muonrt_transport {
 
   /**
    * Creates an independent transport over the same ranks. muonrt provides the struct `*duplicate`
-   * of `duplicate->struct_size` bytes. In this struct `rank` and `size` have the values of this
-   * transport, and all other fields have their defaults. The function sets these other fields.
-   * muonrt may then use both transports from different threads at the same time, and destroy them
-   * in any order. Default: NULL, which means that all duplicates share `state`. muonrt then makes
-   * one call at a time for all of them, and every rank must use the communicators that share
-   * `state` in the same order.
+   * of `duplicate->struct_size` bytes. In this struct, `rank` and `size` have the values of this
+   * transport, and all other fields have their defaults. The function sets the other fields as
+   * needed. muonrt may then use both transports from different threads at the same time, and
+   * destroy them in any order. Default: NULL, which means that all duplicates share `state`. muonrt
+   * then makes one call at a time for all of them, and every rank must use the communicators that
+   * share `state` in the same order.
    */
   muonrt_status_t (*duplicate)(void* state, struct muonrt_transport* duplicate, int64_t timeout_ms,
                                char* message, int64_t message_capacity);

@@ -1,9 +1,9 @@
 /**
  * @file muonrt/tuning.h
- * Options of an optimizer that few programs need: tuning for speed and memory, and debugging.
+ * Optimizer options that few programs need: for tuning speed and memory use, and for debugging.
  *
- * muonrt_optimizer_options_t (muonrt/optimizer.h) points to these structs.
- * muonrt_optimizer_create() reads them, and you may free them after it has returned.
+ * muonrt_optimizer_options_t (muonrt/optimizer.h) points to these structs. You may free the structs
+ * after muonrt_optimizer_create() has returned.
  */
 #ifndef MUONRT_TUNING_H
 #define MUONRT_TUNING_H
@@ -24,7 +24,7 @@ enum muonrt_commit {
 
   /**
    * Chunk by chunk (a chunk is a group of matrices), as soon as the updates of a chunk have
-   * arrived. The ranks vote on the gradients before the first chunk is committed. In this mode a
+   * arrived. The ranks vote on the gradients before the first chunk is committed. In this mode, a
    * step does not keep updates until its end, so it needs less memory. However, if an error occurs
    * after the vote, the step returns MUONRT_ERROR_TORN, and you must load a checkpoint.
    */
@@ -32,7 +32,8 @@ enum muonrt_commit {
 };
 
 /**
- * How often a matrix with multiple replicas is orthogonalized. Results do not depend on the mode.
+ * How many times a step orthogonalizes a matrix that has multiple replicas. Results do not depend
+ * on the mode.
  */
 typedef int32_t muonrt_replica_mode_t;
 enum muonrt_replica_mode {
@@ -51,7 +52,7 @@ enum muonrt_replica_mode {
   /**
    * On every rank that holds elements of the matrix: each of these ranks gathers the whole matrix
    * and keeps only its own elements of the update. Use this mode to compare muonrt with optimizers
-   * that have no owners and work in this way. The field `owner` of a parameter has no effect.
+   * that gather every matrix on every rank. The field `owner` of a parameter has no effect.
    */
   MUONRT_REPLICA_MODE_EVERY_RANK = 3
 };
@@ -87,7 +88,7 @@ enum muonrt_replica_check {
   /**
    * In every step until one is committed, and again after muonrt_optimizer_set_step(),
    * muonrt_optimizer_set_update_count() and muonrt_optimizer_load(). After
-   * muonrt_optimizer_reset_masters() the next step compares the weights and state of the listed
+   * muonrt_optimizer_reset_masters(), the next step compares the weights and state of the listed
    * parameters. The gradient of an inactive parameter is compared in the first step in which the
    * parameter is active.
    */
@@ -121,9 +122,9 @@ typedef struct muonrt_tuning_options {
   /**
    * Dtype of the Newton-Schulz iterates: MUONRT_DTYPE_F32, _BF16 or _F16. Default: 0. On CUDA, 0
    * selects BF16 for the standard form and F16 for the Gram form. On the host, 0 selects F32 for
-   * the Gram form. For the standard form it selects BF16 if the processor has instructions for bf16
-   * products (AVX512_BF16 or AMX) and `portable_gemm` is 0, otherwise F32; muonrt_get_build_info()
-   * reports the choice.
+   * the Gram form. For the standard form on the host, 0 selects BF16 if the processor has
+   * instructions for bf16 products (AVX512_BF16 or AMX) and `portable_gemm` is 0, otherwise F32;
+   * muonrt_get_build_info() reports the choice.
    */
   muonrt_dtype_t iteration_dtype;
 
@@ -133,7 +134,9 @@ typedef struct muonrt_tuning_options {
    */
   muonrt_commit_t commit;
 
-  /** How often a replicated matrix is orthogonalized. Default: MUONRT_REPLICA_MODE_ONCE. */
+  /**
+   * How many times a step orthogonalizes a replicated matrix. Default: MUONRT_REPLICA_MODE_ONCE.
+   */
   muonrt_replica_mode_t replica_mode;
 
   /**
@@ -146,24 +149,24 @@ typedef struct muonrt_tuning_options {
   /**
    * Maximum number of ranks to which the owner of a matrix sends its update directly, 0 to 2^30. If
    * more ranks need the update, and forwarding reduces the number of peers, the owner sends the
-   * update to a few of these ranks, and they forward it to the other replicas. Default: 0, which
-   * means 64.
+   * update to a few of these ranks, which forward it to the other replicas. Default: 0, which means
+   * 64.
    */
   int32_t max_peers;
 
   /**
-   * 1: the ranks do not exchange data of the parameters in `inactive_params`. Before each step the
-   * ranks compare which parameters are active, which costs a small allgather. Set this option if
-   * large parameters are inactive in many steps. If a message contains active and inactive
-   * parameters, everything from the first to the last active parameter is still sent. Updates that
-   * ranks forward (`max_peers`) are also sent in full. Results do not change. Default: 0, which
-   * exchanges zeros for inactive parameters.
+   * 1: the ranks do not exchange data of the parameters in `inactive_params`. At the start of each
+   * step, the ranks compare which parameters are active, which takes one small allgather. Set this
+   * option if large parameters are inactive in many steps. If a message contains active and
+   * inactive parameters, everything from the first to the last active parameter is still sent.
+   * Updates that ranks forward (`max_peers`) are also sent in full. Results do not change. Default:
+   * 0, which exchanges zeros for inactive parameters.
    */
   int32_t omit_inactive;
 
   /**
    * Maximum size in bytes, 0 to 2^60, of the matrices in `transport_dtype` that one owner gathers
-   * in a chunk. A single matrix may be larger. muonrt makes chunks smaller if exchanges can then
+   * in a chunk. A single matrix may be larger. muonrt uses smaller chunks if this lets exchanges
    * overlap with matrix products; the printed plan shows the number of chunks. Default: 0, which
    * means 64 MiB on the host and 256 MiB on CUDA.
    */
@@ -183,7 +186,7 @@ typedef struct muonrt_tuning_options {
 
   /**
    * The machine for which MUONRT_REPLICA_MODE_AUTO compares the modes: a name such as "h100", or
-   * the JSON text of a profile, as for muonrt_plan_get_time(). The machine must have the kind of
+   * the JSON text of a profile (see muonrt_plan_get_time()). The machine must have the kind of
    * device that `device` selects. Other modes ignore this field. The ranks compare the name and the
    * numbers of the profile. Default: NULL or "", which mean "host" on the host and "h100" on CUDA.
    */
@@ -197,7 +200,7 @@ typedef struct muonrt_tuning_options {
   const muonrt_distributed_config_t* distributed;
 
   /**
-   * The caller's allocator of device memory (muonrt/allocator.h). Its functions and state must
+   * The caller's allocator for device memory (muonrt/allocator.h). Its functions and state must
    * remain valid until the optimizer is destroyed. Default: NULL, which uses muonrt's own
    * allocator.
    */
