@@ -60,8 +60,8 @@ class CudaEvent final : public Event {
 /// Errors: NOT_SUPPORTED if there is no GPU; DEVICE if no GPU has this index, or if the GPU is too
 /// old.
 void require_device(int index);
-/// Returns a DEVICE error for `result`, which an event of the device has returned because earlier
-/// work failed.
+/// Returns a DEVICE error for `result`, the error that an event of the device returned because
+/// earlier work failed.
 Error failed_work(int index, cudaError_t result);
 
 /// Errors: INTERNAL if the stream belongs to another kind of device.

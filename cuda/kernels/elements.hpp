@@ -154,8 +154,8 @@ __device__ inline void store_rounded(uint16_t* data, int64_t index, const Values
 
 /// Stores two adjacent chunks of 16 bytes. With kPairs, two lanes first store the chunks of the
 /// first lane with one instruction, and then the chunks of the second lane with another
-/// instruction. Each instruction of a warp then stores whole sectors of 32 bytes. Otherwise it
-/// would store halves of twice as many sectors.
+/// instruction. Each instruction of a warp then stores whole sectors of 32 bytes. Without kPairs,
+/// each instruction stores halves of twice as many sectors.
 __device__ inline void store_chunks(void* to, const Vec16& low, const Vec16& high, Lanes lanes) {
   Vec16* const at = static_cast<Vec16*>(to);
   if (lanes == Lanes::kApart) {

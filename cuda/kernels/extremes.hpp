@@ -39,7 +39,7 @@ class Extremes {
     return all.high > all.low ? all.high : all.low;
   }
   /// Returns the negated f32 bits of the smallest |x| above zero, or zero if all elements are zero.
-  /// To combine the results of several threads, use the largest result.
+  /// To combine the results of several threads, take the maximum.
   __device__ uint32_t least_negated(DType dtype) const {
     const Pair all = magnitudes(least_, dtype);
     const uint32_t high = 0u - all.high, low = 0u - all.low;
