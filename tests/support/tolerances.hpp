@@ -42,9 +42,9 @@ constexpr double tensor_product(int64_t terms, double magnitude, double result, 
 
 /// Returns the relative tolerance for comparing a generated coefficient with a computation in 60
 /// digits. If the bounds of the interval [l, u] satisfy l/u < 0.9, the Remez exchange is well
-/// conditioned. Closer to 1, the four points of the exchange merge and digits are lost, but the
-/// composition of all steps is still accurate. Source: the limit of the minimax problem, Polar
-/// Express, arXiv 2505.16932.
+/// conditioned. If l/u is closer to 1, the four points of the exchange merge and digits are lost,
+/// but the composition of all steps is still accurate. Source: the limit of the minimax problem,
+/// Polar Express, arXiv 2505.16932.
 constexpr double generated(double l_over_u) { return l_over_u < 0.9 ? 1e-12 : 1e-5; }
 
 /// Returns the tolerance for a number from a published table with `decimals` decimal places. It
@@ -60,7 +60,7 @@ inline double newton_schulz_f32(double gain) { return 2 * roundoff(DType::kF32) 
 
 /// Returns the tolerance of a Newton-Schulz result in f32 if it uses the Gram form with searched
 /// restarts. Rounding errors of R grow with the condition number of Q. The search for restarts
-/// keeps this number at about the gain or below.
+/// keeps this condition number near the gain or below it.
 inline double gram_f32(double gain) { return 4 * newton_schulz_f32(gain); }
 
 /// Returns the tolerance for an entry of a bf16 result. The input is an m x n matrix of full rank
@@ -82,9 +82,9 @@ inline double order_of_sums(DType dtype, bool gram, int64_t m) {
 
 /// The tolerance of u_i^T X v_j for a bf16 result with m = 128. It holds for the eight spectra of
 /// newton_schulz_cases.hpp, including null directions. Emulations reach 2.3e-2 in the standard form
-/// and 4.5e-2 in the Gram form. Entries off the diagonal need a tolerance that is 1.5 times as
-/// large. Polar Express needs this tolerance, too, because its slope at zero is twice as large as
-/// the slope of Keller Jordan's list.
+/// and 4.5e-2 in the Gram form. Entries off the diagonal, and Polar Express, need a tolerance that
+/// is 1.5 times as large. The slope of Polar Express at zero is twice as large as the slope of
+/// Keller Jordan's list.
 constexpr double kSpectralBf16 = 6e-2, kSpectralGramBf16 = 9e-2;
 
 /// The same tolerances for f16. In the standard form, the tolerance is 1/8 of the one for bf16,

@@ -180,8 +180,8 @@ class Rank {
 };
 
 /// Runs `work` on every rank of a thread group. If ranks fail, throws the exception of the lowest
-/// one, but a failed check (rank_check.hpp) takes precedence over other exceptions. If there are
-/// several ranks, `work` must not use Catch2 assertions, which work only in one thread.
+/// rank that failed, but a failed check (rank_check.hpp) takes precedence over other exceptions. If
+/// there are several ranks, `work` must not use Catch2 assertions, which work only in one thread.
 void on_ranks(int world, const std::function<void(muonrt::Comm&)>& work,
               muonrt::ThreadFaults faults = {});
 

@@ -27,10 +27,9 @@ struct LaunchError : std::runtime_error {
 /// defaults are the job's first host, and a port from 10000 to 29999 that depends on the job ID.
 /// Throws LaunchError if `ranks` contradicts the launcher, or if the address is unknown.
 /// @param timeout  limit in seconds for every wait for other ranks. Under mpirun, if a rank does
-/// not
-///     exit within this time after another rank, all ranks are stopped, and the message names the
-///     rank that did not exit.
-/// @param work  called once on each rank, with the rank's communicator.
+///     not exit within this time after another rank, all ranks are stopped, and the message names
+///     the rank that did not exit.
+/// @param work     called once on each rank, with the rank's communicator.
 /// @param link     delays messages between threads; rejected under a launcher.
 int launch(int ranks, double timeout, const std::function<int(Comm&)>& work,
            const ThreadLink& link = {});

@@ -149,7 +149,7 @@ struct Muon {
   double normuon_beta2 = 0.95;
   // dtype to which messages in both directions are rounded
   muonrt::DType transport = muonrt::DType::kF32;
-  /// If above 0: the number of the step, for which the bias from the zero initial momentum is
+  /// If above 0, this is the number of the step, and the bias from the zero initial momentum is
   /// corrected as in Optax.
   int64_t corrected_at = 0;
 };

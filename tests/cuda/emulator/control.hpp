@@ -14,9 +14,8 @@ void hold(bool held);
 /// Makes the next launch and everything after it fail.
 void fail_next_kernel();
 void forget_failure();
-/// Makes a future allocation of device or pinned memory by the calling thread fail. If `number` is
-/// 1, this is the next allocation, and if it is 2, the allocation after the next. If `number` is 0,
-/// no allocation fails.
+/// Makes allocation `number` of device or pinned memory by the calling thread fail. Future
+/// allocations are counted from 1. If `number` is 0, no allocation fails.
 void fail_allocation(int number);
 /// Numbers of kernels that have been launched so far.
 struct Launched {

@@ -336,7 +336,7 @@ def layout_of(name: str, tensor: torch.Tensor, everywhere: list[TensorPlacement 
 
 def _compare_offsets(name, tensor, literal, rank, world) -> None:
     """Compares the layout with the offset that torch reports. `literal`: the layout in the literal
-    reading of placements, which torch uses for the offset even with FSDP2 over TP."""
+    reading of placements. Even with FSDP2 over TP, torch computes the offset with this reading."""
     from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
     shape = tuple(tensor.shape)

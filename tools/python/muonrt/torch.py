@@ -43,7 +43,7 @@ class Muon(Folders, Steps):
 
     :param params: the model, ``model.named_parameters()``, or groups: dicts with "params" (pairs of
         name and parameter, or parameters with "param_names") and any of the settings below;
-        "adamw_lr" and "adamw_weight_decay" apply to the parameters in the group that AdamW updates.
+        "adamw_lr" and "adamw_weight_decay" apply to the group's parameters that AdamW updates.
         muonrt ignores other keys. If you pass no names, muonrt searches for the module that
         contains all of these parameters. A group can also set "role" ("muon" or "adamw" for all of
         its parameters), and describe how its tensors form matrices: "transposed" (True: stored as

@@ -1,5 +1,5 @@
-"""Tests the groups of muonrt.torch.Muon: their learning rates, and add_param_group. After this
-call, the other parameters must continue with bitwise identical results."""
+"""Tests the groups of muonrt.torch.Muon: their learning rates, and add_param_group, after which the
+other parameters must continue with bitwise identical results."""
 
 import warnings
 
@@ -171,8 +171,8 @@ RATES = [  # groups, settings, rates
     ([UP | {"lr": 1e-3}], dict(adamw_lr=2e-3, muon=OTHER), [1e-3, 2e-3]),
     ([{"params": ["up.weight"]}, EMBED | {"role": "adamw", "lr": 2e-3}], dict(lr=1e-3, muon=OTHER),
      [1e-3, 2e-3]),
-    # A preset has both learning rates of the original. If the caller passes one learning rate, and
-    # the scale rule is match_rms, it applies to both.
+    # A preset has both learning rates of the original. If the scale rule is match_rms, a single
+    # learning rate that the caller passes replaces both.
     ([], dict(preset="keller_jordan"), [0.02, 3e-4]),
     ([], dict(preset="keller_jordan", lr=0.05), [0.05, 3e-4]),
     ([], dict(preset="dmuon"), [0.02, 1e-3]),

@@ -54,7 +54,8 @@ void fence();
 /// @param which  the number of the barrier.
 void arrive(unsigned which);
 void depart(unsigned which);
-/// Return the number of a barrier of a block, of a warp, and of the cluster.
+/// Each of these functions returns the number of a barrier: of a block, of a warp, or of the
+/// cluster.
 unsigned of_block(unsigned number);
 unsigned of_warp();
 unsigned of_cluster();
