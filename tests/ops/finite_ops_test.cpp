@@ -21,9 +21,9 @@ struct Written {
   bool finite;  // whether the stored value is finite
 };
 
-/// Returns values around the largest finite value of each stored form. Rounding to nearest gives
-/// infinity from the midpoint of the largest bf16 value and 2^128 upward, but stochastic rounding
-/// does not.
+/// Returns values around the largest finite value of each stored form. From the midpoint between
+/// the largest bf16 value and 2^128 upward, rounding to nearest gives infinity, but stochastic
+/// rounding does not.
 std::vector<Written> ends() {
   const float largest = std::numeric_limits<float>::max();
   const float half = 0x1.ffp127f, below = std::nextafter(half, 0.0f);

@@ -13,7 +13,7 @@
 
 // Tests a rank that fails while a communicator with the fake NCCL is being created. All ranks must
 // report which rank failed and why. No rank may wait until its own timeout expires, because this
-// timeout is longer than the test's.
+// timeout is longer than the timeout of the test.
 
 using namespace muonrt;
 using namespace cuda_test;

@@ -31,7 +31,7 @@ world::Case cut(int ranks) {
 }
 
 /// Returns the tensors after two steps.
-/// @param between  Called on each rank after creation.
+/// @param between  Called on each rank after the optimizer has been created.
 world::Tensors after(const world::Case& c, const std::function<void(world::Rank&, int)>& between) {
   return world::tensors_after(c, [&](world::Rank& rank, Comm& comm) {
     between(rank, comm.rank());
