@@ -256,7 +256,7 @@ class NcclComm final : public Comm {
   /// thread through a pool of 1024 entries (2048 since 2.25), and each message takes several
   /// entries. If the proxy thread has failed, a call that finds the pool empty never returns, and
   /// an abort waits for this call. This function therefore limits the messages in flight, so that
-  /// the pool does not become empty. The watchdog then has time to notice the error, which also
+  /// the pool does not become empty. The watchdog then has time to notice the error. The error also
   /// ends the wait in this function. Two operations are always allowed, because otherwise
   /// operations would not overlap. With 256 or more ranks, two operations may still use up the
   /// pool.

@@ -67,9 +67,9 @@ constexpr int64_t nominal_count(int64_t m, int64_t n) {
 }
 static_assert(nominal_count(0, 1) == 128 && nominal_count(4096, 4096) == 1);
 
-/// The descriptors of a product. cuBLASLt's matrices are column-major, so it reads each of our
-/// matrices as its transpose. It computes C^T = op(B)^T A^T: the library's first operand is our B,
-/// its C is our D, and its D is our C.
+/// The descriptors of a product. cuBLASLt's matrices are column-major, so the library reads each of
+/// our matrices as its transpose. The library computes C^T = op(B)^T A^T: its first operand is our
+/// B, its C is our D, and its D is our C.
 struct MatmulDescriptors {
   CublasObject<cublasLtMatmulDesc_t> desc;
   CublasLayout a, b, c, d;  // layouts of our operands

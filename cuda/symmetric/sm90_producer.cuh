@@ -74,7 +74,8 @@ __device__ inline bool loads_once(const SymmetricProblem& p, const TileJob& job)
   return p.same && job.row * (kJobs == Sm90Jobs::kMedium ? 2 : 1) == job.col;
 }
 
-/// Waits for a free stage and announces the bytes, which is one of the two arrivals at `full`.
+/// Waits for a free stage and announces the bytes. The announcement is one of the two arrivals at
+/// `full`.
 __device__ inline void open_stage(const Shared& shared, int fill, bool pair, int bytes) {
   if (waits(fill)) {
     mbarrier_wait(shared.empty(fill), parity_before(fill));
@@ -149,8 +150,8 @@ __device__ inline void produce_job(const Sm90Arguments& args, const TileJob& job
   if (p.d) produce_d<kJobs>(args, job, shared, width, rank, fill);
 }
 
-/// Fills the ring for the jobs of a block. One thread calls this function. It reads the next job
-/// while the copies of the current job are running, so that the next job is in L1 when the
+/// Fills the ring for the jobs of a block. One thread calls this function. The thread reads the
+/// next job while the copies of the current job are running, so that the next job is in L1 when the
 /// consumers read it.
 template <Sm90Jobs kJobs>
 __device__ inline void produce(const Sm90Arguments& args, int first, int end, const Shared& shared,

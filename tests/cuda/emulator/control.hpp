@@ -37,9 +37,9 @@ int64_t slow_calls();
 /// Returns the devices on which a context was created since forget_contexts(), one bit for each.
 unsigned contexts();
 void forget_contexts();
-/// Makes the calling thread enter or leave a context that the program has created, which is not the
-/// primary context of the current device. foreign_calls() returns the number of runtime calls in
-/// such contexts.
+/// Makes the calling thread enter or leave a context that the program has created and that is not
+/// the primary context of the current device. foreign_calls() returns the number of runtime calls
+/// in such contexts.
 void enter_foreign_context(bool enters);
 int64_t foreign_calls();
 

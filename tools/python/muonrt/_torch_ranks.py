@@ -22,7 +22,7 @@ REASON_S = 5.0
 # Timeout in seconds for finding an address where rank 0 can be reached.
 CONNECT_S = 60.0
 # A tag that no message uses. Gloo selects a connection by the tag, and this tag selects the same
-# connection as tag 0, which messages use.
+# connection as tag 0, the tag of all messages.
 NO_TAG = 840
 
 

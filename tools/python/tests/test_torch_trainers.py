@@ -252,7 +252,7 @@ def torchtitan_step():
 
 
 def deepspeed_step():
-    """Calls DeepSpeed's update of one matrix, which ZeRO applies to gathered gradients."""
+    """Calls DeepSpeed's function that updates one matrix. ZeRO applies it to gathered gradients."""
     os.environ["DS_ACCELERATOR"] = "cpu"
     pytest.importorskip("deepspeed")
     from deepspeed.runtime.zero.muon.original_muon import muon_update
