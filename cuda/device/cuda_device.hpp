@@ -71,7 +71,7 @@ cudaEvent_t handle_of(const Event& event);
 /// One GPU as seen by one rank. Its streams do not wait for the default stream. Streams of kind
 /// kComm have the highest priority, and streams of kind kCompute have the lowest. If a CUDA call
 /// fails, the method throws the error. If enqueued work fails, `synchronize` stores the error, and
-/// `error` then returns it. After an error inside a kernel the process's CUDA context is lost, and
+/// `error` then returns it. After an error inside a kernel, the process's CUDA context is lost, and
 /// every later call reports the error again.
 class CudaDevice final : public Device, public GraphCapture {
  public:

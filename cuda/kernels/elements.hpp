@@ -195,7 +195,7 @@ __device__ inline void store(void* data, DType dtype, int64_t index, const Value
 }
 
 /// Returns the bits of the smallest magnitude that becomes infinite when it is stored as `dtype`.
-/// For bf16 and f16 it is the midpoint between the largest finite value and the next power of two.
+/// For bf16 and f16, it is the midpoint between the largest finite value and the next power of two.
 __device__ inline uint32_t end_of_finite(DType dtype) {
   return dtype == DType::kF32 ? 0x7f800000u : dtype == DType::kBF16 ? 0x7f7f8000u : 0x477ff000u;
 }

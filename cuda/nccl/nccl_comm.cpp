@@ -79,8 +79,9 @@ class NcclComm final : public Comm {
 
   void reduce_sum(Stream& stream, const int64_t* in, int64_t* out, int64_t n) override {
     run("reduce_sum", options_.max_ctas, stream, [&](cudaStream_t s) {
-      // After an aborted exchange the streams continue with undefined message contents. A rank that
-      // has already noticed the abort adds zeros, so that the sum does not contain its consent.
+      // After an aborted exchange, the streams continue with undefined message contents. A rank
+      // that has already noticed the abort adds zeros, so that the sum does not contain its
+      // consent.
       const int64_t bytes = checked_mul(n, 8);
       auto* const sum = static_cast<int64_t*>(scratch(bytes));
       MUONRT_CUDA(cudaMemsetAsync(sum, 0, static_cast<size_t>(bytes), s));

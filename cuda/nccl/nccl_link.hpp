@@ -42,8 +42,8 @@ class NcclLink {
   /// Collective. Blocks for at most the bootstrap's timeout, or without a limit if `from` is a
   /// blocking communicator. `options.device_index` must be current.
   /// @param alarm  if it reports an error, the wait ends.
-  /// Errors: COMM, DEVICE, TIMEOUT, the error of `alarm`. After an error only the destructor may be
-  /// called.
+  /// Errors: COMM, DEVICE, TIMEOUT, the error of `alarm`. After an error, only the destructor may
+  /// be called.
   void make(const NcclOptions& options, const NcclUniqueId& id, const Bootstrap& alarm);
   /// Aborts an ncclComm_t that was created on this rank but not on all ranks. Does not notify the
   /// peers, because they already know the error and may still use the bootstrap to exchange it.

@@ -86,7 +86,7 @@ void set_batches(const MatmulDescriptors& descriptors, const Product& product, i
 const MatrixBatch& addend_of(const Product& product);
 
 /// How a product is summed over its depth: in one accumulator, or in parts that the library adds.
-/// In some algorithms the library rounds the parts to the dtype of the result before it adds them.
+/// In some algorithms, the library rounds the parts to the dtype of the result before it adds them.
 enum class Depth { kWhole, kInParts };
 /// Returns restrictions on the choice of algorithms: the amount of scratch memory, the alignment,
 /// and the kind of sum.

@@ -77,7 +77,7 @@ __device__ inline void mbarrier_arrive(uint64_t* barrier) {
                : "memory");
 }
 /// Arrives at the barrier with the same offset in block `rank` of the cluster. The instruction uses
-/// the default, .release.cta, which CUTLASS uses, too. With .cluster it would fence the memory of
+/// the default, .release.cta, which CUTLASS uses, too. With .cluster, it would fence the memory of
 /// the whole GPU. This fence is not needed, because the arrival only signals that memory has been
 /// read: it passes no value to the other block.
 __device__ inline void mbarrier_arrive_remote(uint64_t* barrier, uint32_t rank) {
@@ -95,7 +95,7 @@ __device__ inline void mbarrier_arrive_expect_tx(uint64_t* barrier, uint32_t byt
       : "memory");
 }
 /// Waits until the phase with this parity has ended. The instruction uses the default,
-/// .acquire.cta, which CUTLASS uses, too. With .cluster each wait would invalidate the L1 cache.
+/// .acquire.cta, which CUTLASS uses, too. With .cluster, each wait would invalidate the L1 cache.
 /// The invalidation is not needed, because TMA copies make their bytes visible before they count
 /// them, and no thread of the other block writes to this memory.
 __device__ inline void mbarrier_wait(uint64_t* barrier, uint32_t parity) {

@@ -10,7 +10,7 @@
 // rows to both blocks.
 //
 // Epilogue: D arrives through the ring after the operands. A consumer rounds its sums, which then
-// need half as many registers. During the products of the next tile (`multiply`) the consumer
+// need half as many registers. During the products of the next tile (`multiply`), the consumer
 // writes the rounded elements (stmatrix) and their transpose (stmatrix.trans) to shared memory, and
 // TMA stores them from there. Dense results are stored without the transpose.
 //

@@ -84,7 +84,7 @@ __device__ inline void open_stage(const Shared& shared, int fill, bool pair, int
   mbarrier_arrive_expect_tx(shared.full(fill), static_cast<uint32_t>(bytes));
 }
 
-/// Copies D's tile of a job, with one cell in each stage. In a pair each producer also arrives at
+/// Copies D's tile of a job, with one cell in each stage. In a pair, each producer also arrives at
 /// the stage of the other block, because it copies nothing into that stage (ring.hpp).
 template <Sm90Jobs kJobs>
 __device__ inline void produce_d(const Sm90Arguments& args, const TileJob& job,
@@ -104,7 +104,7 @@ __device__ inline void produce_d(const Sm90Arguments& args, const TileJob& job,
 }
 
 /// Fills the ring for one job. One thread calls this function. A box of B has 128 rows, or 64 rows
-/// in medium jobs. In dense jobs it has 64 columns of an MN-major B.
+/// in medium jobs. In dense jobs, it has 64 columns of an MN-major B.
 /// @param index  index of the job; used only if jobs are counted.
 template <Sm90Jobs kJobs>
 __device__ inline void produce_job(const Sm90Arguments& args, const TileJob& job, int index,
@@ -167,7 +167,7 @@ __device__ inline void produce(const Sm90Arguments& args, int first, int end, co
 
 /// Like produce, but for counted jobs. Takes the next job while the copies of the current job are
 /// running. After the last job, a fill without bytes passes kNone as the index. The last block to
-/// finish resets the counter. At that time all blocks have received the results of their atomics,
+/// finish resets the counter. At that time, all blocks have received the results of their atomics,
 /// so no fence is needed.
 __device__ inline void produce_counted(const Sm90Arguments& args, const Shared& shared,
                                        uint32_t rank, int& fill) {

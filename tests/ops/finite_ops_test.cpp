@@ -112,8 +112,8 @@ TEST_CASE("commit: every commit op notes a weight that is not finite as stored",
         CAPTURE(subject.name, static_cast<int>(verb), static_cast<int>(w.form), name_of(w.dtype),
                 w.value);
         Machine machine(subject.make());
-        // With these sizes the op processes both vectors of 8 elements and single elements. `at` is
-        // the first element, one in the middle, or the last one.
+        // With these sizes, the op processes both vectors of 8 elements and single elements. `at`
+        // is the first element, one in the middle, or the last one.
         for (const auto& [n, at] : {std::pair<int64_t, int64_t>{1, 0},
                                     {1040, 0},
                                     {1040, 517},

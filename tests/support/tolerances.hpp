@@ -72,7 +72,7 @@ inline double newton_schulz_bf16(int64_t m) { return 0.3 / std::sqrt(static_cast
 /// Returns the tolerance between two results in half precision that use the same list and round the
 /// same iterates, but add terms in different orders. Few roundings then differ, each by one unit in
 /// the last place. f16 has three more bits than bf16. In the standard form, the largest measured
-/// distance is 1/7 (bf16) or 1/6 (f16) of the tolerance against float64. In the Gram form the
+/// distance is 1/7 (bf16) or 1/6 (f16) of the tolerance against float64. In the Gram form, the
 /// condition number of Q amplifies the differences. There the largest distance is 0.37 (bf16) or
 /// 0.43 (f16) of that tolerance, for nearly square matrices with Polar Express.
 inline double order_of_sums(DType dtype, bool gram, int64_t m) {
@@ -104,7 +104,7 @@ inline double spectral(DType dtype, bool gram, double gain) {
 
 /// Returns the tolerance for |u_i^T X v_i - p(s_i)|. The acceptance tests use it for results in
 /// half precision with m = 128 and m >= 512. The tolerance is about twice the error of emulations
-/// of the published forms. In f16 it is derived from Keller Jordan's list, and is 1.5 times as
+/// of the published forms. In f16, it is derived from Keller Jordan's list, and is 1.5 times as
 /// large for lists with twice the slope. The matrix must have at least four times as many columns
 /// as rows, because errors in null directions are larger with fewer columns. With twice as many
 /// columns as rows, Polar Express in bf16 exceeded 4e-2 for 2 of 15 seeds (4.6e-2). With four times

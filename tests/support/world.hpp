@@ -26,7 +26,7 @@ struct Param {
   /// If set, this function creates the layout, and `placements` has no effect.
   std::function<muonrt::Layout(std::shared_ptr<const muonrt::Mesh>, std::vector<int64_t>)>
       make_layout;
-  /// The layout of the gradient, as placements or as a function that creates it. By default it is
+  /// The layout of the gradient, as placements or as a function that creates it. By default, it is
   /// the layout of the parameter.
   std::vector<muonrt::Placement> grad_placements;
   std::function<muonrt::Layout(std::shared_ptr<const muonrt::Mesh>, std::vector<int64_t>)>

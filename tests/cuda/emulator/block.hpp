@@ -51,8 +51,8 @@ void run_as_one(size_t first, size_t count, const void* contribution, size_t byt
                 void (*function)(const unsigned char* all));
 /// Waits until the previous launches have ended.
 void griddepcontrol_wait();
-/// Throws std::logic_error if previous launches may still run. In that state the thread may neither
-/// read nor write memory that these launches access.
+/// Throws std::logic_error if previous launches may still run. In that state, the thread may
+/// neither read nor write memory that these launches access.
 void require_predecessors();
 /// Waits until all threads of the cluster have called this function.
 void cluster_barrier();

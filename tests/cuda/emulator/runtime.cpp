@@ -263,7 +263,7 @@ cudaError_t cudaHostAlloc(void** memory, size_t bytes, unsigned) {
   return allocate(memory, bytes, true);
 }
 // A real cudaFree waits for all work of the device, because this work may still use the memory. In
-// the emulator the ranks are threads that share a GPU, so each thread waits only for the work that
+// the emulator, the ranks are threads that share a GPU, so each thread waits only for the work that
 // it has enqueued.
 cudaError_t cudaFree(void* memory) {
   while (true) {

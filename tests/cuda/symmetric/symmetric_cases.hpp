@@ -56,8 +56,8 @@ struct SymmetricKind {
 };
 
 /// Returns all implementations. The implementation for sm_90a also runs on two blocks, as on the
-/// emulated GPU. On all SMs of a GPU it would compute most of the tests' results with small tiles,
-/// because the results are small. The large tiles would then not be tested. On two blocks it uses
+/// emulated GPU. On all SMs of a GPU, it would compute most of the tests' results with small tiles,
+/// because the results are small. The large tiles would then not be tested. On two blocks, it uses
 /// pairs, which narrow results do not use by default.
 inline std::vector<SymmetricKind> symmetric_kinds() {
   std::vector<SymmetricKind> kinds;

@@ -15,7 +15,7 @@ using namespace muonrt;
 namespace {
 
 /// Returns a case of matrices and vectors in bf16 with master weights, sharded over `ranks`. With
-/// two ranks it also has a matrix and a vector with partial gradients.
+/// two ranks, it also has a matrix and a vector with partial gradients.
 world::Case cut(int ranks) {
   world::Case c = world::on_mesh({ranks});
   const Placement rows{PlacementKind::kShard, 0, 1}, partial_grads{PlacementKind::kPartial, 0, 1};

@@ -35,7 +35,7 @@ constexpr double kLeastUnits = 5, kMaxUnits = 50, kTimesMedian = 4;
 double square(double x) { return x * x; }
 
 std::vector<float> images_of(Workbench& bench, const MatrixBatch& o) {
-  // The dtype of these products may differ from the dtype of the result. On a GPU it is always
+  // The dtype of these products may differ from the dtype of the result. On a GPU, it is always
   // bf16, because for other dtypes each provider uses portable loops, which need no reservation. On
   // the host, reservations depend on the dtype.
   const bool on_host = bench.device().host_reaches_memory();

@@ -68,7 +68,7 @@ double largest(const std::vector<double>& list) {
   return out;
 }
 
-/// Returns the largest allowed error of an element of an orthogonalized matrix. In f32 it is
+/// Returns the largest allowed error of an element of an orthogonalized matrix. In f32, it is
 /// tolerance::newton_schulz_f32, and with bf16 iterates tolerance::newton_schulz_bf16. With bf16
 /// messages, a value near the midpoint of two bf16 values may be rounded in the other direction. In
 /// the result, such a rounding adds an error of one bf16 unit, which is 2^-7 for an entry near 1.

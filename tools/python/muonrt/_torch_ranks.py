@@ -147,7 +147,7 @@ def _place(host: str, port: int) -> str:
 def over_gloo(tcp: muonrt.Comm, ranks: list[int]) -> muonrt.Comm:
     """Creates a communicator that sends data over a new gloo group, and errors over `tcp`.
 
-    `ranks`: the global ranks, in the order of `tcp`. After this call the communicator no longer
+    `ranks`: the global ranks, in the order of `tcp`. After this call, the communicator no longer
     needs the caller's process group. Collective.
     """
     group = dist.new_group(ranks, backend="gloo", use_local_synchronization=True)

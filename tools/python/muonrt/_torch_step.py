@@ -28,7 +28,7 @@ class Steps(Registered):
              qk_logits: torch.Tensor | dict[int, torch.Tensor] | None = None):
         """Runs one step, which updates every parameter or none. Collective.
 
-        With ``sync=False`` the step may still be running when the call returns; see `wait`.
+        With ``sync=False``, the step may still be running when the call returns; see `wait`.
 
         `last_report` is the report of the last completed step. A parameter that has no gradient on
         any rank does not take part in the step. If only some ranks have a gradient for a parameter,

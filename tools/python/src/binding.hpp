@@ -308,9 +308,9 @@ struct Group {
   }
 };
 
-/// The three option structs of muonrt_optimizer_create(). In Python the fields of these structs and
-/// of muonrt_distributed_config_t are keyword arguments of one function, because no two fields have
-/// the same name.
+/// The three option structs of muonrt_optimizer_create(). In Python, the fields of these structs
+/// and of muonrt_distributed_config_t are keyword arguments of one function, because no two fields
+/// have the same name.
 struct Options : muonrt_optimizer_options_t, muonrt_tuning_options_t, muonrt_debug_options_t {
   Options()
       : muonrt_optimizer_options_t(muonrt::options()),
@@ -367,7 +367,7 @@ int32_t dtype_of(const std::string& word);
 int32_t qk_clip_of(const std::string& word);
 /// Returns the word for a kind of QK-clip.
 std::string qk_clip_word(int32_t kind);
-/// Returns the C value for a word. For "" it is MUONRT_NORMUON_OFF. In a part, this value means
+/// Returns the C value for a word. For "", it is MUONRT_NORMUON_OFF. In a part, this value means
 /// that the axis of the group applies.
 int32_t normuon_of(const std::string& word);
 /// Returns the word for a kind of state.

@@ -219,7 +219,7 @@ def test_the_first_step_warns_of_a_large_update(lr, change, names):
             one.step()
     assert [str(w.message)[:9] for w in found] == [f"param '{n}'" for n in names]
     if names:
-        # The update is 0.2 x 0.2 / 0.5 = 8% of the RMS. With a learning rate of 0.025 it would be
+        # The update is 0.2 x 0.2 / 0.5 = 8% of the RMS. With a learning rate of 0.025, it would be
         # 1%.
         assert "by 8% of its RMS" in str(found[0].message)
         assert "instead of 0.2, such as 0.025, which" in str(found[0].message)
