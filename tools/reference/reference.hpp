@@ -31,9 +31,9 @@ Matrix scale(double alpha, const Matrix& a);
 double frobenius(const Matrix& a);
 double max_difference(const Matrix& a, const Matrix& b);
 bool all_finite(const Matrix& a);
-/// Convert between binary16 and double, as defined by IEEE 754. The first function returns the
-/// value of a bit pattern, and the second returns the nearest bit pattern (ties to even).
+/// Returns the value of a binary16 bit pattern, as defined by IEEE 754.
 double half_value(uint16_t bits);
+/// Returns the nearest binary16 bit pattern, ties to even.
 uint16_t half_bits(double x);
 /// Rounds every entry to bf16, f16 or f32.
 Matrix rounded(const Matrix& a, muonrt::DType dtype);
