@@ -6,8 +6,8 @@
 
 #include "base/dtype.hpp"
 
-// Finds the largest |x| and the smallest |x| above zero among raw elements. Two bf16 in a word are
-// compared at once (with one instruction on compute capability 9.0). Only f32 and bf16 are
+// Finds the largest |x| and the smallest |x| above zero among raw elements. Two bf16 values in a
+// word are compared at once (with one instruction on compute capability 9.0). Only f32 and bf16 are
 // supported.
 
 namespace muonrt::cuda {
