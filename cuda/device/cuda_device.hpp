@@ -60,8 +60,8 @@ class CudaEvent final : public Event {
 /// Errors: NOT_SUPPORTED if there is no GPU; DEVICE if no GPU has this index, or if the GPU is too
 /// old.
 void require_device(int index);
-/// Returns a DEVICE error for `result`, which an event of the device has returned because earlier
-/// work failed.
+/// Returns a DEVICE error for `result`, the error that an event of the device returned because
+/// earlier work failed.
 Error failed_work(int index, cudaError_t result);
 
 /// Errors: INTERNAL if the stream belongs to another kind of device.
@@ -70,9 +70,9 @@ cudaEvent_t handle_of(const Event& event);
 
 /// One GPU as seen by one rank. Its streams do not wait for the default stream. Streams of kind
 /// kComm have the highest priority, and streams of kind kCompute have the lowest. If a CUDA call
-/// fails, the method throws the error. If enqueued work fails, `synchronize` stores the error,
-/// which `error` then returns. After an error inside a kernel the process's CUDA context is lost,
-/// and every later call reports the error again.
+/// fails, the method throws the error. If enqueued work fails, `synchronize` stores the error, and
+/// `error` then returns it. After an error inside a kernel, the process's CUDA context is lost, and
+/// every later call reports the error again.
 class CudaDevice final : public Device, public GraphCapture {
  public:
   /// Errors: NOT_SUPPORTED if there is no GPU or no library for matrix products; DEVICE if no GPU

@@ -22,10 +22,10 @@ void load(const char* name, void (*kernel)(Arguments)) {
 inline thread_local int64_t launches_of_thread = 0;
 
 /// Launches kernel<<<grid, threads, shared_bytes, stream>>>(arguments) and checks the result.
-/// `arguments` is one struct that is passed by value. Thread blocks [i cluster, (i + 1) cluster)
-/// run at the same time and can access each other's shared memory. A programmatic kernel (compute
-/// capability 9.0) may begin before the previous kernel has ended, so the programmatic kernel
-/// itself must wait for the previous kernel.
+/// `arguments` is one struct that is passed by value. Every `cluster` consecutive thread blocks run
+/// at the same time and can access each other's shared memory. A programmatic kernel (compute
+/// capability 9.0) may begin before the previous kernel has ended. It must therefore wait for the
+/// previous kernel itself.
 template <class Arguments>
 void launch(const char* name, void (*kernel)(Arguments), dim3 grid, int threads,
             const Arguments& arguments, cudaStream_t stream, int shared_bytes = 0, int cluster = 1,

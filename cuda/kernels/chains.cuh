@@ -5,7 +5,7 @@
 #include "cuda/kernels/norm_tree.hpp"
 
 // Functions that a warp uses to read a block of the norm's tree. A lane sums eight neighboring
-// chains, so 16 bytes of bf16, which a lane reads at once, contain one element for each chain.
+// chains, so the 16 bytes of bf16 that a lane reads at once contain one element for each chain.
 
 namespace muonrt::cuda {
 

@@ -154,8 +154,8 @@ __device__ inline void store_rounded(uint16_t* data, int64_t index, const Values
 
 /// Stores two adjacent chunks of 16 bytes. With kPairs, two lanes first store the chunks of the
 /// first lane with one instruction, and then the chunks of the second lane with another
-/// instruction. Each instruction of a warp then stores whole sectors of 32 bytes. Otherwise it
-/// would store halves of twice as many sectors.
+/// instruction. Each instruction of a warp then stores whole sectors of 32 bytes. Without kPairs,
+/// each instruction stores halves of twice as many sectors.
 __device__ inline void store_chunks(void* to, const Vec16& low, const Vec16& high, Lanes lanes) {
   Vec16* const at = static_cast<Vec16*>(to);
   if (lanes == Lanes::kApart) {
@@ -195,7 +195,7 @@ __device__ inline void store(void* data, DType dtype, int64_t index, const Value
 }
 
 /// Returns the bits of the smallest magnitude that becomes infinite when it is stored as `dtype`.
-/// For bf16 and f16 it is the midpoint between the largest finite value and the next power of two.
+/// For bf16 and f16, it is the midpoint between the largest finite value and the next power of two.
 __device__ inline uint32_t end_of_finite(DType dtype) {
   return dtype == DType::kF32 ? 0x7f800000u : dtype == DType::kBF16 ? 0x7f7f8000u : 0x477ff000u;
 }

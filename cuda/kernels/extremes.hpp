@@ -6,8 +6,8 @@
 
 #include "base/dtype.hpp"
 
-// Finds the largest |x| and the smallest |x| above zero among raw elements. Two bf16 in a word are
-// compared at once (with one instruction on compute capability 9.0). Only f32 and bf16 are
+// Finds the largest |x| and the smallest |x| above zero among raw elements. Two bf16 values in a
+// word are compared at once (with one instruction on compute capability 9.0). Only f32 and bf16 are
 // supported.
 
 namespace muonrt::cuda {
@@ -39,7 +39,7 @@ class Extremes {
     return all.high > all.low ? all.high : all.low;
   }
   /// Returns the negated f32 bits of the smallest |x| above zero, or zero if all elements are zero.
-  /// To combine the results of several threads, use the largest result.
+  /// To combine the results of several threads, take the maximum.
   __device__ uint32_t least_negated(DType dtype) const {
     const Pair all = magnitudes(least_, dtype);
     const uint32_t high = 0u - all.high, low = 0u - all.low;

@@ -133,9 +133,9 @@ void copy_unless_closed(const int64_t* from, int64_t* to, int64_t n, const int32
 /// set *flag. If the host sets *closed and then finds that *flag is 0, all work that is enqueued
 /// after this kernel finds that *closed is set.
 void clear_if_closed(int64_t* flag, const int32_t* closed, cudaStream_t stream);
-/// Convert values to integers that have the same order, and back to values. The function that
-/// converts back does nothing if *closed is set.
+/// Converts values to integers that have the same order.
 void order_floats(const float* from, int32_t* to, int64_t n, cudaStream_t stream);
+/// Converts the integers back to values. Does nothing if *closed is set.
 void copy_floats_unless_closed(const int32_t* from, float* to, int64_t n, const int32_t* closed,
                                cudaStream_t stream);
 

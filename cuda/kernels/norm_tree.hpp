@@ -62,10 +62,10 @@ MUONRT_HOST_DEVICE inline float power_of_two(int exponent) {
                                                : uint32_t{1} << 22);
 }
 
-/// Returns the scale that brings a matrix's largest entry into [1, 2). `largest_bits` is the
-/// entry's bits; it is finite and above zero. The scaling is exact. If one factor would be too
-/// large for a float, the scale has two factors above 1. A factor that is too small for a normal
-/// float is an exact subnormal.
+/// Returns the scale that brings a matrix's largest entry into [1, 2). `largest_bits` contains the
+/// bits of that entry, which must be finite and above zero. The scaling is exact. If one factor
+/// would be too large for a float, the scale has two factors above 1. A factor that is too small
+/// for a normal float is an exact subnormal.
 MUONRT_HOST_DEVICE inline Scale scale_for(uint32_t largest_bits) {
   int exponent = static_cast<int>(largest_bits >> 23) - 127;  // exponent of the leading digit
   if (exponent == -127)

@@ -25,8 +25,7 @@ constexpr uint32_t kInfinityBits = 0x7f800000, kQuietNan = 0x7fc00000;
 constexpr int64_t kSquaresBlocks = 4096;  // number of blocks of a launch that usually returns
                                           // immediately
 
-/// The values that one launch for a batch passes to the next launch, for one matrix. They are
-/// initially zero.
+/// The values for one matrix that one launch passes to the next. They are initially zero.
 struct MatrixScratch {
   uint32_t largest;        // bits of the largest |x|
   uint32_t least_negated;  // negated bits of the smallest |x| above zero

@@ -35,8 +35,8 @@ struct ActiveElements {
 /// Calls body(view, param, first element, count) for parts of at most kJobElements elements of each
 /// parameter in the list; Elements::of returns a parameter's number of elements. All thread blocks
 /// together process each element once, and all threads of a thread block call the body together.
-/// The sizes are read on the device, and the thread blocks process the parts in turn. The list is
-/// processed in windows of kThreads parameters.
+/// The sizes are read on the device, and the parts are distributed to the thread blocks
+/// round-robin. The list is processed in windows of kThreads parameters.
 template <class Elements, class Body>
 __device__ inline void for_each_stretch(const int32_t* list, int64_t count, const ParamView* params,
                                         Body&& body) {

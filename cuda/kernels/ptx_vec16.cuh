@@ -3,7 +3,7 @@
 #include <cstdint>
 
 // Functions that access 16 bytes of device memory, aligned to 16 bytes, with one instruction. In
-// some kernels nvcc 13.0 splits an assignment of 16 bytes into four stores of 4 bytes. Each store
+// some kernels, nvcc 13.0 splits an assignment of 16 bytes into four stores of 4 bytes. Each store
 // of a warp then touches 32 sectors. Source: PTX ISA 9.0, ld and st.
 
 namespace muonrt::cuda {

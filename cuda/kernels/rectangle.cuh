@@ -7,8 +7,8 @@
 namespace muonrt::cuda {
 
 /// Calls function(row, col) once for every row < rows and col < cols, and distributes the calls to
-/// `count` workers in turn. The divisions precede the loop, because on some devices a division is
-/// an expensive call that makes the compiler spill registers.
+/// `count` workers round-robin. The divisions precede the loop, because on some devices a division
+/// is an expensive call that makes the compiler spill registers.
 /// @param worker  index of the calling worker.
 template <class Function>
 __device__ inline void deal(unsigned worker, unsigned count, int rows, int cols,

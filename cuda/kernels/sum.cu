@@ -1,5 +1,5 @@
 // Contains three kernels. The first sums partial gradients in f32 with one launch for each
-// gradient, so the order of the sum is the order of the launches. The second runs AdamW for a slice
+// gradient, so the order of the launches is the order of the sum. The second runs AdamW for a slice
 // on the rank that holds the slice's moments; muonrt then sends the new values to all ranks that
 // hold the slice's weights. The third commits these values if the vote sum passes. The formulas are
 // in backend/update_rules.hpp. A thread block processes one job.

@@ -1,7 +1,7 @@
 // Computes exact tallies of matrices and hashes of memory. The formulas are in backend/health.hpp,
 // which also defines the limbs of a tally. Each thread keeps the limbs that it last added to in
 // registers. A thread seldom has to change to other limbs, because elements of one matrix have
-// similar magnitudes. At the end the threads of a warp add their limbs, the warps add theirs in
+// similar magnitudes. At the end, the threads of a warp add their limbs, the warps add theirs in
 // shared memory, and each thread block adds its limbs to the result once. Matrices are rows x cols
 // with any ld. A batch takes one launch.
 

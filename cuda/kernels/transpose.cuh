@@ -8,9 +8,9 @@
 
 // Copies two tiles of an array, transposed, to another array in one thread block. If vectors are
 // used, a thread reads neighboring elements of a row. It stores each element in the element's
-// column of a tile in shared memory, where the elements of a column are contiguous. After a barrier
-// it reads neighboring elements of a column and writes them. Two-byte elements are processed in
-// pairs of rows, so that only whole words of 4 bytes are stored.
+// column of a tile in shared memory, where the elements of a column are contiguous. After a
+// barrier, it reads neighboring elements of a column and writes them. Two-byte elements are
+// processed in pairs of rows, so that only whole words of 4 bytes are stored.
 //
 // The address of a 16-byte chunk of a column is swizzled: the index of the chunk is XORed with the
 // index of the column's group. A warp that stores (8 groups x 4 words of a chunk) and a warp that

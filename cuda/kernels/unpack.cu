@@ -18,7 +18,7 @@ namespace {
 
 constexpr DType kF32 = DType::kF32, kBF16 = DType::kBF16, kF16 = DType::kF16;
 
-/// Minimum number of thread blocks on an SM. With five blocks each thread can use at most 48
+/// Minimum number of thread blocks on an SM. With five blocks, each thread can use at most 48
 /// registers.
 constexpr int kBlocks = 5;
 

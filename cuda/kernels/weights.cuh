@@ -6,9 +6,9 @@
 
 namespace muonrt::cuda {
 
-/// Records in `findings` if one of the values is non-finite in the stored dtype. The comparisons
-/// are combined into one predicate, because a maximum would need more registers than are available
-/// in commit_muon.
+/// Records a finding in `findings` if one of the values is non-finite in the stored dtype. The
+/// comparisons are combined into one predicate, because a maximum would need more registers than
+/// are available in commit_muon.
 /// @param findings  may be null.
 template <int N>
 __device__ inline void note_written(const Values<N>& values, DType dtype, Findings* findings) {
@@ -101,8 +101,9 @@ struct Weights {
   /// have.
   __device__ uint32_t key() const { return *static_cast<const volatile uint32_t*>(&view->key); }
 
-  /// Rounds stochastically. The generator runs once for each run of elements that share a block of
-  /// kRandomBlock random numbers and are in the same row. Usually all elements share one block.
+  /// Rounds stochastically. The generator is called once for all neighboring elements that share a
+  /// block of kRandomBlock random numbers and are in the same row. Usually all elements share one
+  /// block.
   /// @tparam kApart  is XORed with the seed: kMomentumSeed for momentum, 0 for weights.
   template <uint64_t kApart, int N>
   __device__ Halves<N> rounded(const Values<N>& w, const Positions& positions,

@@ -36,7 +36,7 @@ struct CopyFloatsArguments {
   const volatile int32_t* closed;
 };
 
-// One thread reads the flag for the whole block, so that a vote is copied completely or not at all.
+// One thread reads the flag for the whole block, so a vote is copied completely or not at all.
 __device__ bool is_closed(const volatile int32_t* closed) {
   return __syncthreads_or(threadIdx.x == 0 && *closed != 0) != 0;
 }

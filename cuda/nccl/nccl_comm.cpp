@@ -79,8 +79,9 @@ class NcclComm final : public Comm {
 
   void reduce_sum(Stream& stream, const int64_t* in, int64_t* out, int64_t n) override {
     run("reduce_sum", options_.max_ctas, stream, [&](cudaStream_t s) {
-      // After an aborted exchange the streams continue with undefined message contents. A rank that
-      // has already noticed the abort adds zeros, so that the sum does not contain its consent.
+      // After an aborted exchange, the streams continue with undefined message contents. A rank
+      // that has already noticed the abort adds zeros, so that the sum does not contain its
+      // consent.
       const int64_t bytes = checked_mul(n, 8);
       auto* const sum = static_cast<int64_t*>(scratch(bytes));
       MUONRT_CUDA(cudaMemsetAsync(sum, 0, static_cast<size_t>(bytes), s));
@@ -256,7 +257,7 @@ class NcclComm final : public Comm {
   /// thread through a pool of 1024 entries (2048 since 2.25), and each message takes several
   /// entries. If the proxy thread has failed, a call that finds the pool empty never returns, and
   /// an abort waits for this call. This function therefore limits the messages in flight, so that
-  /// the pool does not become empty. The watchdog then has time to notice the error, which also
+  /// the pool does not become empty. The watchdog then has time to notice the error. The error also
   /// ends the wait in this function. Two operations are always allowed, because otherwise
   /// operations would not overlap. With 256 or more ranks, two operations may still use up the
   /// pool.

@@ -38,12 +38,12 @@ class NcclLink {
   /// @param shared  a new object, which `make` must then fill, or an object from
   ///     for_borrowed_handle, for which `make` must not be called.
   NcclLink(const NcclApi& api, Bootstrap& bootstrap, std::shared_ptr<SharedNcclComm> shared);
-  /// Creates an ncclComm_t, or splits one from `options.from`. Call it at most once. Collective.
-  /// Blocks for at most the bootstrap's timeout, or without a limit if `from` is a blocking
-  /// communicator. `options.device_index` must be current.
+  /// Creates an ncclComm_t, or splits one from `options.from`. Call this function at most once.
+  /// Collective. Blocks for at most the bootstrap's timeout, or without a limit if `from` is a
+  /// blocking communicator. `options.device_index` must be current.
   /// @param alarm  if it reports an error, the wait ends.
-  /// Errors: COMM, DEVICE, TIMEOUT, the error of `alarm`. After an error only the destructor may be
-  /// called.
+  /// Errors: COMM, DEVICE, TIMEOUT, the error of `alarm`. After an error, only the destructor may
+  /// be called.
   void make(const NcclOptions& options, const NcclUniqueId& id, const Bootstrap& alarm);
   /// Aborts an ncclComm_t that was created on this rank but not on all ranks. Does not notify the
   /// peers, because they already know the error and may still use the bootstrap to exchange it.

@@ -153,7 +153,7 @@ void nccl_run_with_alarm(Bootstrap& bootstrap, bool may_block,
     all = gather_setups(bootstrap, mine);
   } catch (const Error& error) {
     // Either a peer did not take part, or it received all messages and then ended the program on
-    // all ranks. In both cases a peer may have published the cause before.
+    // all ranks. In both cases, a peer may have published the cause before.
     if (const auto first = common->pending_error()) throw first->with_rank(bootstrap.rank());
     if (!cause) cause = alarm->pending_error();
     throw(cause ? *cause : error).with_rank(bootstrap.rank());

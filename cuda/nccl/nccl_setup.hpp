@@ -58,7 +58,7 @@ void nccl_run_collectively(Bootstrap& bootstrap, const std::function<void()>& fu
 /// Like nccl_run_collectively, but for a function in which ranks wait for each other inside NCCL.
 /// If the function fails on one rank, that rank publishes the error on `alarm`, which the other
 /// ranks must poll while they wait. All ranks then throw the error that was published first,
-/// together with the number of its rank. Collective.
+/// together with the number of the rank on which it occurred. Collective.
 /// @param may_block  true if ranks may block inside NCCL, where they check neither `alarm` nor a
 ///     timeout. A rank that fails then waits 10 seconds for the others and throws its own error.
 void nccl_run_with_alarm(Bootstrap& bootstrap, bool may_block,

@@ -6,8 +6,8 @@
 namespace muonrt::cuda {
 
 // The part of NCCL's binary interface that muonrt uses, as in NCCL 2.19 to 2.32. With these
-// declarations the build does not need NCCL. If nccl.h exists, tests/cuda/nccl/nccl_header_test.cpp
-// compares it with this file.
+// declarations, the build does not need NCCL. If nccl.h exists,
+// tests/cuda/nccl/nccl_header_test.cpp compares it with this file.
 
 using NcclHandle = struct NcclOpaque*;  // ncclComm_t
 

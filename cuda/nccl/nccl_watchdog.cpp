@@ -39,7 +39,7 @@ void NcclWatchdog::add(cudaStream_t stream, const char* what, int64_t messages) 
   }
   if (!done) done = std::make_unique<CudaEvent>(device_);
   // The lock is not held here, because this call blocks while the launch queue is full. In that
-  // case the watchdog needs the lock to end the operation that fills the queue.
+  // case, the watchdog needs the lock to end the operation that fills the queue.
   MUONRT_CUDA(cudaEventRecord(done->handle(), stream));
   const std::lock_guard lock(mutex_);
   if (reported_) return;

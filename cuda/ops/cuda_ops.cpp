@@ -15,7 +15,7 @@ void check_dtype(const char* what, DType dtype) {
                  ", but CUDA computes only f32 and bf16; convert it");
 }
 
-/// Checks the dtype of an operand of Newton-Schulz products, which may also be f16.
+/// Checks the dtype of an operand of Newton-Schulz products. The dtype may also be f16.
 void check_iterate(const char* what, DType dtype) {
   if (dtype != DType::kF16) check_dtype(what, dtype);
 }

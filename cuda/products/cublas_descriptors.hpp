@@ -67,9 +67,9 @@ constexpr int64_t nominal_count(int64_t m, int64_t n) {
 }
 static_assert(nominal_count(0, 1) == 128 && nominal_count(4096, 4096) == 1);
 
-/// The descriptors of a product. cuBLASLt's matrices are column-major, so it reads each of our
-/// matrices as its transpose. It computes C^T = op(B)^T A^T: the library's first operand is our B,
-/// its C is our D, and its D is our C.
+/// The descriptors of a product. cuBLASLt's matrices are column-major, so the library reads each of
+/// our matrices as its transpose. The library computes C^T = op(B)^T A^T: its first operand is our
+/// B, its C is our D, and its D is our C.
 struct MatmulDescriptors {
   CublasObject<cublasLtMatmulDesc_t> desc;
   CublasLayout a, b, c, d;  // layouts of our operands
@@ -86,7 +86,7 @@ void set_batches(const MatmulDescriptors& descriptors, const Product& product, i
 const MatrixBatch& addend_of(const Product& product);
 
 /// How a product is summed over its depth: in one accumulator, or in parts that the library adds.
-/// In some algorithms the library rounds the parts to the dtype of the result before it adds them.
+/// In some algorithms, the library rounds the parts to the dtype of the result before it adds them.
 enum class Depth { kWhole, kInParts };
 /// Returns restrictions on the choice of algorithms: the amount of scratch memory, the alignment,
 /// and the kind of sum.

@@ -21,12 +21,13 @@ class CublasLibrary {
   CublasLibrary(const CublasLibrary&) = delete;
   CublasLibrary& operator=(const CublasLibrary&) = delete;
 
-  /// Returns algorithms in the library's order of preference, for batches of as many matrices as
-  /// the layouts specify. Returns an empty list if the library does not support the shape.
+  /// Returns algorithms in the library's order of preference, for batches with the number of
+  /// matrices that the layouts specify. Returns an empty list if the library does not support the
+  /// shape.
   std::vector<cublasLtMatmulAlgo_t> proposed(const MatmulDescriptors& descriptors, Depth depth,
                                              int limit) const;
-  /// Returns whether the algorithm can compute all matrices of the layouts in one launch. It may
-  /// need a larger workspace than for the number of matrices for which it was chosen.
+  /// Returns whether the algorithm can compute all matrices of the layouts in one launch. For this
+  /// number of matrices, it may need more workspace than for the number for which it was chosen.
   bool takes(const MatmulDescriptors& descriptors, const cublasLtMatmulAlgo_t& algorithm) const;
   /// Returns whether the algorithm supports launches of several matrices.
   bool has_batches(const cublasLtMatmulAlgo_t& algorithm) const;

@@ -47,13 +47,13 @@ struct TileJob {
 };
 static_assert(sizeof(TileJob) == 16);
 
-/// Return the number of columns of a job's tile, and the index of its first column. The tile has
-/// the rows of one cell.
+/// Returns the number of columns of a job's tile. The tile has the rows of one cell.
 MUONRT_HOST_DEVICE constexpr int cols_of(JobKind kind) {
   return kind == JobKind::kSquare   ? kCell
          : kind == JobKind::kMedium ? kCell + kCell / 2
                                     : 2 * kCell;
 }
+/// Returns the index of the first column of a job's tile.
 MUONRT_HOST_DEVICE constexpr int first_col_of(const TileJob& job) {
   return job.col * (job.kind == JobKind::kMedium ? kCell / 2 : kCell);
 }
@@ -114,9 +114,9 @@ JobList mixed_jobs(std::span<const SymmetricShape> shapes, int blocks,
 
 /// Builds a list of tiles of one and a half cells, which replaces the mixed list. The tiles extend
 /// from the diagonal to the end of each row of cells, and are distributed to the blocks in turn,
-/// deepest shapes first. An SM can read the operands of such a tile while it computes the products,
-/// as with squares. The list needs fewer rounds than a list of wide tiles if a shape has slightly
-/// more squares than fit into one round. Do not use it for shapes with slices.
+/// deepest shapes first. As with squares, an SM can read the operands of such a tile while it
+/// computes the products. The list needs fewer rounds than a list of wide tiles if a shape has
+/// slightly more squares than fit into one round. Do not use it for shapes with slices.
 /// @param raster  from Sm90Tuning.
 JobList medium_jobs(std::span<const SymmetricShape> shapes, int blocks, int64_t raster = 0);
 
@@ -138,9 +138,9 @@ auto busiest(const JobList& list, const Cost& cost) {
   return most;
 }
 
-/// Return the cost of a job in the mixed list (its number of cells times its number of terms), and
-/// the largest total cost of a block in a list.
+/// Returns the cost of a job in the mixed list: its number of cells times its number of terms.
 int64_t cost_of(const TileJob& job, std::span<const SymmetricShape> shapes);
+/// Returns the largest total cost of a block in a list.
 int64_t makespan_of(const JobList& list, std::span<const SymmetricShape> shapes);
 
 }  // namespace muonrt::cuda

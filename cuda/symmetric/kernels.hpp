@@ -22,9 +22,9 @@ struct Sm90Arguments {
   /// in Sm90Tuning, and releases the stage itself. The index is smaller than the number of stages
   /// of every problem.
   int skew;
-  // Only if jobs are counted. `count` is the number of jobs. `taken` points to two numbers that are
-  // 0 before and after each launch: the number of jobs that blocks have taken after their first
-  // jobs, and the number of blocks that have ended.
+  // Used only if jobs are counted. `count` is the number of jobs. `taken` points to two numbers
+  // that are 0 before and after each launch: the number of jobs that blocks have taken after their
+  // first jobs, and the number of blocks that have ended.
   int32_t count;
   uint32_t* taken;
 };

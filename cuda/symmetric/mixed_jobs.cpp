@@ -24,10 +24,10 @@ using Jobs = std::vector<TileJob>;
 // 32 KB per stage, take 8 units. The other tiles read less for each product.
 constexpr int64_t kCellTime = 7, kSquareTime = 8;
 
-// Grids without pairs are faster if no result is wider than this constant. This was measured for
-// widths of 512 to 1,024, and also for a width of 1,280 with other lists of jobs. The reason is
-// that pairs and tiles on the diagonal of a matrix run at different times (MEASUREMENTS.md). Dense
-// results have no such tiles, so they always use pairs.
+// Grids without pairs are faster if no result is wider than this constant, because pairs and tiles
+// on the diagonal of a matrix run at different times (MEASUREMENTS.md). This was measured for
+// widths of 512 to 1,024, and also for a width of 1,280 with other lists of jobs. Dense results
+// have no tiles on the diagonal, so they always use pairs.
 constexpr int64_t kWidestWithoutPairs = 1280;
 
 int64_t time_of(const TileJob& job, Shapes shapes) {
@@ -307,7 +307,7 @@ SharedPairs distribute(const PairsDealt& pairs, const BlockLoad& work, Shapes sh
   return std::move(*best);
 }
 
-/// Returns a lower bound for the makespan of every list.
+/// Returns a lower bound on the makespan that holds for any list.
 int64_t least_makespan(const BlockLoad& work, Shapes shapes, int64_t blocks) {
   int64_t sum = 0, deepest = 0, unit = 0;  // all costs are multiples of `unit`
   for (const TileJob& pair : work.pairs) sum += 2 * time_of(pair, shapes);

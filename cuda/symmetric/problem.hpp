@@ -32,11 +32,12 @@ constexpr bool is_in_half(const Product& p) {
   return half && p.b.dtype == p.a.dtype && p.c.dtype == p.a.dtype &&
          (!reads_d || p.d.dtype == p.a.dtype);
 }
-/// Return whether the kernels can compute the product: a symmetric A B^T, or a dense A B without
-/// gamma. Both results depend only on the form of the product and on the dtypes.
+/// Returns whether the kernels can compute the product as a symmetric A B^T. The result depends
+/// only on the form of the product and on the dtypes.
 constexpr bool symmetric_takes(const Product& p) {
   return p.symmetric && p.transpose_b && is_in_half(p);
 }
+/// Like symmetric_takes, but for a dense product A B without gamma.
 constexpr bool dense_takes(const Product& p) {
   return !p.symmetric && !p.transpose_b && p.gamma == 0.0f && is_in_half(p);
 }
@@ -45,8 +46,8 @@ inline SymmetricShape shape_of(const Product& p) {
   return {p.c.rows, p.a.cols, p.c.count, 1, p.symmetric ? 0 : p.c.cols};
 }
 
-/// Errors: INTERNAL if a row or a matrix does not begin at a multiple of 16 bytes, which the
-/// kernels' vector copies require.
+/// Errors: INTERNAL if a row or a matrix does not begin at a multiple of 16 bytes, as required by
+/// the kernels' vector copies.
 SymmetricProblem problem_of(const Product& product, int slices);
 
 }  // namespace muonrt::cuda

@@ -7,8 +7,8 @@
 
 namespace muonrt::cuda {
 
-/// Returns the block's dynamic shared memory, whose size is set at the launch. It is aligned for
-/// the swizzle.
+/// Returns the block's dynamic shared memory, whose size is set at the launch. The memory is
+/// aligned for the swizzle.
 __device__ inline unsigned char* dynamic_shared() {
   extern __shared__ __align__(1024) unsigned char memory[];
   return memory;

@@ -77,7 +77,7 @@ __device__ inline void mbarrier_arrive(uint64_t* barrier) {
                : "memory");
 }
 /// Arrives at the barrier with the same offset in block `rank` of the cluster. The instruction uses
-/// the default, .release.cta, which CUTLASS uses, too. With .cluster it would fence the memory of
+/// the default, .release.cta, which CUTLASS uses, too. With .cluster, it would fence the memory of
 /// the whole GPU. This fence is not needed, because the arrival only signals that memory has been
 /// read: it passes no value to the other block.
 __device__ inline void mbarrier_arrive_remote(uint64_t* barrier, uint32_t rank) {
@@ -95,7 +95,7 @@ __device__ inline void mbarrier_arrive_expect_tx(uint64_t* barrier, uint32_t byt
       : "memory");
 }
 /// Waits until the phase with this parity has ended. The instruction uses the default,
-/// .acquire.cta, which CUTLASS uses, too. With .cluster each wait would invalidate the L1 cache.
+/// .acquire.cta, which CUTLASS uses, too. With .cluster, each wait would invalidate the L1 cache.
 /// The invalidation is not needed, because TMA copies make their bytes visible before they count
 /// them, and no thread of the other block writes to this memory.
 __device__ inline void mbarrier_wait(uint64_t* barrier, uint32_t parity) {
@@ -138,8 +138,8 @@ __device__ inline void tma_load(void* to, const TensorMap& map, int col, int row
       "l"(&map), "r"(col), "r"(row), "r"(matrix), "r"(shared_address(barrier))
       : "memory");
 }
-/// Copies a box to the same offset in several blocks of the cluster, whose bits are set in
-/// `blocks`. Counts the bytes at the barrier of each of these blocks.
+/// Copies a box to the same offset in each block of the cluster whose bit is set in `blocks`.
+/// Counts the bytes at the barrier of each of these blocks.
 __device__ inline void tma_load_multicast(void* to, const TensorMap& map, int col, int row,
                                           int matrix, uint64_t* barrier, uint16_t blocks) {
   asm volatile(
@@ -159,7 +159,7 @@ __device__ inline void tma_store(const TensorMap& map, int col, int row, int mat
 __device__ inline void tma_store_commit() {
   asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
-/// Waits until the shared memory that this thread's stores read may be overwritten.
+/// Waits until this thread's stores have read shared memory, which may then be overwritten.
 __device__ inline void tma_store_wait_read() {
   asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
 }

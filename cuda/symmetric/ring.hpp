@@ -16,8 +16,9 @@
 // `peer_empty` counts only fills of pairs, which come first in both blocks and have the same
 // numbers there. A copy into both blocks waits for `empty` and `peer_empty`. Every fill of a pair
 // needs arrivals from the producers of both blocks. For A and B, both producers copy bytes. For D,
-// the producer of the other block only arrives. If one block could fill a stage by itself, two
-// phases of `peer_empty` might end before the producer of the other block checks the barrier.
+// the producer of the other block copies nothing and only arrives at the barrier. If one block
+// could fill a stage by itself, two phases of `peer_empty` might end before the producer of the
+// other block checks the barrier.
 
 namespace muonrt::cuda {
 

@@ -1,5 +1,5 @@
 // Symmetric products on compute capability 9.0a: C = alpha A B^T + beta D + gamma I with f32 sums.
-// Dense products: C = alpha A B + beta D with an MN-major B.
+// Also dense products: C = alpha A B + beta D with an MN-major B.
 //
 // A persistent thread block processes its part of a list of jobs (job_list.hpp). The tiles are 128
 // x 256 or 128 x 128 in the mixed list, and 128 x 192 in the list of medium tiles. Warpgroup 0 is
@@ -10,7 +10,7 @@
 // rows to both blocks.
 //
 // Epilogue: D arrives through the ring after the operands. A consumer rounds its sums, which then
-// need half as many registers. During the products of the next tile (`multiply`) the consumer
+// need half as many registers. During the products of the next tile (`multiply`), the consumer
 // writes the rounded elements (stmatrix) and their transpose (stmatrix.trans) to shared memory, and
 // TMA stores them from there. Dense results are stored without the transpose.
 //
@@ -45,7 +45,7 @@ __device__ inline void release(const Shared& shared, int fill, bool pair, uint32
   if (pair) mbarrier_arrive_remote(shared.peer_empty(fill), rank ^ 1u);
 }
 
-/// The rounded elements of a consumer's part of a tile, as words of adjacent squares.
+/// The rounded elements of a consumer's part of a tile, two in each word, square after square.
 using SquareWords = uint32_t[kStrips * kStripWords];
 template <int kMost>
 using TileWords = SquareWords[kMost];

@@ -74,7 +74,8 @@ __device__ inline bool loads_once(const SymmetricProblem& p, const TileJob& job)
   return p.same && job.row * (kJobs == Sm90Jobs::kMedium ? 2 : 1) == job.col;
 }
 
-/// Waits for a free stage and announces the bytes, which is one of the two arrivals at `full`.
+/// Waits for a free stage and announces the bytes. The announcement is one of the two arrivals at
+/// `full`.
 __device__ inline void open_stage(const Shared& shared, int fill, bool pair, int bytes) {
   if (waits(fill)) {
     mbarrier_wait(shared.empty(fill), parity_before(fill));
@@ -83,7 +84,7 @@ __device__ inline void open_stage(const Shared& shared, int fill, bool pair, int
   mbarrier_arrive_expect_tx(shared.full(fill), static_cast<uint32_t>(bytes));
 }
 
-/// Copies D's tile of a job, with one cell in each stage. In a pair each producer also arrives at
+/// Copies D's tile of a job, with one cell in each stage. In a pair, each producer also arrives at
 /// the stage of the other block, because it copies nothing into that stage (ring.hpp).
 template <Sm90Jobs kJobs>
 __device__ inline void produce_d(const Sm90Arguments& args, const TileJob& job,
@@ -103,7 +104,7 @@ __device__ inline void produce_d(const Sm90Arguments& args, const TileJob& job,
 }
 
 /// Fills the ring for one job. One thread calls this function. A box of B has 128 rows, or 64 rows
-/// in medium jobs. In dense jobs it has 64 columns of an MN-major B.
+/// in medium jobs. In dense jobs, it has 64 columns of an MN-major B.
 /// @param index  index of the job; used only if jobs are counted.
 template <Sm90Jobs kJobs>
 __device__ inline void produce_job(const Sm90Arguments& args, const TileJob& job, int index,
@@ -149,8 +150,8 @@ __device__ inline void produce_job(const Sm90Arguments& args, const TileJob& job
   if (p.d) produce_d<kJobs>(args, job, shared, width, rank, fill);
 }
 
-/// Fills the ring for the jobs of a block. One thread calls this function. It reads the next job
-/// while the copies of the current job are running, so that the next job is in L1 when the
+/// Fills the ring for the jobs of a block. One thread calls this function. The thread reads the
+/// next job while the copies of the current job are running, so that the next job is in L1 when the
 /// consumers read it.
 template <Sm90Jobs kJobs>
 __device__ inline void produce(const Sm90Arguments& args, int first, int end, const Shared& shared,
@@ -166,7 +167,7 @@ __device__ inline void produce(const Sm90Arguments& args, int first, int end, co
 
 /// Like produce, but for counted jobs. Takes the next job while the copies of the current job are
 /// running. After the last job, a fill without bytes passes kNone as the index. The last block to
-/// finish resets the counter. At that time all blocks have received the results of their atomics,
+/// finish resets the counter. At that time, all blocks have received the results of their atomics,
 /// so no fence is needed.
 __device__ inline void produce_counted(const Sm90Arguments& args, const Shared& shared,
                                        uint32_t rank, int& fill) {

@@ -37,10 +37,11 @@ __device__ inline void multiply_group(float (&sums)[kSums], uint32_t a, uint32_t
   wgmma_wait<1>();
 }
 
-/// Return the byte offset, in a swizzled square of 64 x 64, of the row and chunk whose address this
-/// thread passes for a strip. The first function is for the strip's straight copy, the second for
-/// its mirrored copy. In the straight copy the next strip is two chunks further, so the strip's
-/// number is XORed into the swizzled offset. In the mirrored copy it is 16 rows further.
+/// Each of these functions returns the byte offset of the row and chunk whose address this thread
+/// passes for a strip, in a swizzled square of 64 x 64. The first two functions are for the strip's
+/// straight copy, the third for its mirrored copy. In the straight copy, the next strip is two
+/// chunks further, so the strip's number is XORed into the swizzled offset. In the mirrored copy,
+/// it is 16 rows further.
 __device__ inline int next_straight(int first_strip, int strip) {
   return first_strip ^ (strip << 5);
 }

@@ -75,7 +75,7 @@ int main(void) {
   muonrt_step_report_init(&report);
   status = muonrt_optimizer_create(&optimizer, comm, &options, groups, 2, params, 2);
 #ifdef OLDER
-  /* Before version 1.0 a struct that has grown is rejected in its older sizes. */
+  /* Before version 1.0, a struct that has grown is rejected in its older sizes. */
   EXPECT(status == MUONRT_ERROR_INVALID_ARGUMENT);
   EXPECT(strstr(muonrt_get_last_error(), "struct_size") != NULL);
 #else

@@ -1,6 +1,6 @@
 /* A library for LD_PRELOAD that counts the calls that change files permanently. Call number KILL_AT
    ends the program like SIGKILL; if the call is a write, it first writes half of its data. Call
-   number FAIL_AT fails. From call number FULL_AT on the disk is full, so writes fail. */
+   number FAIL_AT fails. From call number FULL_AT on, the disk is full, so writes fail. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>

@@ -129,8 +129,8 @@ class Checkpoint:
         return out
 
     def model(self):
-        """Returns {param: (dtype, shape, bytes)}. bf16 parameters may be saved only as master weights, which
-        are then rounded to even."""
+        """Returns {param: (dtype, shape, bytes)}. If a bf16 parameter is saved only as master
+        weights, they are rounded to even."""
         out, tensors = {}, self.whole()
         for p in self.manifest["params"]:
             data, dtype = tensors.get((p["name"], "param"), b""), {"f32": "F32", "bf16": "BF16"}[p["dtype"]]

@@ -100,8 +100,8 @@ class Case:
         self.same_state(f"{what}: resumed", "part", "out")
 
     def reference(self, config, rules=None):
-        """Returns every tensor after all steps in float64. `rules` contains, by the names of rules, keys that
-        replace the keys of opt.json for the reference; None removes a key."""
+        """Returns every tensor after all steps in float64. `rules` maps the name of a rule to keys
+        that, in the reference, replace the keys of opt.json; None removes a key."""
         config = copy.deepcopy(config)
         for rule in config["rules"]:
             rule.update((rules or {}).get(rule["name"], {}))

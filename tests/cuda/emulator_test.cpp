@@ -77,9 +77,9 @@ TEST_CASE("emulated cuda: the error of a kernel is latched and reported", "[emul
   CHECK_NOTHROW(machine.finish());
 }
 
-/// Returns parts of a gradient for one thread block. A part contains the largest mantissas (more of
-/// them than a lane can add before it must flush its sum), magnitudes that change from part to
-/// part, every exponent, infinities and NaN, or zeros.
+/// Returns parts of a gradient for one thread block. Each part contains one of these: the largest
+/// mantissas (more of them than a lane can add before it must flush its sum); magnitudes that
+/// change from part to part; every exponent; infinities and NaN; zeros.
 std::vector<float> gradient_of_sizes() {
   std::mt19937 random(3);
   const auto parts = [](size_t n) { return n * 8192; };

@@ -21,9 +21,9 @@ struct Written {
   bool finite;  // whether the stored value is finite
 };
 
-/// Returns values around the largest finite value of each stored form. Rounding to nearest gives
-/// infinity from the midpoint of the largest bf16 value and 2^128 upward, but stochastic rounding
-/// does not.
+/// Returns values around the largest finite value of each stored form. From the midpoint between
+/// the largest bf16 value and 2^128 upward, rounding to nearest gives infinity, but stochastic
+/// rounding does not.
 std::vector<Written> ends() {
   const float largest = std::numeric_limits<float>::max();
   const float half = 0x1.ffp127f, below = std::nextafter(half, 0.0f);
@@ -112,8 +112,8 @@ TEST_CASE("commit: every commit op notes a weight that is not finite as stored",
         CAPTURE(subject.name, static_cast<int>(verb), static_cast<int>(w.form), name_of(w.dtype),
                 w.value);
         Machine machine(subject.make());
-        // With these sizes the op processes both vectors of 8 elements and single elements. `at` is
-        // the first element, one in the middle, or the last one.
+        // With these sizes, the op processes both vectors of 8 elements and single elements. `at`
+        // is the first element, one in the middle, or the last one.
         for (const auto& [n, at] : {std::pair<int64_t, int64_t>{1, 0},
                                     {1040, 0},
                                     {1040, 517},

@@ -28,8 +28,8 @@ using Run = std::function<Results(Machine&)>;
 /// Returns the results of the reference implementation. For elementwise ops, all backends must
 /// match them bit for bit.
 Results of_reference(const Run& run);
-/// Returns the results of the host. All backends must match them bit for bit for sums, but not for
-/// matrix products.
+/// Returns the results of the host. If they are sums, all backends must match them bit for bit. If
+/// they are matrix products, this is not required.
 Results of_host(const Run& run);
 /// Checks that the results of every backend equal `expected` byte for byte.
 void check_everywhere(const Results& expected, const Run& run);

@@ -32,7 +32,7 @@ struct Options {
   int64_t most_problems = 1;
 };
 
-/// The memory that a process that runs worlds shares with its parent.
+/// Memory that is shared between a process that runs worlds and its parent.
 struct Shared {
   uint64_t seed;
   int64_t steps;

@@ -111,7 +111,7 @@ bool Plan::has_network_fault() const {
   });
 }
 
-/// Returns whether the error of the communicator that the fault ends can reach `comm`.
+/// The fault ends a communicator. Returns whether the error of that communicator can reach `comm`.
 bool Plan::is_affected(int comm, const Fault& fault) const {
   const int ended = lanes[static_cast<size_t>(fault.lane)][static_cast<size_t>(fault.step)].comm;
   for (int at = comm; at >= 0; at = made_at_[static_cast<size_t>(at)].parent) {

@@ -14,7 +14,7 @@ namespace simulation {
 using muonrt::OperationKind;
 using muonrt::Status;
 
-/// An operation that all ranks run. Each rank has one thread for each lane, which runs the
+/// An operation that all ranks run. For each lane, each rank has one thread, which runs the
 /// operations of the lane in order.
 struct Step {
   OperationKind kind;

@@ -111,7 +111,7 @@ class Scheduler {
   /// Ends all fibers of a process without running their destructors. Returns only if the running
   /// fiber belongs to another process.
   void kill(int process);
-  /// Calls `event` in the process's `steps`-th call to a system function from now on.
+  /// Counts the process's calls to system functions from now on, and calls `event` in call `steps`.
   void at_step(int process, int64_t steps, std::function<void()> event);
   /// Counts a call to a system function.
   void step();

@@ -13,7 +13,7 @@ struct Result {
 
 /// Runs the world of a seed with the thread transport or TCP. Seed and transport determine the
 /// whole run.
-/// @param prints  print the plan and the log of events.
+/// @param prints  whether to print the plan and the log of events.
 Result run_world(uint64_t seed, bool tcp, bool prints);
 
 }  // namespace simulation

@@ -23,7 +23,7 @@ inline std::vector<world::Param> params(bool half) {
     p.name = name;
     p.shape = std::move(shape);
     p.role = role;
-    // The parameters of a case take turns with three pairs of weight and gradient dtypes.
+    // The parameters alternate between three pairs of weight and gradient dtypes.
     if (half && out.size() % 3 != 0) p.grad_dtype = muonrt::DType::kBF16;
     if (half && out.size() % 3 == 2) p.dtype = muonrt::DType::kBF16;
     out.push_back(std::move(p));

@@ -31,8 +31,8 @@ class Board {
   }
 
   /// Sets the three callbacks in the settings of a rank. If own() was not called for a parameter,
-  /// one rank owns all of its matrices. These default owners vary between parameters, and may hold
-  /// no elements.
+  /// one rank owns all of its matrices. This default owner varies between parameters, and may hold
+  /// no elements of the parameter.
   void serve(muonrt::OptimizerSettings& settings, int rank) {
     settings.exchange_callbacks = {&mine_[static_cast<size_t>(rank)], &gather, &redistribute};
     settings.assign_owner = [this](int64_t param, const auto&, const auto&, int32_t* owner) {

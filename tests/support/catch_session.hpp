@@ -1,8 +1,8 @@
 #pragma once
 #include <catch2/catch.hpp>
 
-/// Parses the program's arguments. If they select no test, the program fails. This is the default
-/// of Catch2 version 3, and with version 2 this function sets it.
+/// Parses the program's arguments. If they select no test, the program fails. Catch2 version 3 does
+/// this by default; with version 2, this function sets it.
 /// @return 0, or the exit status for the program.
 inline int take_arguments(Catch::Session& session, int argc, char** argv) {
   const int refused = session.applyCommandLine(argc, argv);

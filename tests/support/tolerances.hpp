@@ -42,9 +42,9 @@ constexpr double tensor_product(int64_t terms, double magnitude, double result, 
 
 /// Returns the relative tolerance for comparing a generated coefficient with a computation in 60
 /// digits. If the bounds of the interval [l, u] satisfy l/u < 0.9, the Remez exchange is well
-/// conditioned. Closer to 1, the four points of the exchange merge and digits are lost, but the
-/// composition of all steps is still accurate. Source: the limit of the minimax problem, Polar
-/// Express, arXiv 2505.16932.
+/// conditioned. If l/u is closer to 1, the four points of the exchange merge and digits are lost,
+/// but the composition of all steps is still accurate. Source: the limit of the minimax problem,
+/// Polar Express, arXiv 2505.16932.
 constexpr double generated(double l_over_u) { return l_over_u < 0.9 ? 1e-12 : 1e-5; }
 
 /// Returns the tolerance for a number from a published table with `decimals` decimal places. It
@@ -60,7 +60,7 @@ inline double newton_schulz_f32(double gain) { return 2 * roundoff(DType::kF32) 
 
 /// Returns the tolerance of a Newton-Schulz result in f32 if it uses the Gram form with searched
 /// restarts. Rounding errors of R grow with the condition number of Q. The search for restarts
-/// keeps this number at about the gain or below.
+/// keeps this condition number near the gain or below it.
 inline double gram_f32(double gain) { return 4 * newton_schulz_f32(gain); }
 
 /// Returns the tolerance for an entry of a bf16 result. The input is an m x n matrix of full rank
@@ -72,7 +72,7 @@ inline double newton_schulz_bf16(int64_t m) { return 0.3 / std::sqrt(static_cast
 /// Returns the tolerance between two results in half precision that use the same list and round the
 /// same iterates, but add terms in different orders. Few roundings then differ, each by one unit in
 /// the last place. f16 has three more bits than bf16. In the standard form, the largest measured
-/// distance is 1/7 (bf16) or 1/6 (f16) of the tolerance against float64. In the Gram form the
+/// distance is 1/7 (bf16) or 1/6 (f16) of the tolerance against float64. In the Gram form, the
 /// condition number of Q amplifies the differences. There the largest distance is 0.37 (bf16) or
 /// 0.43 (f16) of that tolerance, for nearly square matrices with Polar Express.
 inline double order_of_sums(DType dtype, bool gram, int64_t m) {
@@ -82,9 +82,9 @@ inline double order_of_sums(DType dtype, bool gram, int64_t m) {
 
 /// The tolerance of u_i^T X v_j for a bf16 result with m = 128. It holds for the eight spectra of
 /// newton_schulz_cases.hpp, including null directions. Emulations reach 2.3e-2 in the standard form
-/// and 4.5e-2 in the Gram form. Entries off the diagonal need a tolerance that is 1.5 times as
-/// large. Polar Express needs this tolerance, too, because its slope at zero is twice as large as
-/// the slope of Keller Jordan's list.
+/// and 4.5e-2 in the Gram form. Entries off the diagonal, and Polar Express, need a tolerance that
+/// is 1.5 times as large. The slope of Polar Express at zero is twice as large as the slope of
+/// Keller Jordan's list.
 constexpr double kSpectralBf16 = 6e-2, kSpectralGramBf16 = 9e-2;
 
 /// The same tolerances for f16. In the standard form, the tolerance is 1/8 of the one for bf16,
@@ -104,7 +104,7 @@ inline double spectral(DType dtype, bool gram, double gain) {
 
 /// Returns the tolerance for |u_i^T X v_i - p(s_i)|. The acceptance tests use it for results in
 /// half precision with m = 128 and m >= 512. The tolerance is about twice the error of emulations
-/// of the published forms. In f16 it is derived from Keller Jordan's list, and is 1.5 times as
+/// of the published forms. In f16, it is derived from Keller Jordan's list, and is 1.5 times as
 /// large for lists with twice the slope. The matrix must have at least four times as many columns
 /// as rows, because errors in null directions are larger with fewer columns. With twice as many
 /// columns as rows, Polar Express in bf16 exceeded 4e-2 for 2 of 15 seeds (4.6e-2). With four times

@@ -26,7 +26,7 @@ struct Param {
   /// If set, this function creates the layout, and `placements` has no effect.
   std::function<muonrt::Layout(std::shared_ptr<const muonrt::Mesh>, std::vector<int64_t>)>
       make_layout;
-  /// The layout of the gradient, as placements or as a function that creates it. By default it is
+  /// The layout of the gradient, as placements or as a function that creates it. By default, it is
   /// the layout of the parameter.
   std::vector<muonrt::Placement> grad_placements;
   std::function<muonrt::Layout(std::shared_ptr<const muonrt::Mesh>, std::vector<int64_t>)>
@@ -180,8 +180,8 @@ class Rank {
 };
 
 /// Runs `work` on every rank of a thread group. If ranks fail, throws the exception of the lowest
-/// one, but a failed check (rank_check.hpp) takes precedence over other exceptions. If there are
-/// several ranks, `work` must not use Catch2 assertions, which work only in one thread.
+/// rank that failed, but a failed check (rank_check.hpp) takes precedence over other exceptions. If
+/// there are several ranks, `work` must not use Catch2 assertions, which work only in one thread.
 void on_ranks(int world, const std::function<void(muonrt::Comm&)>& work,
               muonrt::ThreadFaults faults = {});
 

@@ -15,7 +15,7 @@ TEST_CASE("train: losses are bitwise identical on any number of ranks and any me
   const Options options = tiny_options();
   for (const std::string optimizer : {"muon", "adamw"}) {
     const RunResult one = train_on(1, "", options, optimizer, corpus);
-    // At first the loss corresponds to random guesses among 256 bytes, and then the model learns.
+    // At first, the loss corresponds to random guesses among 256 bytes, and then the model learns.
     CHECK(one.curve.points.front().val_loss == Approx(std::log(256.0)).margin(0.2));
     CHECK(one.curve.points.front().val_loss - one.val_loss > 0.5);
     for (const auto& [ranks, mesh] : {std::pair{4, "dp=2,fsdp=2"}, std::pair{4, "tp=2,fsdp=2"},

@@ -97,8 +97,8 @@ TEST_CASE("timeline: boxes lie where the spans of a trace say", "[unit][train]")
 
 TEST_CASE("trace: barriers bound the offset of a clock, and a shared clock has none",
           "[unit][train]") {
-  // The clock of the other rank is 5000 us ahead. This rank passes each barrier up to 20 us later
-  // than the other rank.
+  // The clock of the other rank is 5000 us ahead. The other rank enters each barrier up to 20 us
+  // later than rank 0.
   ClockReadings root, rank;
   for (size_t i = 0; i < ClockReadings::kBarriers; ++i) {
     const double at = 1000.0 * static_cast<double>(i), late = 20.0 - 2.0 * static_cast<double>(i);

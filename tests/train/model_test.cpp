@@ -48,7 +48,7 @@ TEST_CASE("train model: the parameters are those of the formula, in their order"
     CHECK(spec.shape == row.shape);
     CHECK(spec.role == row.role);
   }
-  // Each layer has 12 d^2 + 2 d parameters. In addition there are two vocabulary tables, the
+  // Each layer has 12 d^2 + 2 d parameters. In addition, there are two vocabulary tables, the
   // positions and the last norm.
   CHECK(total_elements(param_specs(preset("small"))) ==
         4 * (12 * 128 * 128 + 2 * 128) + 2 * 256 * 128 + 64 * 128 + 128);

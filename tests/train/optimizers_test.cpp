@@ -48,7 +48,8 @@ TEST_CASE("train optimizers: QK-clip holds the attention logits, bitwise identic
   const RunResult free = train_on(1, "", options, "muon", corpus);
   options.qk_clip = 1.0;
   const RunResult held = train_on(1, "", options, "muon", corpus);
-  // Before the first step both models have the same weights, and their logits exceed the threshold.
+  // Before the first step, both models have the same weights, and their logits exceed the
+  // threshold.
   CHECK(held.max_logits[0] == free.max_logits[0]);
   CHECK(held.max_logits[0] > 1.0f);
   CHECK(free.clipped_heads == 0);

@@ -38,8 +38,8 @@ std::string written(bool terminal, int64_t first, int64_t later_steps, int64_t c
 
 TEST_CASE("train progress: a log file gets whole lines, seldom, and the last step",
           "[unit][train]") {
-  // Lines are written after 0.1 s and then every 5 s, which is after steps 1 and 51, and at the
-  // end. A step processes 2048 tokens.
+  // Lines are written after 0.1 s (step 1), after another 5 s (step 51), and at the end. A step
+  // processes 2048 tokens.
   CHECK(written(false, 0, 0) ==
         "muon  step 1/100  loss 30.500  val 31.250  0:00:10 left  20480 tokens/s\n"
         "muon  step 51/100  loss 3.250  val 31.250  0:00:05 left  20480 tokens/s\n"

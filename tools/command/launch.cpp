@@ -69,8 +69,8 @@ bool is_slurm(const Launcher& launcher) {
   return launcher.rank_name == std::string_view("SLURM_PROCID");
 }
 
-/// Returns whether this process must ignore the variables of MPI launchers. They may come from an
-/// srun that started torchrun, or from an srun with a PMI that this MPI does not support.
+/// Returns whether to ignore the variables of MPI launchers. They may be set by an srun that
+/// started torchrun, or by an srun with a PMI that this MPI does not support.
 bool is_not_for_mpi() {
   if (variable({"OMPI_COMM_WORLD_SIZE"}) || !variable({"SLURM_STEP_ID"})) return false;
   const auto other = other_launcher();

@@ -31,9 +31,9 @@ class OutputFolder {
   const std::string& work_path() const { return work_; }
   /// Returns whether the path of a file is inside the folder.
   bool contains(const std::string& file) const;
-  /// Renames the work folder. Call it when all files are on disk. Throws std::runtime_error if the
-  /// target has changed since the construction, or if the rename fails. The work folder then
-  /// remains, and the error names it.
+  /// Renames the work folder. Call this function when all files are on disk. Throws
+  /// std::runtime_error if the target has changed since this object was created, or if the rename
+  /// fails. The work folder then remains, and the error names it.
   void commit();
 
  private:

@@ -62,8 +62,8 @@ std::string other_scale(const ParamConfig& c) {
   return std::string(kScaleRules[group.scale_rule].text);
 }
 
-/// Rejects the AdamW rule `adamw`, which inherits the learning rate of the defaults, if a Muon rule
-/// also inherits it and the scale of that rule's updates differs from AdamW's.
+/// The AdamW rule `adamw` inherits the learning rate of the defaults. Rejects it if a Muon rule
+/// also inherits this learning rate, and the scale of that rule's updates differs from AdamW's.
 void check_inherited_rate(const StepConfig& config, const Rule& adamw) {
   for (const Rule& rule : config.rules) {
     const ParamConfig& c = rule.config;

@@ -149,7 +149,7 @@ struct StepConfig {
 /// such as "opt.json: rules[2].parts.rows: ...".
 /// @param file   the name for messages.
 /// @param steps  the default of total_steps of an lr_schedule; 0 if a schedule must set
-/// total_steps.
+///     total_steps.
 StepConfig parse_config(std::string_view text, const std::string& file, int64_t steps = 0);
 
 /// Reads a file and parses it with parse_config(). Throws std::runtime_error if the file cannot be

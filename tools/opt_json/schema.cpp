@@ -89,7 +89,7 @@ Key<P> layout_words(const char* name, std::string LayoutConfig::*field) {
   return {name, [=](P& out, const Value& v) { out.layout.*field = v.words(); }};
 }
 
-/// Returns a key whose value is an object, or null, which removes an inherited object.
+/// Returns a key whose value is an object or null. Null removes an inherited object.
 template <class M>
 Key<P> object(const char* name, std::optional<M> P::*field, M (*read)(const Value&)) {
   return {name, [=](P& out, const Value& v) {

@@ -11,8 +11,8 @@
 
 namespace muonrt::tool {
 
-/// A value of opt.json and its path. If the value is not allowed, its functions throw
-/// std::runtime_error with the path, the value and the allowed values.
+/// A value of opt.json and its path. If the value is not allowed, the functions of this struct
+/// throw std::runtime_error with the path, the value and the allowed values.
 struct Value {
   const nlohmann::json& json;
   std::string path;

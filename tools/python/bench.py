@@ -188,8 +188,8 @@ def worst(before, mine, theirs) -> float:
 
 
 def binding(args) -> float:
-    """Returns the shortest time in ms that a step spends outside the library. The optimizer has the
-    same number of parameters, but all of them are tiny."""
+    """Returns the shortest time in ms that a step spends outside the library. For this, the
+    optimizer gets the same number of parameters, but all of them are tiny."""
     optimizer = ours(args, parameters(args, 1, tiny=True), 1)
     outside = []
     for _ in range(50):

@@ -119,8 +119,8 @@ def in_turns(works, iters, device):
 
 
 def wall_clock_in_turns(works, iters, device):
-    """Returns {name: median milliseconds}, measured on the host like in `muonrt bench step`: the
-    host waits for the GPU before and after each run."""
+    """Returns {name: median milliseconds}, measured on the host as in `muonrt bench step`: the host
+    waits for the GPU before and after each run."""
     milliseconds = {name: [] for name in works}
     for turn in range(-2, iters):
         for name, work in works.items():

@@ -31,9 +31,9 @@ Matrix scale(double alpha, const Matrix& a);
 double frobenius(const Matrix& a);
 double max_difference(const Matrix& a, const Matrix& b);
 bool all_finite(const Matrix& a);
-/// Convert between binary16 and double, as defined by IEEE 754. The first function returns the
-/// value of a bit pattern, and the second returns the nearest bit pattern (ties to even).
+/// Returns the value of a binary16 bit pattern, as defined by IEEE 754.
 double half_value(uint16_t bits);
+/// Returns the nearest binary16 bit pattern, ties to even.
 uint16_t half_bits(double x);
 /// Rounds every entry to bf16, f16 or f32.
 Matrix rounded(const Matrix& a, muonrt::DType dtype);
@@ -149,7 +149,7 @@ struct Muon {
   double normuon_beta2 = 0.95;
   // dtype to which messages in both directions are rounded
   muonrt::DType transport = muonrt::DType::kF32;
-  /// If above 0: the number of the step, for which the bias from the zero initial momentum is
+  /// If above 0, this is the number of the step, and the bias from the zero initial momentum is
   /// corrected as in Optax.
   int64_t corrected_at = 0;
 };

@@ -47,8 +47,9 @@ class Table {
   void add(std::vector<Cell> row);
   size_t rows() const { return rows_.size(); }
 
-  /// Return the heading line, and the line for row `index`, with the current column widths.
+  /// Returns the heading line, with the current column widths.
   std::string head() const;
+  /// Returns the line for row `index`, with the current column widths.
   std::string row(size_t index) const;
   /// Returns whether rows with the current widths fit the terminal.
   bool fits() const;

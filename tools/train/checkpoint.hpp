@@ -31,8 +31,9 @@ struct SavedRun {
   /// @return  the lock on the folder; empty if the file system does not support locks. The run must
   ///     hold the lock, so that the weights and train.json belong to the same run.
   FolderLock begin_saving() const;
-  /// Throws std::runtime_error on every rank unless `options.resume` holds a checkpoint of the same
-  /// run, which may have fewer steps. The message names each option that differs.
+  /// Throws std::runtime_error on every rank unless `options.resume` holds a checkpoint of a run
+  /// with the same options; only its number of steps may be smaller. The message names each option
+  /// that differs.
   /// @return  a note for the user, or "".
   std::string require_resumable() const;
 };

@@ -26,8 +26,8 @@ class TrainOptimizer {
   TrainOptimizer(const std::string& name, const Config& model, double qk_clip, int64_t steps);
 
   /// Returns the default peak learning rate of a run. This is the learning rate of the first Muon
-  /// parameter or, if there is none, of the first parameter. If its rule has a list of learning
-  /// rates, returns the largest.
+  /// parameter or, if there is none, of the first parameter. If the rule of that parameter has a
+  /// list of learning rates, returns the largest.
   double lr() const { return lr_; }
   /// Returns whether a rule has an lr_schedule. If so, --warmup and --final-lr do not apply.
   bool has_lr_schedule() const;

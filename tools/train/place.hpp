@@ -23,7 +23,7 @@ class DeviceMemory {
   virtual void get(std::vector<float>& to, const float* from) = 0;
 };
 
-/// The device that a rank's optimizer runs on. By default the optimizer runs on the host, and uses
+/// The device that a rank's optimizer runs on. By default, the optimizer runs on the host, and uses
 /// the communicator and the shards of the model.
 struct Place {
   Comm* comm = nullptr;  // for the optimizer; null: the model's communicator

@@ -12,7 +12,7 @@
 namespace cuda_test {
 
 /// A caller's stream on the first GPU. Its work does not end before end() is called. Calls that
-/// free memory on this GPU also wait for this work.
+/// free memory on this GPU wait for this work.
 class BusyStream {
  public:
   BusyStream() {

@@ -1,5 +1,6 @@
 // Tests ranks that are threads: their messages if the GPU does not complete a copy in time, and the
-// messages of a single rank. These cases need the emulator, because tests can stop its streams.
+// messages of a single rank. These cases need the emulator, because a test can stop the emulator's
+// streams.
 
 #include <atomic>
 #include <catch2/catch.hpp>

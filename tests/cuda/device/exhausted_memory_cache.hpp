@@ -17,7 +17,7 @@ class ExhaustedMemoryCache {
     take(sizeof(int32_t), true);
     take(65536, false);
   }
-  /// Allocates all blocks that have been cached since construction.
+  /// Allocates all blocks that have been cached since this object was constructed.
   /// @return  the number of these blocks; a communicator leaves two.
   int64_t left() { return take(sizeof(int32_t), true) + take(65536, false); }
 

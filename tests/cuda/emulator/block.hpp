@@ -24,10 +24,11 @@ void run_cluster(const std::function<void()>& thread, const Cluster& cluster);
 
 // Emulated instructions use the following functions. Only a running thread may call them.
 
-/// Return the index of the thread in the cluster, the number of threads of the cluster, and the
-/// index of the thread's block in the cluster.
+/// Returns the index of the thread in the cluster.
 size_t thread_in_cluster();
+/// Returns the number of threads of the cluster.
 size_t threads_in_cluster();
+/// Returns the index of the thread's block in the cluster.
 unsigned block_in_cluster();
 /// Returns the number of clusters that this host thread has run.
 uint64_t cluster_number();
@@ -45,13 +46,13 @@ bool block_runs(unsigned block);
 /// order of the threads. The result is valid until the next call by the same threads.
 const unsigned char* allgather(size_t first, size_t count, const void* contribution, size_t bytes);
 /// Like allgather(), but calls `function` once with all contributions before any of the threads
-/// continues. It implements instructions that several threads execute together.
+/// continues. Use this function for instructions that several threads execute together.
 void run_as_one(size_t first, size_t count, const void* contribution, size_t bytes,
                 void (*function)(const unsigned char* all));
 /// Waits until the previous launches have ended.
 void griddepcontrol_wait();
-/// Throws std::logic_error if previous launches may still run. In that state the thread may neither
-/// read nor write memory that these launches access.
+/// Throws std::logic_error if previous launches may still run. In that state, the thread may
+/// neither read nor write memory that these launches access.
 void require_predecessors();
 /// Waits until all threads of the cluster have called this function.
 void cluster_barrier();

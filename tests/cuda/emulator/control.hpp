@@ -14,9 +14,8 @@ void hold(bool held);
 /// Makes the next launch and everything after it fail.
 void fail_next_kernel();
 void forget_failure();
-/// Makes a future allocation of device or pinned memory by the calling thread fail. If `number` is
-/// 1, this is the next allocation, and if it is 2, the allocation after the next. If `number` is 0,
-/// no allocation fails.
+/// Makes allocation `number` of device or pinned memory by the calling thread fail. Future
+/// allocations are counted from 1. If `number` is 0, no allocation fails.
 void fail_allocation(int number);
 /// Numbers of kernels that have been launched so far.
 struct Launched {
@@ -38,9 +37,9 @@ int64_t slow_calls();
 /// Returns the devices on which a context was created since forget_contexts(), one bit for each.
 unsigned contexts();
 void forget_contexts();
-/// Makes the calling thread enter or leave a context that the program has created, which is not the
-/// primary context of the current device. foreign_calls() returns the number of runtime calls in
-/// such contexts.
+/// Makes the calling thread enter or leave a context that the program has created and that is not
+/// the primary context of the current device. foreign_calls() returns the number of runtime calls
+/// in such contexts.
 void enter_foreign_context(bool enters);
 int64_t foreign_calls();
 

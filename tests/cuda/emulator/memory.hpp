@@ -32,7 +32,7 @@ std::optional<SharedMemory> share_memory(void* memory);
 void* open_memory(const SharedMemory& shared);
 
 /// Makes the memory of the devices whose bits are set accessible, and all other device memory
-/// inaccessible. Initially no bit is set. Call it while the machine is locked.
+/// inaccessible. Initially no bit is set. Call this function while the machine is locked.
 void set_reach(unsigned devices);
 unsigned reach();
 

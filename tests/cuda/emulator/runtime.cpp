@@ -262,9 +262,9 @@ cudaError_t cudaMalloc(void** memory, size_t bytes) { return allocate(memory, by
 cudaError_t cudaHostAlloc(void** memory, size_t bytes, unsigned) {
   return allocate(memory, bytes, true);
 }
-// A real cudaFree waits for all work of the device, which may still use the memory. In the emulator
-// the ranks are threads that share a GPU, so each thread waits only for the work that it has
-// enqueued.
+// A real cudaFree waits for all work of the device, because this work may still use the memory. In
+// the emulator, the ranks are threads that share a GPU, so each thread waits only for the work that
+// it has enqueued.
 cudaError_t cudaFree(void* memory) {
   while (true) {
     const Lock lock;

@@ -34,7 +34,7 @@ TEST_CASE("cuda communicators: a rank that is out of memory blocks no other rank
     differ += status[0] != status[1];
     failed += status[0] != MUONRT_OK;
   }
-  // In most cases both ranks return the same status. The other rank returns COMM only if an
+  // In most cases, both ranks return the same status. The other rank returns COMM only if an
   // allocation after the setup fails.
   CHECK((kSanitized || failed - differ > 10));
 }

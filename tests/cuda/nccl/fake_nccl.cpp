@@ -165,8 +165,8 @@ NcclResult destroy(NcclHandle handle) {
   return end(member, &Counts::destroyed, [] { return true; });
 }
 
-// Behaves like NCCL's abort: operations that their streams have reached end immediately, and the
-// abort waits for all other operations.
+// Behaves like NCCL's abort: immediately ends the operations that their streams have reached, and
+// waits for all other operations.
 NcclResult abort_member(NcclHandle handle) {
   const Ending ending;
   Member* const member = member_of(handle);

@@ -23,7 +23,8 @@ void set_version(int version);
 /// between tests, when no communicator exists.
 void reset();
 /// Returns the number of threads inside an abort or a destroy. An abort waits until the streams
-/// have reached all enqueued operations. Both calls free memory, which waits for the GPU.
+/// have reached all enqueued operations. Both calls free memory, and freeing memory waits for the
+/// GPU.
 int ending();
 
 /// Returns a description of each violation: a message without its counterpart, two threads in one

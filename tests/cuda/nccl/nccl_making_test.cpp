@@ -13,7 +13,7 @@
 
 // Tests a rank that fails while a communicator with the fake NCCL is being created. All ranks must
 // report which rank failed and why. No rank may wait until its own timeout expires, because this
-// timeout is longer than the test's.
+// timeout is longer than the timeout of the test.
 
 using namespace muonrt;
 using namespace cuda_test;
@@ -168,7 +168,7 @@ TEST_CASE("nccl making: what fails on one rank or differs between ranks is repor
            {From::kSplit, false, [](int rank, Options& o) { o.borrow = rank == 1; },
             Status::kMismatch, "one to borrow on ranks [1]", 3}})
     check_row(row);
-  // In the following cases an allocation fails before any rank calls NCCL.
+  // In the following cases, an allocation fails before any rank calls NCCL.
   for (const int allocation : {1, 2}) {  // 1: pinned memory, 2: GPU memory
     const auto plant = [&](int rank, Options&) {
       if (rank == 2) emulator::fail_allocation(allocation);

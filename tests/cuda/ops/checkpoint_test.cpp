@@ -52,7 +52,7 @@ TEST_CASE(
     "cuda checkpoint: GPUs that continue from a checkpoint are bitwise identical to those that "
     "never stopped",
     "[cuda][state]") {
-  // Two ranks save, and four ranks in a two-dimensional mesh load.
+  // Two ranks save a checkpoint, and four ranks in a two-dimensional mesh load it.
   for (const MasterKind masters : {MasterKind::kAuto, MasterKind::kOwned, MasterKind::kRemainder}) {
     const bool in_background = masters == MasterKind::kOwned;
     const world::Case from = make(1, 1, masters), to = make(5, 3, masters);

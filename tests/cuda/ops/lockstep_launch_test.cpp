@@ -55,8 +55,8 @@ TEST_CASE("lockstep launches: more shapes than fit into a launch need two", "[em
   auto jobs = five_shapes();
   const auto more = five_shapes();
   jobs.insert(jobs.end(), more.begin(), more.begin() + 2);
-  // In the first three steps there are seven shapes, which need two launches. In the last two steps
-  // there are three shapes, which need one launch.
+  // In the first three steps, there are seven shapes, which need two launches. In the last two
+  // steps, there are three shapes, which need one launch.
   CHECK(launches_of(SymmetricProvider::kSm90, jobs).early == 2 * (3 * 2 + 2));
 }
 

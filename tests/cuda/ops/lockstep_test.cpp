@@ -1,4 +1,4 @@
-// Tests Newton-Schulz on several shapes in one chunk, whose steps run together.
+// Tests Newton-Schulz on several shapes in one chunk. The steps of all shapes run together.
 
 #include <catch2/catch.hpp>
 

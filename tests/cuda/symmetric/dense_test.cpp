@@ -11,8 +11,8 @@ using namespace cuda_test;
 
 namespace {
 
-/// Returns the machines that compute dense products: on all SMs and on two thread blocks, with
-/// pairs and without. Returns no machine if the GPU does not have compute capability 9.0.
+/// Returns one machine for each way to compute dense products: on all SMs or on two thread blocks,
+/// each with and without pairs. Returns no machine if the GPU does not have compute capability 9.0.
 std::vector<std::unique_ptr<Machine>> dense_machines() {
   std::vector<std::unique_ptr<Machine>> machines;
   for (const SymmetricKind& kind : symmetric_kinds())

@@ -12,7 +12,7 @@
 #pragma GCC visibility push(default)
 namespace fake_cublas {
 
-/// The products that the library rejects. By default it rejects none.
+/// The products that the library rejects. By default, it rejects none.
 struct Refusals {
   bool shapes = false;      // no algorithm supports any shape
   bool candidates = false;  // shapes are supported, but no algorithm is found

@@ -56,8 +56,8 @@ struct SymmetricKind {
 };
 
 /// Returns all implementations. The implementation for sm_90a also runs on two blocks, as on the
-/// emulated GPU. On all SMs of a GPU it would compute most of the tests' results with small tiles,
-/// because the results are small. The large tiles would then not be tested. On two blocks it uses
+/// emulated GPU. On all SMs of a GPU, it would compute most of the tests' results with small tiles,
+/// because the results are small. The large tiles would then not be tested. On two blocks, it uses
 /// pairs, which narrow results do not use by default.
 inline std::vector<SymmetricKind> symmetric_kinds() {
   std::vector<SymmetricKind> kinds;
@@ -132,8 +132,7 @@ inline std::vector<SymmetricCase> all_cases() {
 /// NCCL leaves free. bf16 and f16 can represent the values exactly.
 inline std::vector<SymmetricCase> large_cases() {
   return {
-      // Pairs. The right half of the last cell, which is a box of D, is completely outside of the
-      // result.
+      // Pairs. The right half of the last cell (a box of D) is completely outside of the result.
       {1081, 200, 12, true, -2.0f, 1.0f, 7.0f},
       {1288, 136, 10, false, 1.0f, 0.0f, -5.0f, true},
       // Without pairs: a batch, and a single matrix.
@@ -149,9 +148,8 @@ inline std::vector<SymmetricCase> medium_cases() {
   return {
       {2000, 200, 1, true, -2.0f, 1.0f, 7.0f},
       {2177, 200, 1, false, 1.0f, 0.0f, -5.0f, true},
-      // In the first case, the third square of the last tile, which is a box of D, is completely
-      // outside of the result. In the second case, all squares of the last tile except one are
-      // outside.
+      // In the first case, the third square of the last tile (a box of D) is completely outside of
+      // the result. In the second case, all squares of the last tile except one are outside.
       {650, 330, 8, true, 1.0f, -3.0f, 9.0f},
       {1025, 72, 4},
   };

@@ -16,7 +16,7 @@ using Shapes = std::vector<SymmetricShape>;
 
 int64_t cells_of_matrix(const SymmetricShape& s) { return cells_of(s.n) * (cells_of(s.n) + 1) / 2; }
 
-/// Returns a lower bound for the end of every list, in cells x stages.
+/// Returns a lower bound on the end of any list, in cells x stages.
 int64_t least_makespan(const Shapes& shapes, int64_t blocks) {
   int64_t sum = 0, deepest = 0;
   for (const SymmetricShape& s : shapes) {

@@ -10,8 +10,8 @@
 /// true.
 namespace support {
 
-/// Selects the allocation that fails by its number. Counts the allocations of streams, connections
-/// and threads that are marked as counted.
+/// Selects, by its number, the allocation that fails. Counts the allocations of streams, of
+/// connections, and of those threads of ranks that are marked as counted.
 class AllocationFailure {
  public:
   /// @param nth  Number of the allocation that fails, counted from 0.

@@ -4,7 +4,7 @@ namespace bad_input {
 
 namespace {
 
-/// Returns QK-clip settings for a weight of 6 rows, which has three heads of two rows.
+/// Returns QK-clip settings for a weight of 6 rows: three heads of two rows each.
 muonrt_qk_clip_t clip_of(int32_t kind) {
   muonrt_qk_clip_t clip;
   muonrt_qk_clip_init(&clip);

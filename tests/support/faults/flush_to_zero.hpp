@@ -5,7 +5,7 @@
 #include <xmmintrin.h>
 #endif
 
-/// Access to the floating-point control register of this thread, which has more settings than
+/// Access to this thread's floating-point control register. The register has more settings than
 /// <cfenv> covers. On processors other than x86-64 and ARM64, flush_to_zero() has no effect.
 namespace fp_control {
 

@@ -8,8 +8,8 @@ namespace reference_ops {
 
 /// A second implementation of the elementwise ops, on the host, with one loop over the elements. It
 /// uses update_rules.hpp like all backends, and the results of all backends must be bitwise
-/// identical to its results. It forwards products, norms and other sums to the inner ops. Tests
-/// compare these results with tools/reference.
+/// identical to its results. Tests also compare its results with tools/reference. Products, norms
+/// and other sums are forwarded to the inner ops.
 class ReferenceOps : public wrapped::Ops {
  public:
   using wrapped::Ops::Ops;

@@ -96,7 +96,7 @@ TEST_CASE("lists: the caller's restarts are accepted if they bound Q, otherwise 
   options.restarts = std::vector<int>{1, 3};
   CHECK(make_newton_schulz(family, default_settings(family), DType::kBF16, options).gram_restarts ==
         std::vector<int>{1, 3});
-  // Without a restart the condition number exceeds 1e12 (see restarts_test.cpp).
+  // Without a restart, the condition number exceeds 1e12 (see restarts_test.cpp).
   options.restarts = std::vector<int>{};
   CHECK_THROWS_WITH(make_newton_schulz(family, default_settings(family), DType::kF16, options),
                     Catch::Contains("restarts []") && Catch::Contains("f16"));

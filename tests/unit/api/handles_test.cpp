@@ -1,5 +1,5 @@
 // Tests calls with handles that were destroyed, have the wrong type, or belong to the parent of a
-// forked process, and handles in use by a thread that ends.
+// forked process. Also tests handles in use by a thread that ends.
 #include <dirent.h>
 #include <pthread.h>
 #include <sys/wait.h>

@@ -16,7 +16,8 @@ namespace {
 
 /// Loads cuBLASLt: a copy that the process has already loaded, or one from the loader's search path
 /// or the folder of the CUDA toolkit. Returns null if no copy is found. To run these tests with a
-/// major version other than that of the build, preload it: LD_PRELOAD=.../libcublasLt.so.12.
+/// major version other than that of the build, preload that library:
+/// LD_PRELOAD=.../libcublasLt.so.12.
 void* library() {
   for (const char* name : {"libcublasLt.so.13", "libcublasLt.so.12"})
     if (void* const found = dlopen(name, RTLD_LAZY | RTLD_NOLOAD)) return found;

@@ -196,7 +196,7 @@ TEST_CASE("environment: a caller's rounding and flushing change no bit and are r
           "[unit][abi]") {
   const Inputs inputs;
   const Result plain = run(inputs);
-  // Without subnormal values this test could not fail.
+  // Without subnormal values, this test could not fail.
   CHECK(std::any_of(plain.momentum.begin(), plain.momentum.end(),
                     [](float m) { return std::fpclassify(m) == FP_SUBNORMAL; }));
   const std::function<void()> settings[] = {

@@ -1,6 +1,6 @@
 #pragma once
 
-// A naive model of layouts, which cuts explicit index lists step by step. It shares no code with
+// A naive model of layouts: it cuts explicit index lists step by step. It shares no code with
 // src/layout, so tests can compare the closed forms in src/layout with this model.
 
 #include <cstdint>

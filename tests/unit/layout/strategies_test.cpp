@@ -126,7 +126,7 @@ TEST_CASE("strategies: the name and the shape of a tensor select its placements"
   CHECK(text(all, dense, "temperature", {}) == "R,R,R");
   CHECK(text({2, 4}, {"ddp", "fsdp"}, "q_proj", matrix) == "P,S(0)");
   CHECK(text({1, 4}, {"ddp", "fsdp"}, "q_proj", matrix) == "R,S(0)");
-  // With 2 x 2 ranks each of the eight experts stays whole. With 2 x 8 ranks the experts are cut.
+  // With 2 x 2 ranks, each of the eight experts stays whole. With 2 x 8 ranks, the experts are cut.
   CHECK(text({2, 2, 1}, experts, "experts.up_proj", stack, true) == "SS(0,2),S(0),R");
   CHECK(text({2, 8, 1}, experts, "experts.up_proj", stack, true) == "S(1),S(0),R");
   CHECK(text({2, 8, 2}, experts, "experts.up_proj", stack, true) == "SS(1,2),S(0),S(1)");

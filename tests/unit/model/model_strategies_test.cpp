@@ -91,7 +91,7 @@ TEST_CASE("modelled strategies: all-gather everywhere computes every matrix on e
   const StrategyStep together = gather_everywhere(one, machine());
   CHECK(together.critical.exposed == Approx(2 * kUnit));
   CHECK(together.seconds == Approx(2 * kProducts + 2 * chunk * kUnit + 2 * kUnit));
-  // In a muonrt plan with ReplicaMode::kEveryRank the ranks compute the same products.
+  // In a muonrt plan with ReplicaMode::kEveryRank, the ranks compute the same products.
   OptimizerSettings repeated = squares({2}, {kSide, kSide}, 2 * kElements);
   repeated.replica_mode = ReplicaMode::kEveryRank;
   for (ParamSettings& p : repeated.params) p.owner = -1;

@@ -15,7 +15,7 @@ using namespace muonrt;
 namespace {
 
 /// Returns a case of matrices and vectors in bf16 with master weights, sharded over `ranks`. With
-/// two ranks it also has a matrix and a vector with partial gradients.
+/// two ranks, it also has a matrix and a vector with partial gradients.
 world::Case cut(int ranks) {
   world::Case c = world::on_mesh({ranks});
   const Placement rows{PlacementKind::kShard, 0, 1}, partial_grads{PlacementKind::kPartial, 0, 1};
@@ -31,7 +31,7 @@ world::Case cut(int ranks) {
 }
 
 /// Returns the tensors after two steps.
-/// @param between  Called on each rank after creation.
+/// @param between  Called on each rank after the optimizer has been created.
 world::Tensors after(const world::Case& c, const std::function<void(world::Rank&, int)>& between) {
   return world::tensors_after(c, [&](world::Rank& rank, Comm& comm) {
     between(rank, comm.rank());

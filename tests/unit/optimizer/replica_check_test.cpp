@@ -6,7 +6,7 @@
 #include "support/forwarding_comm.hpp"
 #include "support/rank_check.hpp"
 
-// Tests that a step detects and names replicas that differ before it commits anything.
+// Tests that a step detects and names replicas that differ, before it commits anything.
 
 using namespace muonrt;
 using Catch::Contains;

@@ -5,8 +5,8 @@
 
 #include "muonrt/muonrt.hpp"
 
-// Tests gradients that are bound after creation. A gradient in memory that steps write must be
-// rejected, even if the memory belongs to another parameter.
+// Tests gradients that are bound after the optimizer has been created. A gradient in memory that
+// steps write must be rejected, even if the memory belongs to another parameter.
 
 using Catch::Contains;
 

@@ -6,9 +6,9 @@
 #include "support/rank_check.hpp"
 #include "support/wrapped_device.hpp"
 
-// Tests a rank that dies, or messages that are lost, at each operation of a step. On every rank the
-// call must return in bounded time. Nothing may be committed before the vote, and an optimizer must
-// remain unusable after it has failed.
+// Tests a rank that dies, or messages that are lost, at each operation of a step. On every rank,
+// the call must return in bounded time. Nothing may be committed before the vote, and an optimizer
+// must remain unusable after it has failed.
 
 using namespace muonrt;
 

@@ -53,7 +53,7 @@ TEST_CASE("method: restarts after the last step are omitted, invalid ones reject
 }
 
 TEST_CASE("method: FLOPs follow the tabulated counts", "[unit][method]") {
-  // The table contains costs in units of m^3 for an aspect ratio r. In the first column symmetric
+  // The table contains costs in units of m^3 for an aspect ratio r. In the first column, symmetric
   // products have half the cost, and in the second column the full cost. T steps of the standard
   // form cost T (1 + 3 r) and T (2 + 4 r). Five steps of the Gram form with one restart cost 14 + 6
   // r and 28 + 8 r. The row with seven steps has two restarts.

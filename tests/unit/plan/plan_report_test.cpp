@@ -212,9 +212,9 @@ TEST_CASE("report: round-robin owners for comparison, computed by hand", "[unit]
 }
 
 TEST_CASE("report: the traffic that overlaps with products", "[unit][plan]") {
-  // Two ranks own three of six 192 x 192 matrices each, in one, two or three chunks. Half of each
-  // matrix is sent in each direction, in bf16. The first gather and the last return never overlap
-  // with products.
+  // Each of two ranks owns three of six 192 x 192 matrices, in one, two or three chunks. Half of
+  // each matrix is sent in each direction, in bf16. The first gather and the last return never
+  // overlap with products.
   Problem p;
   const auto on = mesh({2});
   for (const char* name : {"a", "b", "c", "d", "e", "f"})

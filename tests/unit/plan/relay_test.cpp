@@ -262,9 +262,9 @@ TEST_CASE("replicas: the cost model reads rates by size, dtype and link",
     const Plan plan(p);
     return std::pair(plan.once_seconds(), plan.each_seconds());
   };
-  // With kOnce the owners are in different replicas, and each owner returns halves of its matrix to
-  // three ranks. With kEach a rank sends its neighbor half a matrix in the gather, and returns half
-  // a matrix.
+  // With kOnce, the owners are in different replicas, and each owner returns halves of its matrix
+  // to three ranks. With kEach, a rank sends its neighbor half a matrix in the gather, and returns
+  // half a matrix.
   const auto inside = seconds(4);
   const double once_bytes = (inside.first - cost / 1e9) * 1e6;
   const double each_bytes = (inside.second - cost / 1e9) * 1e6;

@@ -14,8 +14,8 @@
 #include "support/rank_check.hpp"
 #include "support/wrapped_device.hpp"
 
-// Tests loads that fail while they are writing, which files a load opens, and memory that the host
-// cannot access.
+// Tests loads that fail while they are writing, the files that a load opens, and memory that the
+// host cannot access.
 
 using namespace muonrt;
 

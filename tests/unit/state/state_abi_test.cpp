@@ -167,7 +167,7 @@ TEST_CASE("state: AdamW uses the update count of a parameter, not the number of 
     CHECK(o.steps() == kSteps + 1);
     return 1.0 - double{weight};
   };
-  // After two updates with gradient 1 the variance is 1 - beta2^2, so the third update is 1 again.
+  // After two updates with gradient 1, the variance is 1 - beta2^2, so the third update is 1 again.
   const auto two = static_cast<float>(1 - kBeta2 * kBeta2);
   CHECK(moved(2, two) == Approx(kLr).epsilon(1e-3));
   const double wrong =

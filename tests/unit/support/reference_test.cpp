@@ -120,7 +120,7 @@ TEST_CASE("reference: a matrix in blocks, and its divisor, by hand", "[unit][ref
     how.normalize = static_cast<Normalize>(i);
     CHECK(max_difference(orthogonalized(how, u), scale(1 / divisors[i], u)) <= 1e-15);
   }
-  // The factor of a part multiplies its decay and its update. For a 1 x 1 matrix the update is the
+  // The factor of a part multiplies its decay and its update. For a 1 x 1 matrix, the update is the
   // sign.
   how.normalize = Normalize::kPrescaled;
   how.nesterov = false;

@@ -17,13 +17,13 @@ namespace muonrt::tool {
 struct Provider {
   std::string name;
   std::function<std::unique_ptr<Device>()> make;
-  bool portable = false;  // slow, so it skips large products
+  bool portable = false;  // slow, so large products are skipped
   bool best = false;  // the vendor's fastest: computes all of a symmetric product, may split sums
 };
 /// Returns the providers in --providers, or all. If you add a kernel for products, add a line to
 /// this function. Throws CLI::ValidationError if a name is unknown, or if --tune is set without
 /// sm90.
-/// @param best  whether to also return providers that muonrt itself does not use, for comparison.
+/// @param best  whether to also return, for comparison, providers that muonrt itself does not use.
 std::vector<Provider> providers(const DeviceArguments& arguments, bool best = false);
 
 /// The report of a benchmark of one device.

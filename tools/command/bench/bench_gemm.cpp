@@ -127,7 +127,8 @@ std::vector<Sample> samples_of(const Product& p, const Inputs& inputs) {
     // sum.
     at.allowed = 2 * unit_of(p.c.dtype) * std::abs(at.value) +
                  0x1p-24 * static_cast<double>(p.a.cols) * size;
-    // Each part and each sum of parts is rounded, and is at most the sum of the absolute terms.
+    // Each part and each sum of parts is rounded, and is at most the sum of the terms' absolute
+    // values.
     at.allowed_in_parts = at.allowed + 2 * unit_of(p.c.dtype) * size;
     out.push_back(at);
   }

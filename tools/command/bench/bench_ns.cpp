@@ -223,8 +223,8 @@ void measure(DeviceReport& report, const std::vector<Provider>& list, const Fill
   }
   if (scenes.empty()) return;
   time_in_turns(report.arguments, filler, works);
-  // The check compares results with the results of the portable loops. If these do not run, it
-  // compares them with the results of the first provider.
+  // The check compares results with those of the portable loops or, if these do not run, with those
+  // of the first provider.
   std::vector<NsCheck> checks(parts.size());
   std::vector<int64_t> bad(scenes.size());
   for (const bool portable : {true, false})

@@ -28,14 +28,14 @@ double image_unit(DType dtype) { return dtype == DType::kF32 ? 0x1p-18 : unit_of
 /// and portable loops, 512 to 2048), sums in a different order changed groups by 3 to 6 units in
 /// bf16, 3 to 5 units in f16 and up to 2 units in f32. No group changed by more than 1.4 times the
 /// median of its matrix. Rounding errors that are as large as a small singular value rotate its
-/// singular vectors, which changes all groups of the matrix. The limits allow for two such
+/// singular vectors, and therefore change all groups of the matrix. The limits allow for two such
 /// rotations.
 constexpr double kLeastUnits = 5, kMaxUnits = 50, kTimesMedian = 4;
 
 double square(double x) { return x * x; }
 
 std::vector<float> images_of(Workbench& bench, const MatrixBatch& o) {
-  // The dtype of these products may differ from the dtype of the result. On a GPU it is always
+  // The dtype of these products may differ from the dtype of the result. On a GPU, it is always
   // bf16, because for other dtypes each provider uses portable loops, which need no reservation. On
   // the host, reservations depend on the dtype.
   const bool on_host = bench.device().host_reaches_memory();

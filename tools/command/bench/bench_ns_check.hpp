@@ -12,9 +12,9 @@ namespace muonrt::tool {
 /// * non-finite elements, for example in a tile that was never stored;
 /// * finite matrices that are not nearly orthogonal. All singular values except the smallest should
 ///   be in [0.5, 1.3], so |W O| / |W| must be in this range;
-/// * groups of 32 columns whose images differ from those of the first call's results, which another
-///   provider has computed, by more than rounding errors. Even if O has 8192 rows, one wrong tile
-///   of 128 x 128 changes the images of its columns by 18%.
+/// * groups of 32 columns whose images differ by more than rounding errors from those of the first
+///   call, whose results another provider has computed. Even if O has 8192 rows, one wrong tile of
+///   128 x 128 changes the images of its columns by 18%.
 class NsCheck {
  public:
   bool has_seen() const { return !first_.empty(); }

@@ -21,8 +21,9 @@ std::vector<T> joined(std::initializer_list<std::vector<T>> lists) {
   return out;
 }
 
-/// Return the columns min_ms, median_ms and max_ms, and the cells in these columns.
+/// Returns the columns min_ms, median_ms and max_ms.
 std::vector<Table::Column> range_columns();
+/// Returns the cells in these columns.
 std::vector<Cell> range_cells(const std::vector<double>& ms);
 
 /// The output of a benchmark: either a title and a table, whose rows are printed as soon as they

@@ -17,7 +17,8 @@ namespace muonrt::tool {
 constexpr int64_t kColdBytes = int64_t{128} << 20;
 /// Maximum number of runs in one measurement, and therefore of copies of the operands.
 constexpr int64_t kMaxRepeats = 100;
-/// Portable loops are slow. They skip products and Newton-Schulz jobs with more FLOPs than this.
+/// Portable loops are slow, so benchmarks do not run them for products and Newton-Schulz jobs with
+/// more FLOPs than this.
 constexpr double kMaxPortableFlops = 2e9;
 
 /// Runs copies of up to 64 MiB. While the host enqueues the work to be measured, these copies keep
@@ -87,7 +88,8 @@ class TimedWork {
 
   /// Runs the work without measuring it; runs portable work only once.
   /// @param steady  whether to run the work for 20 ms (at most 5000 runs) before each measurement
-  ///     that is shorter. The GPU then reaches the power and the clocks that this work causes.
+  ///     that takes less than 20 ms. The GPU then reaches the power and the clocks that this work
+  ///     causes.
   void warm_up(bool steady);
   void measure(ClockSampler& clocks);
   const Times& times() const { return times_; }
@@ -118,14 +120,14 @@ double time_repeated(Workbench& bench, int iters, const std::function<void()>& e
                      int64_t most = 200);
 
 /// Measures all items of work in turn, each once per round, so that clocks and temperature are the
-/// same for all. The warm-up consists of at least --warmup rounds, and lasts at least as long as
-/// --steady, and on a GPU at least 50 ms.
+/// same for all. The warm-up consists of at least --warmup rounds. It lasts at least as long as
+/// --steady and, on a GPU, at least 50 ms.
 void time_in_turns(const DeviceArguments& arguments, const Filler& filler,
                    std::vector<TimedWork>& works);
 
-/// Return the columns min_ms, median_ms, max_ms, repeats, enqueue_ms, ahead, mhz and watts, and the
-/// cells in these columns.
+/// Returns the columns min_ms, median_ms, max_ms, repeats, enqueue_ms, ahead, mhz and watts.
 std::vector<Table::Column> time_columns();
+/// Returns the cells in these columns.
 std::vector<Cell> time_cells(const Times& times);
 
 }  // namespace muonrt::tool

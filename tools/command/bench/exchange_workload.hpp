@@ -26,16 +26,16 @@ struct ExchangeTime {
 class ExchangeWorkload {
  public:
   /// @param comm  this rank's communicator.
-  /// @param gpu   index of the GPU; if negative, the memory is host memory. Throws Error if the
-  /// device does not exist.
+  /// @param gpu   index of the GPU; if negative, the memory is host memory.
+  /// Throws Error if the device does not exist.
   static std::unique_ptr<ExchangeWorkload> of(muonrt_comm* comm, int gpu,
                                               const ExchangeSizes& sizes);
   virtual ~ExchangeWorkload() = default;
 
   /// Exchanges the bytes. Collective.
   virtual ExchangeTime run() = 0;
-  /// Copies the bytes that this rank sends, on this rank's device. Returns the time in
-  /// milliseconds.
+  /// Copies the bytes that this rank sends to another buffer on the same device. Returns the time
+  /// in milliseconds.
   virtual double copy() = 0;
   /// Copies the bytes that this rank sends into the receive buffers of all ranks (PeerCopies).
   /// Returns the time in milliseconds. The first call is collective.

@@ -10,8 +10,8 @@ namespace muonrt::tool {
 struct MachineFile : MachineProfile {
   std::string source;
 
-  /// Returns the JSON text in the format of tools/machines. For numbers that were not measured, it
-  /// states a different source.
+  /// Returns the JSON text in the format of tools/machines. For numbers that were not measured, the
+  /// text states a different source.
   std::string text() const;
 };
 

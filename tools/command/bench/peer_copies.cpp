@@ -108,7 +108,8 @@ class CudaPeerCopies final : public PeerCopies {
     return memory;
   }
 
-  /// Without the hint, the driver may copy within a GPU with a kernel, which needs SMs.
+  /// Without the hint, the driver may use a kernel for a copy within a GPU, and the kernel would
+  /// need SMs.
   void enqueue() {
 #if CUDART_VERSION >= 13000
     cudaMemcpyAttributes attributes = {};

@@ -32,15 +32,15 @@ struct StepTensor {
   bool adamw() const { return *config->role == "adamw"; }
   bool stack() const { return config->is_stack(); }
   bool flatten() const { return config->is_muon() && config->view == "flatten"; }
-  /// Return the number of dimensions that form the stack, and the number of dimensions that form
-  /// the rows; see muonrt_param_t.
+  /// Returns the number of dimensions that form the stack; see muonrt_param_t.
   int batch_dims() const { return stack() ? static_cast<int>(config->batch_dims.value_or(1)) : 0; }
+  /// Returns the number of dimensions that form the rows; see muonrt_param_t.
   int row_dims() const { return static_cast<int>(config->row_dims.value_or(1)); }
   bool transposed() const { return !adamw() && config->transposed.value_or(false); }
-  /// Return the numbers of rows and columns (outputs and inputs) of the matrices.
+  /// Returns the number of rows (outputs) and the number of columns (inputs) of the matrices.
   std::pair<int64_t, int64_t> matrix_shape() const;
   bool half() const { return entry->dtype == "BF16"; }
-  /// Returns whether the parameter is F16 in the file. The optimizer then updates f32 master
+  /// Returns whether the parameter is F16 in the file. If so, the optimizer updates f32 master
   /// weights.
   bool f16() const { return entry->dtype == "F16"; }
 };

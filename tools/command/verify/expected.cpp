@@ -68,13 +68,13 @@ double largest(const std::vector<double>& list) {
   return out;
 }
 
-/// Returns the largest allowed error of an element of an orthogonalized matrix. In f32 it is
+/// Returns the largest allowed error of an element of an orthogonalized matrix. In f32, it is
 /// tolerance::newton_schulz_f32, and with bf16 iterates tolerance::newton_schulz_bf16. With bf16
 /// messages, a value near the midpoint of two bf16 values may be rounded in the other direction. In
 /// the result, such a rounding adds an error of one bf16 unit, which is 2^-7 for an entry near 1.
-/// In the input, it adds an error of 2^-8 of one entry of the normalized matrix, which the
-/// polynomial amplifies if singular values are small. The bound therefore contains two bf16 units,
-/// 2^-6.
+/// In the input, it changes one entry of the normalized matrix by a relative error of 2^-8, and the
+/// polynomial amplifies this error if singular values are small. The bound therefore contains two
+/// bf16 units, 2^-6.
 double entry_tolerance(const Rounding& rounding, double gain, int64_t short_side) {
   double out = tolerance::newton_schulz_f32(gain);
   if (rounding.half_transport) out += 0x1p-6;

@@ -1,4 +1,4 @@
-"""Trains with accelerate, and resumes from the state that it has saved.
+"""Trains with accelerate, saves the state, and resumes from it if the program is run again.
 
   python accelerate_ddp.py FOLDER [STEPS]
   torchrun --standalone --nproc-per-node 2 accelerate_ddp.py FOLDER [STEPS]

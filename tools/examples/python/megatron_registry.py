@@ -1,4 +1,4 @@
-"""Trains with Megatron-LM and an optimizer that it finds in the registry of Emerging-Optimizers.
+"""Trains with Megatron-LM, which finds muonrt in the registry of Emerging-Optimizers.
 
   torchrun --standalone --nproc-per-node 2 megatron_registry.py FOLDER [STEPS [MODE [OPTIMIZER]]]
 

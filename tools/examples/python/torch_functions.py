@@ -1,4 +1,4 @@
-"""Trains with FSDP2, and itself chooses owners and exchanges data over torch.distributed.
+"""Trains with FSDP2. The script itself chooses owners and exchanges data over torch.distributed.
 
   torchrun --standalone --nproc-per-node 2 torch_functions.py
 """

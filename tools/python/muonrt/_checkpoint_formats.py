@@ -2,7 +2,7 @@
 
 # Maps the keys of a parameter's state to muonrt's kinds of state. Sources: torch/optim/_muon.py and
 # adamw.py of PyTorch 2.15; examples/toy_train.py of MoonshotAI/Moonlight c2ad5b2;
-# dion/megabatch_base.py, muon.py and scalar_opts.py of microsoft/dion 0a059a4. In torch the
+# dion/megabatch_base.py, muon.py and scalar_opts.py of microsoft/dion 0a059a4. In torch, the
 # momentum is an exponential moving average; in Moonlight and Dion it is a heavy-ball sum.
 KINDS = {
     "muonrt.torch": {

@@ -22,7 +22,7 @@ def _pass_on() -> None:
 def set_log_level(level: int | str | None) -> None:
     """Forwards the library's messages to the logger "muonrt" of Python's ``logging``.
 
-    Until the first call the library logs nothing. A separate Python thread forwards the messages,
+    Until the first call, the library logs nothing. A separate Python thread forwards the messages,
     so a message may be logged shortly after its event.
 
     :param level: the lowest level to forward, such as ``logging.INFO`` or "info". None forwards the
@@ -47,6 +47,6 @@ def set_log_level(level: int | str | None) -> None:
 
 @atexit.register
 def _end() -> None:
-    # After a fork this thread does not exist in the child process, and the queue may stay locked.
+    # After a fork, this thread does not exist in the child process, and the queue may stay locked.
     if _thread is not None and _thread.is_alive():
         set_log_level(None)

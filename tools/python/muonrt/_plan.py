@@ -23,7 +23,7 @@ def plan(model: "Mapping[str, Sequence[int]] | Any", mesh: "str | Mapping[str, i
         a module, parameters have the roles that muonrt.torch.Muon would assign. For a dict, they
         have the roles that muonrt.route() returns.
     :param mesh: the size of each named dimension, as text or as a dict. The documentation of
-        muonrt_placements_for_tensor() explains the names. With pipeline parallelism pass the model
+        muonrt_placements_for_tensor() explains the names. With pipeline parallelism, pass the model
         and the mesh of one stage.
     :param experts: the mesh of expert stacks, over the same ranks. If it has fewer ranks than
         ``mesh``, the remaining ranks hold replicas. None: ``mesh``.

@@ -67,9 +67,9 @@ def shards_of(params: list, module: "torch.nn.Module | None") -> dict[int, FlatS
 
 @contextlib.contextmanager
 def whole(shards: dict[int, FlatShard], params: list) -> Iterator[tuple[list, dict]]:
-    """Replaces each shard, also in the modules, with a meta tensor of the whole parameter's shape
-    until the context ends, because shapes determine roles. Yields the new list of parameters, and
-    a dict from the id of each replacement to the original parameter."""
+    """Until the context ends, replaces each shard, also in the modules, with a meta tensor of the
+    shape of the whole parameter, because shapes determine roles. Yields the new list of parameters,
+    and a dict from the id of each replacement to the original parameter."""
     twins, originals, places = {}, {}, []
 
     def pair_of(name: str, p: torch.Tensor) -> tuple:

@@ -22,7 +22,7 @@ REASON_S = 5.0
 # Timeout in seconds for finding an address where rank 0 can be reached.
 CONNECT_S = 60.0
 # A tag that no message uses. Gloo selects a connection by the tag, and this tag selects the same
-# connection as tag 0, which messages use.
+# connection as tag 0, the tag of all messages.
 NO_TAG = 840
 
 
@@ -147,7 +147,7 @@ def _place(host: str, port: int) -> str:
 def over_gloo(tcp: muonrt.Comm, ranks: list[int]) -> muonrt.Comm:
     """Creates a communicator that sends data over a new gloo group, and errors over `tcp`.
 
-    `ranks`: the global ranks, in the order of `tcp`. After this call the communicator no longer
+    `ranks`: the global ranks, in the order of `tcp`. After this call, the communicator no longer
     needs the caller's process group. Collective.
     """
     group = dist.new_group(ranks, backend="gloo", use_local_synchronization=True)
@@ -336,7 +336,7 @@ def layout_of(name: str, tensor: torch.Tensor, everywhere: list[TensorPlacement 
 
 def _compare_offsets(name, tensor, literal, rank, world) -> None:
     """Compares the layout with the offset that torch reports. `literal`: the layout in the literal
-    reading of placements, which torch uses for the offset even with FSDP2 over TP."""
+    reading of placements. Even with FSDP2 over TP, torch computes the offset with this reading."""
     from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
     shape = tuple(tensor.shape)

@@ -28,7 +28,7 @@ class Steps(Registered):
              qk_logits: torch.Tensor | dict[int, torch.Tensor] | None = None):
         """Runs one step, which updates every parameter or none. Collective.
 
-        With ``sync=False`` the step may still be running when the call returns; see `wait`.
+        With ``sync=False``, the step may still be running when the call returns; see `wait`.
 
         `last_report` is the report of the last completed step. A parameter that has no gradient on
         any rank does not take part in the step. If only some ranks have a gradient for a parameter,
@@ -59,10 +59,10 @@ class Steps(Registered):
         gradient differ from those of its parameter, redistributes the gradient. `compute` then
         begins the step, and `wait` completes it.
 
-        Until you call `compute`, do not write to gradients or parameters. Until then you can call
+        Until you call `compute`, do not write to gradients or parameters. Until then, you can call
         only `compute`, `close`, and `zero_grad`, which discards the prepared step. If `prepare`
-        raises an error on one rank, call `wait` on all ranks; it raises the error on the other
-        ranks. Hooks registered for `step` do not run.
+        raises an error on one rank, call `wait` on all ranks; `wait` then raises the error on the
+        other ranks. Hooks registered for `step` do not run.
 
         :param qk_logits: as for `step`.
         """

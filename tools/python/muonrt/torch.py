@@ -43,7 +43,7 @@ class Muon(Folders, Steps):
 
     :param params: the model, ``model.named_parameters()``, or groups: dicts with "params" (pairs of
         name and parameter, or parameters with "param_names") and any of the settings below;
-        "adamw_lr" and "adamw_weight_decay" apply to the parameters in the group that AdamW updates.
+        "adamw_lr" and "adamw_weight_decay" apply to the group's parameters that AdamW updates.
         muonrt ignores other keys. If you pass no names, muonrt searches for the module that
         contains all of these parameters. A group can also set "role" ("muon" or "adamw" for all of
         its parameters), and describe how its tensors form matrices: "transposed" (True: stored as
@@ -54,7 +54,7 @@ class Muon(Folders, Steps):
     :param lr: learning rate of Muon. With the default "scale_rule", "match_rms", Muon's updates
         have the same scale as AdamW's. A learning rate that is tuned for AdamW therefore works for
         both. Default: 3e-4, or 0.02 with a different "scale_rule".
-    :param adamw_lr: learning rate of AdamW. Default: lr. With a "scale_rule" other than "match_rms"
+    :param adamw_lr: learning rate of AdamW. Default: lr. With a "scale_rule" other than "match_rms",
         there is no default.
     :param weight_decay: weight decay of Muon. Default: 0.1.
     :param adamw_weight_decay: weight decay of AdamW. Default: 0.01.
@@ -96,16 +96,16 @@ class Muon(Folders, Steps):
         is a rank of the process group. On CUDA, muonrt's stream is the current stream during these
         calls.
 
-    Before each step the optimizer registers the current tensors of the parameters in
+    Before each step, the optimizer registers the current tensors of the parameters in
     ``param_groups`` and in the model, and copies the entries of ``state`` that a trainer has
     changed. An optimizer cannot be copied or pickled.
 
-    On CUDA a step waits for the work on the current stream, and `step` returns after the step is
+    On CUDA, a step waits for the work on the current stream, and `step` returns after the step is
     complete. With ``sync=False``, the step may still be running when `step` returns. The current
     stream then waits for it, so work that you enqueue on this stream afterwards reads the new
     parameters.
 
-    By default the standard form of the Newton-Schulz iteration uses bfloat16 on CUDA and on
+    By default, the standard form of the Newton-Schulz iteration uses bfloat16 on CUDA and on
     processors with instructions for products in bfloat16 (AVX512_BF16 or AMX), and float32 on other
     processors. The Gram form uses float16 on CUDA and float32 on the host. Ranks exchange data in
     bfloat16. To reproduce the results of torch.optim.Muon, set iteration_dtype="bfloat16",
@@ -331,7 +331,7 @@ class Muon(Folders, Steps):
         """Returns the state in the format of torch.optim.Optimizer. Its tensors are views of
         muonrt's memory, and DTensors if the parameters are DTensors.
 
-        With NorMuon the call is collective, because only the owner of a matrix holds its second
+        With NorMuon, the call is collective, because only the owner of a matrix holds its second
         moments.
         """
         self._follow_state()

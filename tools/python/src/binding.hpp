@@ -81,7 +81,7 @@ class Busy {
   std::atomic<bool>& flag_;
 };
 
-/// Returns the live objects of a class, which must be closed when the process exits. Access this
+/// Returns the live objects of a class. They must be closed before the process exits. Access this
 /// set only while you hold the GIL.
 template <class T>
 std::set<T*>& alive() {
@@ -89,7 +89,7 @@ std::set<T*>& alive() {
   return all;
 }
 
-/// Appends the communicators of all objects of a class that other threads are using to `comms`.
+/// Appends to `comms` the communicators of all objects of a class that other threads are using.
 template <class T>
 void list_used_comms(std::vector<std::shared_ptr<muonrt_comm_t>>& comms) {
   for (T* object : alive<T>())
@@ -308,9 +308,9 @@ struct Group {
   }
 };
 
-/// The three option structs of muonrt_optimizer_create(). In Python the fields of these structs and
-/// of muonrt_distributed_config_t are keyword arguments of one function, because no two fields have
-/// the same name.
+/// The three option structs of muonrt_optimizer_create(). In Python, the fields of these structs
+/// and of muonrt_distributed_config_t are keyword arguments of one function, because no two fields
+/// have the same name.
 struct Options : muonrt_optimizer_options_t, muonrt_tuning_options_t, muonrt_debug_options_t {
   Options()
       : muonrt_optimizer_options_t(muonrt::options()),
@@ -353,10 +353,11 @@ void set_options(Options& options, const nb::kwargs& kwargs);
 /// If the text is the path of a profile (*.json), returns the content of this file, otherwise the
 /// text.
 std::string machine_text(const std::string& name_or_path);
-/// Return the last part of a Python signature: the keyword arguments of groups, or of options.
+/// Returns the keyword arguments of groups, as the last part of a Python signature.
 std::string group_signature();
+/// Returns the keyword arguments of options, as the last part of a Python signature.
 std::string option_signature();
-/// Return the C value for a word such as "muon", "stack" or "float32".
+/// Each of these functions returns the C value for a word such as "muon", "stack" or "float32".
 int32_t role_of(const std::string& word);
 int32_t view_of(const std::string& word);
 int32_t master_of(const std::string& word);
@@ -366,8 +367,8 @@ int32_t dtype_of(const std::string& word);
 int32_t qk_clip_of(const std::string& word);
 /// Returns the word for a kind of QK-clip.
 std::string qk_clip_word(int32_t kind);
-/// Returns the C value for a word. For "" it is MUONRT_NORMUON_OFF, which for a part means the axis
-/// of the group.
+/// Returns the C value for a word. For "", it is MUONRT_NORMUON_OFF. In a part, this value means
+/// that the axis of the group applies.
 int32_t normuon_of(const std::string& word);
 /// Returns the word for a kind of state.
 std::string state_word(muonrt_state_kind_t kind);

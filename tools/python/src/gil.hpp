@@ -16,7 +16,7 @@ namespace binding {
 /// therefore sleeps here until the process has exited.
 template <class Call>
 auto or_sleep(const Call& call) {
-  // An exception handler cannot stop this unwinding, but a destructor that it calls can.
+  // An exception handler cannot stop this unwinding, but a destructor that the unwinding calls can.
   struct Sleep {
     bool unwound = true;
     ~Sleep() {

@@ -81,7 +81,7 @@ void Optimizer::begin_step(const StepCall& call, const Rates& lr,
   try {
     take_scalars(args, grad_scale_inv, found_inf, qk_logits);
   } catch (...) {
-    // Without arguments this rank votes to reject the step, so that the peers return an error
+    // Without arguments, this rank votes to reject the step, so that the peers return an error
     // immediately.
     collective(held->comm.get(), [&] {
       call(optimizer, nullptr);

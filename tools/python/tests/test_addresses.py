@@ -21,7 +21,7 @@ OWN = {"lo": ["127.0.0.1", "::1"], "docker0": ["172.17.0.1"], "eth0": ["10.0.0.1
 @pytest.mark.parametrize("names, likely, expected", [
     (None, [], ["172.17.0.1", "10.0.0.1", "10.1.0.1", "127.0.0.1"]),
     (None, ["10.0.0.1"], ["10.0.0.1", "172.17.0.1", "10.1.0.1", "127.0.0.1"]),
-    # In Debian's /etc/hosts the host name resolves to 127.0.1.1. Names are not replaced by
+    # In Debian's /etc/hosts, the host name resolves to 127.0.1.1. Names are not replaced by
     # addresses, because other machines may resolve them differently.
     (None, ["127.0.1.1", "10.1.0.1"], ["10.1.0.1", "172.17.0.1", "10.0.0.1", "127.0.1.1", "127.0.0.1"]),
     (None, ["node0", "10.1.0.1"], ["node0", "10.1.0.1", "172.17.0.1", "10.0.0.1", "127.0.0.1"]),

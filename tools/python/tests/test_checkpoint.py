@@ -51,7 +51,7 @@ def test_a_background_save_on_two_ranks_continues_on_one_bit_for_bit(tmp_path):
         assert one.optimizer.save_wait() is None
         return reserved
 
-    # The files contain the weights, one momentum and the vector's two moments. Replicas each write
+    # The files contain the weights, one momentum and the vector's two moments. Each replica writes
     # a part.
     assert sum(on_threads(2, work)) == 4 * (2 * ROWS * COLS + 3 * 7)
     want, one = Trainer().steps(0, ALL), Trainer(scale=0.0)  # load() overwrites the zero weights

@@ -52,8 +52,8 @@ def example(rank, size, name, port, arguments):
 
 @contextlib.contextmanager
 def cuda_on_the_host(replaced):
-    """Creates tensors for CUDA in host memory, because Megatron-LM supports no other device. Also replaces
-    all_gather by a version for tensors of different sizes, which gloo does not support."""
+    """Creates a tensor in host memory if Megatron-LM, which supports only CUDA, requests it on a
+    GPU. Also replaces all_gather, because gloo's version requires tensors of equal sizes."""
     import torch
     import torch.distributed as dist
 

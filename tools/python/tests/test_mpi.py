@@ -81,7 +81,7 @@ def run_a_rank():
 
 
 def test_ranks_of_mpirun():
-    # With `-m mpi4py` an exception on one rank ends the job.
+    # With `-m mpi4py`, an exception on one rank ends the job.
     done = mpirun("2", "-m", "mpi4py", __file__)
     assert done.returncode == 0, done.stdout + done.stderr
     assert sorted(line for line in done.stdout.splitlines() if line) == ["OK 0", "OK 1"]

@@ -1,4 +1,4 @@
-"""Tests muonrt.convert. Training that continues from the state of torch's optimizers must have equal updates.
+"""Tests muonrt.convert. After a conversion from torch's optimizers, training must continue with the same updates.
 Every tensor and setting in a state of MoonshotAI/Moonlight c2ad5b2 (examples/toy_train.py) or microsoft/dion
 0a059a4 (dion/muon.py, scalar_opts.py) must be converted to muonrt and back."""
 

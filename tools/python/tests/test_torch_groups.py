@@ -1,5 +1,5 @@
-"""Tests the groups of muonrt.torch.Muon: their learning rates, and add_param_group. After this
-call, the other parameters must continue with bitwise identical results."""
+"""Tests the groups of muonrt.torch.Muon: their learning rates, and add_param_group, after which the
+other parameters must continue with bitwise identical results."""
 
 import warnings
 
@@ -171,8 +171,8 @@ RATES = [  # groups, settings, rates
     ([UP | {"lr": 1e-3}], dict(adamw_lr=2e-3, muon=OTHER), [1e-3, 2e-3]),
     ([{"params": ["up.weight"]}, EMBED | {"role": "adamw", "lr": 2e-3}], dict(lr=1e-3, muon=OTHER),
      [1e-3, 2e-3]),
-    # A preset has both learning rates of the original. If the caller passes one learning rate, and
-    # the scale rule is match_rms, it applies to both.
+    # A preset has both learning rates of the original. If the scale rule is match_rms, a single
+    # learning rate that the caller passes replaces both.
     ([], dict(preset="keller_jordan"), [0.02, 3e-4]),
     ([], dict(preset="keller_jordan", lr=0.05), [0.05, 3e-4]),
     ([], dict(preset="dmuon"), [0.02, 1e-3]),
@@ -219,7 +219,7 @@ def test_the_first_step_warns_of_a_large_update(lr, change, names):
             one.step()
     assert [str(w.message)[:9] for w in found] == [f"param '{n}'" for n in names]
     if names:
-        # The update is 0.2 x 0.2 / 0.5 = 8% of the RMS. With a learning rate of 0.025 it would be
+        # The update is 0.2 x 0.2 / 0.5 = 8% of the RMS. With a learning rate of 0.025, it would be
         # 1%.
         assert "by 8% of its RMS" in str(found[0].message)
         assert "instead of 0.2, such as 0.025, which" in str(found[0].message)

@@ -252,7 +252,7 @@ def torchtitan_step():
 
 
 def deepspeed_step():
-    """Calls DeepSpeed's update of one matrix, which ZeRO applies to gathered gradients."""
+    """Calls DeepSpeed's function that updates one matrix. ZeRO applies it to gathered gradients."""
     os.environ["DS_ACCELERATOR"] = "cpu"
     pytest.importorskip("deepspeed")
     from deepspeed.runtime.zero.muon.original_muon import muon_update
@@ -282,7 +282,7 @@ def emerging_step():
 @pytest.mark.parametrize("preset", ["torchtitan", "deepspeed", "emerging"])
 def test_updates_have_the_rounding_errors_of_the_trainers_own_muon(preset):
     """Compares muonrt and the original with the same rule in float64, over 5 steps of matrices of
-    three shapes. For square matrices DeepSpeed uses the standard form, and muonrt the Gram form."""
+    three shapes. For square matrices, DeepSpeed uses the standard form, and muonrt the Gram form."""
     step, coefficients, nesterov, scale, settings = globals()[f"{preset}_step"]()
     for shape in ((24, 40), (40, 24), (32, 32))[:2 if preset == "deepspeed" else 3]:
         grads = [torch.randn(shape, generator=torch.Generator().manual_seed(i)) for i in range(5)]

@@ -9,8 +9,8 @@ from muonrt._torch_ranks import local_of
 
 
 class Model(torch.nn.Module):
-    """A model with odd sizes. For its 13 rows on fsdp=3, tp=2 the two readings of placements
-    differ. Its head has fewer rows than some meshes have ranks."""
+    """A model with odd sizes. For a dimension of 13 rows on fsdp=3, tp=2, the two readings of
+    placements differ. The head has fewer rows than some meshes have ranks."""
 
     def __init__(self):
         super().__init__()

@@ -43,8 +43,8 @@ def on_gloo(size, work, *arguments, lost=None):
 
 
 def _on_gloo(size, work, *arguments, lost):
-    # Ranks are forked from a process that has imported torch but has not used it. The list contains
-    # torch._dynamo, because the first use of FSDP2 would import it.
+    # Ranks are forked from a process that has imported torch but has not used it. The preloaded
+    # modules include torch._dynamo, because the first use of FSDP2 would import it.
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["torch.distributed.fsdp", "torch.distributed.checkpoint",
                                     "torch.distributed.tensor.parallel", "torch._dynamo", "pytest",

@@ -26,8 +26,8 @@ class Gpt {
   /// @param params  full tensors, row-major; read only.
   /// @param tokens  sequences x (context + 1) bytes below vocab, contiguous; position t predicts
   ///     position t + 1.
-  /// @param grads   receives the gradients, in tensors with the shapes of `params`. Errors:
-  /// std::runtime_error if `ws` was made for fewer sequences.
+  /// @param grads   receives the gradients, in tensors with the shapes of `params`.
+  /// Errors: std::runtime_error if `ws` was made for fewer sequences.
   double forward_backward(const float* const* params, const uint8_t* tokens, int64_t sequences,
                           float grad_scale, float* const* grads, Workspace& ws) const;
 

@@ -30,8 +30,8 @@ struct HostSpace {
     return at(t, address, bytes);
   }
 };
-/// Memory of the device. A thread may not write it while previous kernels may still access it. It
-/// may read data that was written before these kernels, such as job lists.
+/// Memory of the device. A thread may not write it while previous kernels may still access it. The
+/// thread may read data that was written before these kernels, such as job lists.
 struct Global {
   static unsigned char* at(const Thread& t, uint64_t address, size_t bytes) {
     return reached(t, address, bytes, order::Access::kRead);

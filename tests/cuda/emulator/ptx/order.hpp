@@ -50,20 +50,24 @@ void products_wait(uint32_t pending);
 /// Makes the running thread's accesses to shared memory visible to bulk copies and tensor cores.
 void fence();
 
-/// Record that the thread arrives at a barrier of threads, or leaves it.
+/// Records that the thread arrives at a barrier of threads.
 /// @param which  the number of the barrier.
 void arrive(unsigned which);
+/// Records that the thread leaves a barrier of threads.
 void depart(unsigned which);
-/// Return the number of a barrier of a block, of a warp, and of the cluster.
+/// Each of these functions returns the number of a barrier: of a block, of a warp, or of the
+/// cluster.
 unsigned of_block(unsigned number);
 unsigned of_warp();
 unsigned of_cluster();
 
-/// Check that a barrier in shared memory was initialized before a thread or a copy arrives.
+/// Checks that a barrier in shared memory was initialized before a thread arrives.
 void require_made(unsigned block, size_t offset);
+/// Checks that a barrier in shared memory was initialized before a copy arrives.
 void require_made_for_engines(unsigned block, size_t offset);
-/// Record that the thread has arrived, or has waited.
+/// Records that the thread has arrived at a barrier in shared memory.
 void arrived(const uint64_t* barrier);
+/// Records that the thread has waited for a barrier in shared memory.
 void waited(const uint64_t* barrier);
 
 /// Records that the running thread, or one of its bulk copies, accesses device memory. The clusters

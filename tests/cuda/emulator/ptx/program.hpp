@@ -122,9 +122,10 @@ struct Thread {
 using Table = std::unordered_map<std::string, Run>;
 void add_arithmetic(Table& table);
 void add_memory(Table& table);
-/// Add the instructions that threads execute together, and the instructions of copy engines and
+/// Adds the instructions that threads execute together, and the instructions of copy engines and
 /// tensor cores.
 void add_together(Table& table);
+/// Adds the instructions that the lanes of a warp execute together.
 void add_warp(Table& table);
 
 /// Translates the text of a module to functions. Throws a std::runtime_error that quotes
