@@ -9,9 +9,8 @@
 
 namespace muonrt {
 
-/// Products of an iteration that do not depend on each other, and the ops that follow before the
-/// next step of the iteration. Either all of these products need the symmetric kernel, or none
-/// does.
+/// Independent products of an iteration, and the ops that follow them before the next step of the
+/// iteration. Either all of these products need the symmetric kernel, or none does.
 struct IterationStep {
   std::vector<Product> products;
   std::vector<std::function<void()>> then;

@@ -36,7 +36,7 @@ double restart_metric(const CoefficientList& list, const std::vector<int>& resta
 /// conditions:
 /// * On every compared spectrum, the predicted error (algo/rounding.hpp) is at most
 ///   RestartSearch::error times the error of `standard` in bf16.
-/// * The condition number of Q is within its bound.
+/// * The condition number of Q is at most RestartSearch::bound.
 ///
 /// If multiple lists of restarts satisfy both, returns the shortest one, and among lists of equal
 /// length the one with the smallest error. If a restart before every step is needed, the Gram form

@@ -83,7 +83,7 @@ class Device {
   /// `event`.
   virtual void wait(Stream& stream, const Event& event) = 0;
   /// Makes work that is enqueued on `stream` after this call wait for the work that is now on the
-  /// caller's stream. On CUDA the caller's stream is a cudaStream_t. Null stands for the default
+  /// caller's stream. On CUDA, the caller's stream is a cudaStream_t. Null stands for the default
   /// stream and all streams that synchronize with it.
   /// Errors, with a message that begins with `what`: NOT_SUPPORTED if the caller's stream, or a
   /// stream that synchronizes with it, is being captured.

@@ -31,7 +31,8 @@ struct QkClip {
   float threshold = 100.0f, exponent = 0.5f;
   int64_t rows = 0;               // rows of the whole weight
   const float* logits = nullptr;  // the largest logit of each query head
-  /// For each query head, 0 if it is never clipped. If this is null, all heads are clipped.
+  /// One value for each query head: 0 if the head must not be clipped. If null, all heads may be
+  /// clipped.
   const int32_t* selected = nullptr;
   float* factors = nullptr;  // one factor for each row of the whole weight
 };

@@ -28,8 +28,8 @@ struct PanelShape {
 /// Packs and multiplies one column panel. One object is created for each panel shape.
 /// Threads: multiple threads may call pack() and run() at the same time, each with its own scratch
 /// memory.
-/// Results: bit for bit, a tile depends only on the values and on the fields of PanelShape, without
-/// b_ld and transpose_b.
+/// Results: bit for bit, a tile depends only on the values and on the fields of PanelShape other
+/// than b_ld and transpose_b.
 class PanelProduct {
  public:
   virtual ~PanelProduct() = default;

@@ -13,8 +13,8 @@
 namespace muonrt {
 
 /// A device that records the enqueued operations. Memory from `allocate` has an address, but must
-/// not be read or written; memory from `allocate_shared` is real. After the host has waited for an
-/// event, the operations that it enqueues start later accordingly.
+/// not be read or written; memory from `allocate_shared` is real. Operations that the host enqueues
+/// after it has waited for an event cannot start before this event.
 class ModelledDevice final : public Device {
  public:
   /// @param profile, rules  They must outlive the device.

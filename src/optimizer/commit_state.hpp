@@ -40,7 +40,7 @@ struct SurvivorState;
 /// commit a step that failed.
 class CommitState {
  public:
-  /// Commits a step on this rank that other ranks have already committed.
+  /// Commits, on this rank, a step that other ranks have already committed.
   using RollForward = FunctionRef<void(int64_t fingerprint, const Vote& vote_sum)>;
 
   CommitState() = default;
@@ -71,8 +71,8 @@ class CommitState {
 
   /// Stores the fingerprint of the step that is starting.
   void begin_step(int64_t fingerprint) { fingerprint_ = fingerprint; }
-  /// Returns the end state of the step according to its readback, without errors of the streams and
-  /// of the communicator.
+  /// Returns the end state of the step according to its readback. Does not set `failed` and
+  /// `comm_failed`.
   StepEndState end_state(const StepReadback& readback) const;
   /// Counts the step as committed.
   /// @param vote_sum  Sum of the votes of the step.

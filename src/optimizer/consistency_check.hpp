@@ -34,12 +34,13 @@ class ConsistencyCheck {
   void schedule_all();
   /// Makes the checks of a parameter's weights due. Must be called on all ranks.
   void schedule_weights(int64_t param);
-  /// Makes those checks of a parameter due that do not involve other ranks.
+  /// Like schedule_all(), but only for those checks of one parameter that do not involve other
+  /// ranks.
   void schedule_local(int64_t param);
 
-  /// Runs the checks that are due, and blocks if there are any. For the vote, adds two values to
-  /// `inputs`: this rank's hashes of replicas, and in the fingerprint the set of data that was
-  /// hashed. The vote thus also detects ranks that hash different parameters.
+  /// Runs the checks that are due, and blocks if there are any. For the vote, adds this rank's
+  /// hashes of replicas to `inputs`. Also mixes the set of hashed data into the fingerprint, so the
+  /// vote detects ranks that hash different parameters.
   /// @param params  Views after ParamTables::fill_for_step(). This function sets their
   ///     `rounded_by_caller`.
   /// Errors: any error of FiniteCheck or of the pipeline.

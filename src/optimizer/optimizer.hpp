@@ -82,8 +82,8 @@ class Optimizer {
   /// misaligned, overlaps memory that steps write, or is in memory that the device cannot access.
   void check_grad(int64_t param, const void* grad) const;
   void set_grad(int64_t param, const void* grad);
-  /// Implement muonrt_optimizer_set_data() and muonrt_optimizer_reset_masters(), with the same
-  /// errors.
+  /// The next two functions implement muonrt_optimizer_set_data() and
+  /// muonrt_optimizer_reset_masters(), with the same errors.
   void set_data(int64_t param, void* data);
   void reset_masters(const std::vector<int64_t>& params);
   void set_group(int32_t index, const GroupSettings& group);

@@ -64,8 +64,8 @@ class ParamTables {
   void set_updates(int64_t param, int64_t updates) {
     updates_[static_cast<size_t>(param)] = updates;
   }
-  /// Sets the update counts to their values after `steps` committed steps, assuming that no step
-  /// listed an inactive parameter.
+  /// Sets the update counts to their values after `steps` committed steps, assuming that
+  /// StepArgs::inactive_params was empty in all of them.
   void set_steps(const OptimizerSettings& settings, int64_t steps);
 
   RandomKeys random_keys() const;

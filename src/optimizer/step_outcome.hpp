@@ -25,7 +25,7 @@ enum class StepOutcome : int32_t {
   /// Not committed, because a value was non-finite. The ranks exchange which rank found it.
   kSkipped,
   kRejected,  // not committed for a different reason, which the ranks exchange
-  // The following outcomes make the optimizer unusable, without another exchange.
+  // The following outcomes make the optimizer unusable. The ranks then exchange nothing more.
   kTorn,       // parts of the step may be committed on this rank
   kUndecided,  // nothing is committed on this rank, but a peer may have committed
   kFailed,     // nothing is committed on any rank

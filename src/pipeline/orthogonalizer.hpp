@@ -27,7 +27,7 @@ class Orthogonalizer {
 
   /// Writes the orthogonalized matrices of x to `out`, rounded once to the dtype of `out`. If the
   /// host can access device memory and x has a non-finite element, `out` does not change. If the
-  /// host cannot access it, matrices with a non-finite element become NaN.
+  /// host cannot access device memory, matrices with a non-finite element become NaN.
   /// @param nonfinite  Null, or memory that the device can access. It receives 1 if x has
   ///     non-finite elements.
   /// @return  The index of a non-finite element of x if the host can access device memory and there

@@ -83,7 +83,8 @@ class SliceGroup {
   /// Returns the range of local elements that the member's slice of segment `s` contains.
   std::pair<int64_t, int64_t> range(size_t s, const Member& owner) const;
   /// Returns true if `owner` sends the new values of its slices directly to `to`. If the return has
-  /// two levels, this includes the owner itself, so everything that it forwards is contiguous.
+  /// two levels, also returns true if `to` is the owner itself, so that everything that the owner
+  /// forwards is contiguous.
   bool returns(const Member& owner, const Member& to) const;
 
   /// Calls `use(exchange, from, to)` for each message that `rank` sends or receives in the gather

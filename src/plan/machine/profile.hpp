@@ -17,8 +17,8 @@ struct ProductRate {
 };
 
 /// The kinds of passes over memory, which have different rates: copies of messages and buffers,
-/// gradients to messages, matrices that are stored transposed, the normalization, and updates of
-/// weights.
+/// packing of gradients into messages, passes over matrices that are stored transposed, the
+/// normalization, and updates of weights.
 enum class PassKind : int32_t {
   kCopy,
   kPack,
@@ -40,9 +40,9 @@ struct PassRate {
   std::array<double, kPassKinds> rates = {};
 };
 
-/// Describes a machine for the model (src/model) and for the cost model of the plan. All ranks have
-/// the same machine and one device each. The JSON file gives a source for every number
-/// (tools/machines/README.md).
+/// Describes a machine for the model (src/model) and for the cost model of the plan. All ranks run
+/// on identical machines, and each rank has one device. The JSON file gives a source for every
+/// number (tools/machines/README.md).
 struct MachineProfile {
   std::string name, title;
   bool gpu = true;
