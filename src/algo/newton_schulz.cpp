@@ -69,9 +69,9 @@ Space carve(const MatrixRules& rules, const NewtonSchulz& settings, const Method
   return space;
 }
 
-/// Collects the products of one batch, which in_lockstep() merges with those of other batches.
-/// Every symmetric product is written as A B^T, so a backend needs only one symmetric kernel. A B^T
-/// equals A B because all m x m iterates are bitwise symmetric.
+/// Collects the products of one batch. in_lockstep() merges them with the products of other
+/// batches. Every symmetric product is written as A B^T, so a backend needs only one symmetric
+/// kernel. A B^T equals A B because all m x m iterates are bitwise symmetric.
 class Products {
  public:
   /// @param watched  Tally to which watch() adds, or null.
@@ -271,7 +271,7 @@ NewtonSchulz make_newton_schulz(CoefficientFamily family, const CoefficientSetti
     take_restarts(out, *options.restarts);
     return out;
   }
-  // With AOL each row is scaled separately, so the restarts must be accurate for matrices of any
+  // With AOL, each row is scaled separately, so the restarts must be accurate for matrices of any
   // size.
   const double fewest = out.row_scaling == RowScaling::kAol ? 1 : 512;
   out.gram_restarts = find_restarts(out.gram_list, out.gram_iteration, out.list, fewest);
@@ -285,7 +285,7 @@ FormChoice permitted_form(const NewtonSchulz& settings, FormChoice wish) {
   }
   require_headroom(settings.list, settings.iteration);
   // An f32 product takes twice the time of a bf16 product. Up to an aspect ratio of about 4, the
-  // Gram form does not save enough FLOPs to make up for it. For longer matrices, which are rare,
+  // Gram form does not save enough FLOPs to make up for this. For longer matrices, which are rare,
   // the caller can choose the Gram form.
   if (settings.iteration == DType::kBF16 && settings.gram_iteration == DType::kF32)
     return FormChoice::kStandard;

@@ -28,8 +28,8 @@ void require_secret_bytes(int64_t bytes, const char* function) {
                  " and 4096; pass the size of the secret");
 }
 
-/// Returns the common fields of the options for a folder and the options for an address, except
-/// strings.
+/// Returns the fields that the options for a folder and the options for an address have in common,
+/// except strings.
 template <class Options>
 Rendezvous rendezvous_of(const Options& options, const char* function) {
   Rendezvous out;

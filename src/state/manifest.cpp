@@ -263,8 +263,8 @@ Manifest parse_manifest(std::string_view text, const std::string& what) {
     if (key == "format") require_format(json);
   };
   parts.items["groups"] = [&](const JsonValue& item) {
-    // Each group with settings takes at least kGroupBytes of text, while an import writes two
-    // groups without settings.
+    // Each group with settings takes at least kGroupBytes of text. Only an import writes groups
+    // without settings, and it writes two of them.
     const size_t most = kFewGroups + text.size() / kGroupBytes;
     MUONRT_REQUIRE(out.groups.size() < most, Status::kCorrupt, what, ": it has more than ", most,
                    " groups; load another checkpoint");

@@ -109,7 +109,7 @@ Save::~Save() {
   if (process_ == getpid() && own_file_.bytes > 0 && !may_be_named_) files_.remove(path_);
 }
 
-/// Sets the ID in the names of all files of this checkpoint, which rank 0 chooses.
+/// Sets the ID that the names of all files of this checkpoint contain. Rank 0 chooses it.
 void Save::draw_id() {
   int64_t drawn = 0;
   run_collectively(comm_, [&] {
