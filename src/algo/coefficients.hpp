@@ -103,8 +103,7 @@ struct Range {
 double image(const CoefficientList& list, double sigma);
 /// Returns the smallest and the largest image of the values in [low, high], exact up to rounding.
 Range image_range(const CoefficientList& list, double low, double high);
-/// Returns the slope of the image at zero, which is the factor by which rounding errors in null
-/// directions grow.
+/// Returns the slope of the image at zero. Rounding errors in null directions grow by this factor.
 double slope_at_zero(const CoefficientList& list);
 /// Returns true if the images remain positive and bounded when every step rounds to `dtype`.
 /// Rounding is modelled by increasing the largest singular value by 2 units of roundoff before each

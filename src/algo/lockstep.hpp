@@ -23,11 +23,11 @@ struct ProductSequence {
   std::vector<std::function<void()>> then;
 };
 
-/// Merges the steps of several iterations, which must not share memory. Each iteration keeps the
-/// order of its steps. Steps with other products run first, until the next step of every unfinished
-/// iteration is a symmetric product; all these symmetric products then become one call. Thus the
-/// longest iteration determines the number of calls with symmetric products, whatever the forms and
-/// lengths of the others.
+/// Merges the steps of several iterations. The iterations must not share memory. Each iteration
+/// keeps the order of its steps. Steps with other products run first, until the next step of every
+/// unfinished iteration is a symmetric product; all these symmetric products then become one call.
+/// Thus the longest iteration determines the number of calls with symmetric products, whatever the
+/// forms and lengths of the others.
 std::vector<ProductSequence> in_lockstep(std::span<const std::vector<IterationStep>> iterations);
 
 /// Enqueues the sequences, which must remain valid until their work has run. Does not allocate

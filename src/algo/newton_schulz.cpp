@@ -208,10 +208,10 @@ void take_restarts(NewtonSchulz& out, const std::vector<int>& restarts) {
 
 // The elements of the Gram matrix are products of two rows. The smallest f16 number is 2^-24, so
 // for a row with a norm of 2^-12 these elements could become zero, and nothing would limit the
-// row's AOL factor. An X in f16 is therefore lifted: it has a norm of up to kLift until its rows
-// are scaled, which also divides by kLift. The Gram matrix is then below 2^14, and underflow loses
-// at most the fraction kLost of it. With equilibration, X is lifted so that elements of short rows
-// do not become subnormal.
+// row's AOL factor. An X in f16 is therefore lifted: its norm is up to kLift until its rows are
+// scaled, and this scaling also divides by kLift. The Gram matrix is then below 2^14, and underflow
+// loses at most the fraction kLost of it. With equilibration, X is lifted so that elements of short
+// rows do not become subnormal.
 constexpr float kLift = 0x1p7f, kLost = 0x1p-38f;
 
 float lift_of(const NewtonSchulz& settings, Form form) {

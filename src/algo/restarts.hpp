@@ -19,7 +19,8 @@ struct RestartSearch {
   int points = 4001;           // number of log-spaced points in [1e-10, largest]
   /// The largest accepted error, relative to the error of the standard form in bf16 on the same
   /// spectrum, or to 1 if that error is greater than 1. The default is below 1 because predictions
-  /// are not exact. For f32 it is 2^-10, which is half the rounding error of a message in bf16.
+  /// are not exact. For f32, the limit is 2^-10, which is half the rounding error of a message in
+  /// bf16.
   double error = 0.8;
 };
 

@@ -6,7 +6,7 @@
 
 namespace muonrt {
 
-/// Captured work of a stream, which can be launched again as a whole.
+/// Work of a stream that was captured and can be launched again as a whole.
 class DeviceGraph {
  public:
   virtual ~DeviceGraph() = default;

@@ -11,11 +11,11 @@
 
 namespace muonrt {
 
-/// Number of 32-bit digits (limbs) of the multi-precision number that stores a sum of squares. It
-/// suffices for the squares of all f32 values.
+/// Number of 32-bit digits (limbs) of the multi-precision number that stores a sum of squares. This
+/// number of limbs suffices for the squares of all f32 values.
 constexpr int64_t kTallyLimbs = 18;
 
-/// Sums over the elements of a matrix, which must have fewer than 2^31 elements. The sums are
+/// Sums over the elements of a matrix. The matrix must have fewer than 2^31 elements. The sums are
 /// integers, so the sums of multiple parts of a matrix may be combined in any order.
 struct Tally {
   int64_t limbs[kTallyLimbs] = {};  // sum of squares; the unit of limb i is 2^(32 i - 298)

@@ -13,7 +13,7 @@ namespace muonrt {
 /// @param mark  An event that this function uses for the wait.
 void drain(Device& device, Stream& stream, Event& mark);
 
-/// A stream for local work outside of a step, such as copying master weights or state.
+/// A stream for local work outside a step, such as copying master weights or state.
 class LocalStream {
  public:
   explicit LocalStream(Device& device);

@@ -197,8 +197,8 @@ class Ops : public MatrixRules {
   virtual void commit_normuon(Stream& stream, std::span<const NormuonState> states,
                               const ParamView* params, const CommitCondition& condition) = 0;
 
-  /// Adds the squares of the unscaled gradients of the listed parameters that are active or
-  /// `clip_only` to `sums`, which has kNormWords words. The sum is exact.
+  /// Adds squares to `sums`, which has kNormWords words: the squares of the unscaled gradients of
+  /// the listed parameters that are active or `clip_only`. The sum is exact.
   virtual void sum_squares(Stream& stream, std::span<const int32_t> list, const ParamView* params,
                            int64_t* sums) = 0;
   /// Computes the gradient factor from `factors` and `clip`, and writes it to grad_scale in all

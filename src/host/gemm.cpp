@@ -39,9 +39,10 @@ struct PreparedGemm {
 
 namespace {
 
-/// Divides an extent into tiles of nearly equal size, which is a multiple of 16. Small tiles waste
-/// less work on the diagonal of a symmetric product, and let small products use more threads. With
-/// large tiles, the operands are read less often.
+/// Divides an extent into tiles of nearly equal size. If there are multiple tiles, the size of all
+/// except the last is a multiple of 16. Small tiles waste less work on the diagonal of a symmetric
+/// product, and let small products use more threads. With large tiles, the operands are read less
+/// often.
 PreparedGemm::Cut cut(int64_t extent, int64_t largest) {
   const int64_t size = std::min(extent, round_up(ceil_div(extent, ceil_div(extent, largest)), 16));
   const int64_t count = ceil_div(extent, size);

@@ -9,8 +9,8 @@
 
 namespace muonrt::host {
 
-// The interface between the grid of tiles (gemm.cpp) and the code that computes a single tile,
-// which uses AVX2 or AVX-512 instructions, oneDNN, or portable loops.
+// The interface between the grid of tiles (gemm.cpp) and the code that computes a single tile. This
+// code uses AVX2 or AVX-512 instructions, oneDNN, or portable loops.
 
 /// The largest number of rows or columns of a tile of a small or symmetric product.
 inline constexpr int64_t kSmallTile = 128;

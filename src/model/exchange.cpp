@@ -10,7 +10,7 @@ namespace muonrt {
 
 namespace {
 
-/// The messages of a rank over one link in one direction, which share the link's rate equally.
+/// The messages of a rank over one link in one direction. They share the link's rate equally.
 class LinkLoad {
  public:
   void add(int64_t bytes) { sizes_.push_back(static_cast<double>(bytes)); }

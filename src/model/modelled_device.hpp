@@ -34,8 +34,8 @@ class ModelledDevice final : public Device {
   }
   double footprint(bool owned) const { return owned ? owned_footprint_ : step_footprint_; }
 
-  /// Appends an op to the stream. Enqueuing it takes the host one launch time, unless it records or
-  /// waits for an event.
+  /// Appends an op to the stream. Enqueuing it takes the host one launch time, unless the op
+  /// records or waits for an event.
   RecordedOp& append(Stream& stream, OpKind kind);
 
   std::string describe() const override { return "model of " + profile_.title; }

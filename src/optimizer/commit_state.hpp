@@ -20,7 +20,7 @@ constexpr bool leaves_optimizer_usable(Status status) {
          status == Status::kCallback || status == Status::kOutOfMemory;
 }
 
-/// The result of recover(), which is equal on all surviving ranks.
+/// The result of recover(). It is equal on all surviving ranks.
 struct Recovery {
   enum class Outcome : int32_t { kNone = 0, kRolledForward = 1, kDiscarded = 2 };
   Outcome outcome = Outcome::kNone;

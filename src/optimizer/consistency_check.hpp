@@ -41,7 +41,7 @@ class ConsistencyCheck {
   /// Runs the checks that are due, and blocks if there are any. For the vote, adds this rank's
   /// hashes of replicas to `inputs`. Also mixes the set of hashed data into the fingerprint, so the
   /// vote detects ranks that hash different parameters.
-  /// @param params  Views after ParamTables::fill_for_step(). This function sets their
+  /// @param params  Views after ParamTables::fill_for_step(). run_before_step() sets their
   ///     `rounded_by_caller`.
   /// Errors: any error of FiniteCheck or of the pipeline.
   void run_before_step(Pipeline& pipeline, const OptimizerSettings& settings, ParamView* params,

@@ -105,8 +105,7 @@ class SliceGroup {
  private:
   const ChunkSpec& chunk_;
   std::vector<Member> members_;
-  /// For each segment, the number of local elements of its parameter, which is equal on all
-  /// members.
+  /// For each segment, the number of local elements of its parameter. It is equal on all members.
   std::vector<int64_t> local_;
   int32_t replicas_ = 0;
   bool gathers_ = false;

@@ -32,8 +32,8 @@ inline int64_t direct_peers(int64_t shares, int64_t replicas, bool owner_holds) 
   return shares * replicas - (owner_holds ? 1 : 0);
 }
 
-/// Returns the ranks to which `rank` forwards everything that owners sent to it, in ascending
-/// order. These ranks hold the same shard in the other replicas of its block.
+/// Returns, in ascending order, the ranks to which `rank` forwards everything that owners have sent
+/// to it. These ranks hold the same shard in the other replicas of its block.
 std::vector<int32_t> forwards_to(const Layout& layout, int32_t rank, int32_t block);
 
 /// Returns the number of replicas in a block, or 0 if owners should send to all holders directly.

@@ -20,7 +20,7 @@ constexpr JsonLimits kLimits{6, std::numeric_limits<size_t>::max(), 1000};
 constexpr size_t kMaxMembers = 50;  // maximum number of members of the manifest
 constexpr size_t kFewGroups = 100, kGroupBytes = 100;
 
-/// Returns the first line of a manifest, which contains the checksum of the remaining text.
+/// Returns the first line of a manifest. This line contains the checksum of the remaining text.
 std::string first_line(std::string_view rest) {
   return cat("{\"crc32c\": \"", digits_of(crc32c(rest.data(), rest.size()), 8), "\",\n");
 }

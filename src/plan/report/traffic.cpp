@@ -254,7 +254,8 @@ class Measurement {
     if (plan_.problem().params[front].grad_layout) add_split_gather();
   }
 
-  /// Adds the gather of gradients with a separate layout, which are sent to the owners of slices.
+  /// Adds the gather of gradients with a separate layout. These gradients are sent to the owners of
+  /// slices.
   void add_split_gather() {
     const int64_t element = size_of(chunk_->gather_dtype);
     SplitGather split(plan_, *chunk_);
