@@ -39,9 +39,9 @@ double restart_metric(const CoefficientList& list, const std::vector<int>& resta
 ///   RestartSearch::error times the error of `standard` in bf16.
 /// * The condition number of Q is at most RestartSearch::bound.
 ///
-/// If multiple lists of restarts satisfy both, returns the shortest one, and among lists of equal
-/// length the one with the smallest error. If a restart before every step is needed, the Gram form
-/// is identical to the standard form.
+/// If multiple lists of restarts satisfy both conditions, returns the shortest list, and among
+/// lists of equal length the one with the smallest error. If a restart before every step is needed,
+/// the Gram form is identical to the standard form.
 ///
 /// @param fewest  Number of rows of the smallest matrices for which errors are compared.
 std::vector<int> find_restarts(const CoefficientList& list, DType dtype,

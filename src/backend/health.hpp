@@ -53,8 +53,8 @@ inline double sum_of_squares(const int64_t* limbs) {
 /// steps estimated both ends of the spectrum to within 5%. The spectra were flat, spread over nine
 /// decades, or had only ten nonzero values.
 constexpr int64_t kLanczosSteps = 48;
-/// Number of rows in a block. Sums over rows are computed per block first, and then over the
-/// blocks.
+/// Number of rows in a block. Sums over rows are computed first within each block, and then over
+/// the blocks.
 constexpr int64_t kLanczosRows = 256;
 
 /// The tridiagonal matrix that the Lanczos method computes for X X^T. Only the first min(rows,

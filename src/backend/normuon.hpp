@@ -72,8 +72,8 @@ MUONRT_HOST_DEVICE inline float normuon_restore(double squares, double scaled, i
 /// The smallest norm that NeuronRule::kNorm divides by. nanochat uses the same value.
 constexpr float kLeastNorm = 1e-6f;
 
-/// Returns the factor of one neuron according to the rule of its matrix, without matrix_factor().
-/// For kNormuon, also stores the new second moment in `staged`.
+/// Returns the factor of one neuron according to the rule of its matrix, not including
+/// matrix_factor(). For kNormuon, also stores the new second moment in `staged`.
 MUONRT_HOST_DEVICE inline float neuron_factor(const NormuonState& s, int64_t neuron,
                                               float mean_square, float beta2) {
   if (s.rule == NeuronRule::kNorm) return 1.0f;

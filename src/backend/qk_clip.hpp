@@ -81,7 +81,7 @@ MUONRT_HOST_DEVICE inline float qk_row_factor(const QkClip& c, int64_t row) {
       break;
     case QkKind::kMlaQuery: {
       // In MLA, a logit is the sum of two query-key products: one for the parts with rotary
-      // embedding, and one for the parts without. If queries and keys had different gammas, the two
+      // embedding, and one for the other parts. If queries and keys had different gammas, the two
       // terms would shrink by different factors. Queries and keys therefore use the smallest gamma
       // of the heads that share a key.
       const int64_t stride = c.nope + c.rope;

@@ -67,8 +67,9 @@ class ConsistencyCheck {
   const char* described(int64_t param) const;
 
  private:
-  // Bits that identify checks. kLocal checks this rank's values without other ranks. kRounding is
-  // not a check: while it is set, the caller may have rounded the weights in either direction.
+  // Bits that identify checks. kLocal checks this rank's values and involves no other ranks.
+  // kRounding is not a check: while it is set, the caller may have rounded the weights in either
+  // direction.
   enum : uint8_t { kLocal = 1, kWeights = 2, kGradient = 4, kRounding = 8 };
   /// Returns the first parameter whose replicas differ. Collective.
   int64_t find_param(Comm& comm, bool gradients);

@@ -118,7 +118,8 @@ class Optimizer {
   const Plan* block_plan() const { return pipelines_.block_plan(); }
   /// Describes the plan as text or JSON. Includes the plan of block steps if there is one.
   std::string describe(bool json) const;
-  /// Returns the memory sizes of this rank that describe() prints, without the consistency check.
+  /// Returns the memory sizes of this rank that describe() prints, except the memory for the
+  /// consistency check.
   PlannedMemory planned_memory() const;
   /// Returns the bytes that this rank allocates for the consistency check, as describe() prints
   /// them.

@@ -51,8 +51,8 @@ struct PipelineConfig {
   TableCopy table_copy;  // enqueued at the beginning of every step
   bool serial = false;   // for debugging: runs one stage at a time, except gathers of later chunks
   bool health = false;   // allocates the memory for collecting statistics
-  /// Fills messages and scratch memory with NaN before every step. The result of an op that reads
-  /// memory that was never written then becomes NaN.
+  /// Fills messages and scratch memory with NaN before every step. If an op reads memory that was
+  /// never written, its result then becomes NaN.
   bool poison = false;
 };
 
@@ -69,8 +69,8 @@ class Pipeline {
 
   /// Runs one step that sends nothing and commits nothing, or two such steps if the device captures
   /// graphs. The device thus loads its kernels and builds its tables before the first real step.
-  /// Otherwise, the other ranks would have to wait for this during that step. All parameters must
-  /// be inactive in the tables. Blocks until the warm-up is complete.
+  /// Otherwise, the other ranks would have to wait for this work during the first step. All
+  /// parameters must be inactive in the tables. Blocks until the warm-up is complete.
   void warm_up();
   /// Connects the ranks after the warm-up. Collective. Blocks, at most for the timeout of the
   /// communicator. Errors: any error of the communicator.

@@ -31,7 +31,7 @@ struct MessageEntry {
 };
 
 /// Returns the layout of the first parameter of the chunk. If the return has two levels, equal
-/// shards are on the same ranks for all parameters of the chunk, so any parameter would serve.
+/// shards are on the same ranks for all parameters of the chunk, so any parameter could be chosen.
 const Layout& front_layout(const Plan& plan, const ChunkSpec& chunk);
 
 /// Returns the replicas to which the owner of `m` sends the update directly. If the return has two
@@ -124,7 +124,7 @@ class SplitGather {
   SplitGather(const Plan& plan, const ChunkSpec& chunk);
 
   /// Calls `use(from, to, shares)` for each message that `rank` sends or receives. The messages are
-  /// ordered by their receiver, the owner, and then by the holder that sends them.
+  /// ordered by the owner that receives them, and then by the holder that sends them.
   template <class Use>
   void for_each(int32_t rank, const Use& use) {
     for (const int32_t owner : owners_) {

@@ -88,9 +88,9 @@ class Plan {
   /// Returns the holders of all matrices.
   const HolderTable& holders() const { return holders_; }
 
-  /// Returns the rank chunks of `rank`, in the order of the chunks and without chunks in which the
-  /// rank does not take part. Offsets of messages in their buffers, and sizes of buffers, are
-  /// multiples of 64 bytes.
+  /// Returns the rank chunks of `rank`, in the order of the chunks. Omits chunks in which the rank
+  /// does not take part. Offsets of messages in their buffers, and sizes of buffers, are multiples
+  /// of 64 bytes.
   /// Errors: INVALID_ARGUMENT if `rank` is outside the world.
   std::vector<RankChunk> rank_chunks(int rank) const;
 

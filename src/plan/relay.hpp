@@ -38,8 +38,8 @@ std::vector<int32_t> forwards_to(const Layout& layout, int32_t rank, int32_t blo
 
 /// Returns the number of replicas in a block, or 0 if owners should send to all holders directly.
 /// Owners send directly if the number of holders is within `max_peers`, or if two levels would not
-/// reduce the number of peers. Otherwise a single block contains all replicas if both levels then
-/// have at most `max_peers` peers. If not, the number of replicas in a block minimizes the larger
+/// reduce the number of peers. Otherwise a single block contains all replicas if this gives both
+/// levels at most `max_peers` peers. If not, the number of replicas in a block minimizes the larger
 /// number of peers of the two levels.
 int32_t relay_block(int64_t shares, int64_t replicas, bool owner_holds, int64_t max_peers);
 

@@ -21,7 +21,7 @@ namespace muonrt {
 
 namespace {
 
-/// Throws INVALID_STATE if a load would reject one of these elements.
+/// Throws INVALID_STATE if loading would reject one of these elements.
 void require_loadable(int64_t step, const StateTensor& tensor, int64_t first,
                       std::span<const unsigned char> bytes) {
   const auto bad = bad_moment(tensor.kind, tensor.dtype, step, bytes);

@@ -78,7 +78,7 @@ struct MachineProfile {
   /// Returns the number of threads that compute for a rank.
   double threads() const;
 
-  /// Returns a hash of the name and of all numbers, without `title` and the sources.
+  /// Returns a hash of the name and of all numbers, but not of `title` and the sources.
   uint64_t hash() const;
 
   /// Returns a profile of the same host with `ranks` ranks in a node. The rates of a rank are

@@ -272,8 +272,8 @@ class Measurement {
   }
 
   /// Adds the messages of a group of ranks that hold the same elements. Each rank sends to the
-  /// owners in its replica. Each owner returns to all other ranks or, if the return has two levels,
-  /// to the ranks that forward.
+  /// owners in its replica. Each owner sends the new values to all other ranks or, if the return
+  /// has two levels, to the ranks that forward them.
   void add_group(const SliceGroup& group, int64_t partial_grads) {
     const int64_t gather_size = size_of(chunk_->gather_dtype);
     const int64_t back_size = size_of(chunk_->return_dtype);
