@@ -62,8 +62,8 @@ struct CoefficientList {
 
 constexpr int kMaxSteps = 32;
 /// Lists must also work for singular values up to these limits, because rounding can increase the
-/// largest singular value of a normalized matrix. Storing the matrix in half precision increases it
-/// by up to 2^-7. In f32, rounding the norm increases it by less than 2^-20.
+/// largest singular value of a normalized matrix. Storing the matrix in half precision increases
+/// this value by up to 2^-7. In f32, rounding the norm increases it by less than 2^-20.
 constexpr double kReach = 1.0 + 0x1p-7, kReachF32 = 1.0 + 0x1p-20;
 /// A list has no headroom if it maps a singular value to a larger absolute value than this.
 constexpr double kHeadroomLimit = 1.5;

@@ -16,7 +16,8 @@ struct IterationStep {
   std::vector<std::function<void()>> then;
 };
 
-/// Products of several iterations in consecutive calls of multiply(), and the ops that follow them.
+/// The products that consecutive calls of multiply() compute for several iterations, and the ops
+/// that follow these calls.
 struct ProductSequence {
   std::vector<Product> products;
   std::vector<size_t> ends;  // call i has the products [ends[i - 1], ends[i])

@@ -192,7 +192,8 @@ void append_segment(Products& products, Space& s, std::span<const Coefficients> 
   std::swap(s.x, s.x_next);
 }
 
-/// Sets the restarts that the caller chose. Errors: NOT_SUPPORTED if Q is unbounded with them.
+/// Sets the restarts that the caller chose. Errors: NOT_SUPPORTED if Q is unbounded with these
+/// restarts.
 void take_restarts(NewtonSchulz& out, const std::vector<int>& restarts) {
   const RestartSearch search = restart_search(out.gram_list, out.gram_iteration);
   std::vector<int> used;

@@ -73,7 +73,7 @@ struct AdamScalars {
   float beta1 = 0.9f, beta2 = 0.95f, eps = 1e-8f;
   float rate = 0.0f, decay = 0.0f;
   // Usually 1 / (1 - beta1^t). With folded corrections, this value is also multiplied by sqrt(1 -
-  // beta2^t). With Nesterov it is beta1 / (1 - beta1^(t+1)) instead.
+  // beta2^t). With Nesterov, it is beta1 / (1 - beta1^(t+1)) instead.
   float correction1 = 1.0f;
   float correction2 = 1.0f;  // 1 / (1 - beta2^t), or 1 with folded corrections
   float grad_scale = 1.0f;

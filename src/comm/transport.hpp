@@ -22,7 +22,7 @@ namespace muonrt {
 /// Exchanges host memory between ranks. Runs one operation at a time and blocks until the operation
 /// is complete.
 ///
-/// A wait ends when the data has arrived. After `timeout_ms` it ends with TIMEOUT; the message
+/// A wait ends when the data has arrived. After `timeout_ms`, it ends with TIMEOUT; the message
 /// names the operation, this rank and the missing peers. If any rank has published an error, the
 /// wait ends with this error. A rank keeps its first error, publishes it to its peers, and throws
 /// it in every later operation.

@@ -92,7 +92,7 @@ struct Workspace {
     group = std::clamp<int64_t>(group, 1, prepared.cols.count);
     threads = packed + checked_mul(group, prepared.packed_bytes);
     per_thread = prepared.tile_bytes() + prepared.scratch_bytes;
-    // kAlignment more bytes, so the start of the workspace can be aligned.
+    // Adds kAlignment bytes, so the start of the workspace can be aligned.
     bytes = checked_add(threads, checked_mul(thread_count, per_thread)) + kAlignment;
   }
 };

@@ -71,14 +71,14 @@ class Layout {
                                 std::vector<int> partial_mesh_dims = {});
 
   /// Creates a layout in which one shard holds the whole tensor that remains after `cuts_before`.
-  /// On the other shards dim 0 is empty.
+  /// On the other shards, dim 0 is empty.
   static Layout with_owner(std::shared_ptr<const Mesh> mesh, std::vector<int64_t> shape,
                            std::vector<int> mesh_dims, int64_t shard,
                            std::vector<Cut> cuts_before = {},
                            std::vector<int> partial_mesh_dims = {});
 
   /// @param ranges  One range for each shard over `mesh_dims`, or for each shard of the shard group
-  ///     if the local tensors differ in size. Together the ranges must cover every element of the
+  ///     if the local tensors differ in size. Together, the ranges must cover every element of the
   ///     local tensor after `cuts_before` exactly once. A range may be empty, and the ranges need
   ///     not ascend with the shard.
   static Layout with_flat(std::shared_ptr<const Mesh> mesh, std::vector<int64_t> shape,

@@ -40,7 +40,7 @@ int64_t gradients(std::span<const int32_t> list, const ParamView* params) {
   return out;
 }
 
-/// Returns the kind of pass that a Muon commit is. All or nearly all parameters of a list are
+/// Returns the kind of pass that models a Muon commit. All or nearly all parameters of a list are
 /// rounded in the same way, so the first block decides.
 PassKind commit_of(std::span<const ShardBlock> blocks, const ParamView* params) {
   const bool stochastic =

@@ -71,7 +71,7 @@ class CommitState {
 
   /// Stores the fingerprint of the step that is starting.
   void begin_step(int64_t fingerprint) { fingerprint_ = fingerprint; }
-  /// Returns the end state of the step according to its readback. Does not set `failed` and
+  /// Returns the end state of the step according to its readback. Sets neither `failed` nor
   /// `comm_failed`.
   StepEndState end_state(const StepReadback& readback) const;
   /// Counts the step as committed.
@@ -94,7 +94,7 @@ class CommitState {
  private:
   SurvivorState survivor_state() const;
 
-  /// A random number of this rank. After agree_on_identity() it is equal on all ranks.
+  /// A random number of this rank. After agree_on_identity(), it is equal on all ranks.
   uint64_t identity_ = 0;
   int64_t rank_ = 0, world_ = 1;
   std::vector<int64_t> by_rank_;  // memory for one number per rank

@@ -70,7 +70,7 @@ class Optimizer {
   Status wait(StepReport& report);
   /// Completes the step in flight, if there is one. Collective. Errors: any error of the step.
   void settle();
-  /// Checks that no step is in flight. Errors: INVALID_STATE, with the name `function`.
+  /// Checks that no step is in flight. Errors: INVALID_STATE, with `function` in the message.
   void require_idle(const char* function) const;
 
   /// Brings the surviving ranks to the same step after a step has failed. If one of them has

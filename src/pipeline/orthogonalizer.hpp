@@ -14,11 +14,11 @@
 
 namespace muonrt {
 
-/// Orthogonalizes and multiplies matrices outside of a step, with the same ops as a step and
-/// bitwise identical results. Large batches are divided into parts that launch_limits() allows. A
-/// call allocates nothing if an earlier call had the same shapes, strides and dtypes. On CUDA,
-/// calls enqueue their work and return. All calls share one workspace, so the caller must make sure
-/// that their work runs in order. Threads: one at a time.
+/// Orthogonalizes and multiplies matrices outside a step, with the same ops as a step and bitwise
+/// identical results. Large batches are divided into parts that launch_limits() allows. A call
+/// allocates nothing if an earlier call had the same shapes, strides and dtypes. On CUDA, calls
+/// enqueue their work and return. All calls share one workspace, so the caller must make sure that
+/// their work runs in order. Threads: one at a time.
 class Orthogonalizer {
  public:
   /// @param device  Device whose Ops are used; it is destroyed last.

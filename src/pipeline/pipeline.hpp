@@ -72,7 +72,7 @@ class Pipeline {
   /// Otherwise, the other ranks would have to wait for this work during the first step. All
   /// parameters must be inactive in the tables. Blocks until the warm-up is complete.
   void warm_up();
-  /// Connects the ranks after the warm-up. Collective. Blocks, at most for the timeout of the
+  /// Connects the ranks after the warm-up. Collective. Blocks for at most the timeout of the
   /// communicator. Errors: any error of the communicator.
   void connect();
   /// Enqueues a whole step. `inputs` and the tables must not change until `wait` returns. A GPU

@@ -188,8 +188,8 @@ class Loader {
     });
   }
   /// Converts master weights to remainders, or remainders to master weights. The f32 weights that
-  /// they represent do not change. If it computes remainders, also sets the parameter, because ties
-  /// are rounded differently with remainders.
+  /// they represent do not change. After a conversion to remainders, also sets the parameter,
+  /// because ties are rounded differently with remainders.
   void write_other_form(const StateShard& shard, int32_t kind) {
     char* const to = static_cast<char*>(shard.data);
     char* const param = param_of(shard);

@@ -61,8 +61,8 @@ struct MachineProfile {
   double exchange_processors = 0;     // processors left free for exchanges; see shares_cores()
   double rank_threads = 0;            // threads of a host rank; if 0, its part of the node's cores
   double node_ranks = 1;              // number of consecutive ranks that are in the same node
-  double node_bytes = 0;              // bytes per second and direction of a rank inside a node
-  double network_bytes = 0;           // bytes per second and direction of a rank between nodes
+  double node_bytes = 0;              // bytes per second of a rank in each direction, inside a node
+  double network_bytes = 0;           // bytes per second of a rank in each direction, between nodes
   double exchange_seconds = 0;        // time of one exchange in addition to its messages
   double message_seconds = 0;         // time of one message in addition to its bytes
 
