@@ -16,7 +16,7 @@ struct StepEndState {
   CommitMode commit = CommitMode::kAtomic;
   bool vote_sent = false;      // true if this rank's vote may have reached its peers
   bool vote_returned = false;  // true if the reduction of the votes has returned, accepted or not
-  bool failed = false;         // true if a stream, or the work after it, has failed
+  bool failed = false;         // true if a stream, or the host's work after it, has failed
   bool comm_failed = false;    // true if the communicator has failed
 };
 
