@@ -33,7 +33,8 @@ enum class CoefficientFamily : int32_t {
 /// (all).
 enum class SafetyMode : int32_t {
   kAuto = 0,  // the mode that default_settings() returns for the family
-  /// Divides the input and, while the list is generated, every polynomial except the last.
+  /// The factor divides the input and, while the list is generated, every polynomial except the
+  /// last.
   kInner = 1,
   kAll = 2,   // divides every polynomial of the finished list, and the input only by its norm
   kNone = 3,  // does not change the list, and divides the input by safety x norm
@@ -52,7 +53,7 @@ struct CoefficientSettings {
   std::vector<Coefficients> custom;  // only for kCustom; the size must be `steps`
 };
 
-/// A list of steps. Before the first step the input is divided by input_safety x norm.
+/// A list of steps. Before the first step, the input is divided by input_safety x norm.
 struct CoefficientList {
   std::vector<Coefficients> steps;
   double input_safety = 1.0;
@@ -61,8 +62,8 @@ struct CoefficientList {
 
 constexpr int kMaxSteps = 32;
 /// Lists must also work for singular values up to these limits, because rounding can increase the
-/// largest singular value of a normalized matrix. Storing the matrix in half precision increases it
-/// by up to 2^-7. In f32, rounding the norm increases it by less than 2^-20.
+/// largest singular value of a normalized matrix. Storing the matrix in half precision increases
+/// this value by up to 2^-7. In f32, rounding the norm increases it by less than 2^-20.
 constexpr double kReach = 1.0 + 0x1p-7, kReachF32 = 1.0 + 0x1p-20;
 /// A list has no headroom if it maps a singular value to a larger absolute value than this.
 constexpr double kHeadroomLimit = 1.5;
@@ -74,9 +75,9 @@ const char* name_of(CoefficientFamily family);
 int published_steps(CoefficientFamily family);
 
 /// Returns the settings with which the family was published, for `steps` steps (0 means
-/// published_steps()). Polar Express has safety 1.02 in mode kInner. For CANS and the cubic list,
-/// the input is divided by an additional factor of 1.02, without which they have no headroom. All
-/// other families have no safety factor.
+/// published_steps()). Polar Express has safety 1.02 in mode kInner. CANS and the cubic list would
+/// have no headroom without an additional factor of 1.02, which divides the input. All other
+/// families have no safety factor.
 CoefficientSettings default_settings(CoefficientFamily family, int steps = 0);
 
 /// Creates the list of steps that a group uses. The Keller Jordan and classical families repeat one
@@ -102,8 +103,7 @@ struct Range {
 double image(const CoefficientList& list, double sigma);
 /// Returns the smallest and the largest image of the values in [low, high], exact up to rounding.
 Range image_range(const CoefficientList& list, double low, double high);
-/// Returns the slope of the image at zero, which is the factor by which rounding errors in null
-/// directions grow.
+/// Returns the slope of the image at zero. Rounding errors in null directions grow by this factor.
 double slope_at_zero(const CoefficientList& list);
 /// Returns true if the images remain positive and bounded when every step rounds to `dtype`.
 /// Rounding is modelled by increasing the largest singular value by 2 units of roundoff before each

@@ -7,8 +7,8 @@ namespace muonrt {
 
 namespace {
 
-/// Returns true if the product needs the symmetric kernel. With alpha = 0, it is only a sum and
-/// does not.
+/// Returns true if the product needs the symmetric kernel. A product with alpha = 0 is only a sum
+/// and does not need it.
 bool is_symmetric_product(const Product& p) { return p.symmetric && p.alpha != 0.0f; }
 
 }  // namespace

@@ -69,9 +69,9 @@ Space carve(const MatrixRules& rules, const NewtonSchulz& settings, const Method
   return space;
 }
 
-/// Collects the products of one batch, which in_lockstep() merges with those of other batches.
-/// Every symmetric product is written as A B^T, so a backend needs only one symmetric kernel. A B^T
-/// equals A B because all m x m iterates are bitwise symmetric.
+/// Collects the products of one batch. in_lockstep() merges them with the products of other
+/// batches. Every symmetric product is written as A B^T, so a backend needs only one symmetric
+/// kernel. A B^T equals A B because all m x m iterates are bitwise symmetric.
 class Products {
  public:
   /// @param watched  Tally to which watch() adds, or null.
@@ -192,7 +192,8 @@ void append_segment(Products& products, Space& s, std::span<const Coefficients> 
   std::swap(s.x, s.x_next);
 }
 
-/// Sets the restarts that the caller chose. Errors: NOT_SUPPORTED if Q is unbounded with them.
+/// Sets the restarts that the caller chose. Errors: NOT_SUPPORTED if Q is unbounded with these
+/// restarts.
 void take_restarts(NewtonSchulz& out, const std::vector<int>& restarts) {
   const RestartSearch search = restart_search(out.gram_list, out.gram_iteration);
   std::vector<int> used;
@@ -208,10 +209,10 @@ void take_restarts(NewtonSchulz& out, const std::vector<int>& restarts) {
 
 // The elements of the Gram matrix are products of two rows. The smallest f16 number is 2^-24, so
 // for a row with a norm of 2^-12 these elements could become zero, and nothing would limit the
-// row's AOL factor. An X in f16 is therefore lifted: it has a norm of up to kLift until its rows
-// are scaled, which also divides by kLift. The Gram matrix is then below 2^14, and underflow loses
-// at most the fraction kLost of it. With equilibration, X is lifted so that elements of short rows
-// do not become subnormal.
+// row's AOL factor. An X in f16 is therefore lifted: its norm is up to kLift until its rows are
+// scaled, and this scaling also divides by kLift. The Gram matrix is then below 2^14, and underflow
+// loses at most the fraction kLost of it. With equilibration, X is lifted so that elements of short
+// rows do not become subnormal.
 constexpr float kLift = 0x1p7f, kLost = 0x1p-38f;
 
 float lift_of(const NewtonSchulz& settings, Form form) {
@@ -271,7 +272,7 @@ NewtonSchulz make_newton_schulz(CoefficientFamily family, const CoefficientSetti
     take_restarts(out, *options.restarts);
     return out;
   }
-  // With AOL each row is scaled separately, so the restarts must be accurate for matrices of any
+  // With AOL, each row is scaled separately, so the restarts must be accurate for matrices of any
   // size.
   const double fewest = out.row_scaling == RowScaling::kAol ? 1 : 512;
   out.gram_restarts = find_restarts(out.gram_list, out.gram_iteration, out.list, fewest);
@@ -285,7 +286,7 @@ FormChoice permitted_form(const NewtonSchulz& settings, FormChoice wish) {
   }
   require_headroom(settings.list, settings.iteration);
   // An f32 product takes twice the time of a bf16 product. Up to an aspect ratio of about 4, the
-  // Gram form does not save enough FLOPs to make up for it. For longer matrices, which are rare,
+  // Gram form does not save enough FLOPs to make up for this. For longer matrices, which are rare,
   // the caller can choose the Gram form.
   if (settings.iteration == DType::kBF16 && settings.gram_iteration == DType::kF32)
     return FormChoice::kStandard;

@@ -51,7 +51,8 @@ struct NewtonSchulzOptions {
   double normalize_eps = 0;
   RowScaling row_scaling = RowScaling::kNone;
   bool renormalize = false;
-  /// True if the caller chose the safety factor or the mode, which is then used in every dtype.
+  /// Whether the caller chose the safety factor, and whether the caller chose the mode. A chosen
+  /// value is used in every dtype.
   bool safety_chosen = false, mode_chosen = false;
   /// Restarts of the Gram form; if absent, muonrt searches for them.
   std::optional<std::vector<int>> restarts;
@@ -62,8 +63,8 @@ constexpr double kHalfGramSafety = 1.05;
 
 /// Creates the coefficient lists and the restarts of a group.
 /// * In f32 and bf16, the Gram form uses the same list as the standard form.
-/// * In f16, the Gram form uses the list of a generated family without inner safety, divided by
-///   kHalfGramSafety, as in Gram Newton-Schulz (Dao-AILab).
+/// * In f16, the Gram form uses the list of a generated family without inner safety. Every
+///   polynomial is divided by kHalfGramSafety, as in Gram Newton-Schulz (Dao-AILab).
 /// * In half precision, the standard form of CANS has inner safety.
 ///
 /// A safety factor or mode that the caller chose is not changed. If the caller chose only the mode,
@@ -76,8 +77,8 @@ NewtonSchulz make_newton_schulz(CoefficientFamily family, const CoefficientSetti
 /// Returns the forms from which the planner may choose. kAuto becomes kStandard in three cases: the
 /// Gram form restarts before every step, its list has no headroom in its dtype, or it uses f32
 /// while the standard form uses bf16.
-/// Errors: INVALID_ARGUMENT if a permitted form has a list without headroom between its steps in
-/// the dtype of its iterates.
+/// Errors: INVALID_ARGUMENT if the list of a permitted form has no headroom in the dtype of that
+/// form's iterates.
 FormChoice permitted_form(const NewtonSchulz& settings, FormChoice wish);
 
 /// Returns the size in bytes of the workspace for `count` matrices of size m x n with m <= n. The
@@ -92,8 +93,8 @@ struct OrthogonalizeArgs {
   MatrixBatch raw;            // m x n with m <= n, in the transport dtype; only read
   void* workspace = nullptr;  // newton_schulz_workspace() bytes, aligned to 256 bytes; overwritten
   Tally* q = nullptr;  // null, or one tally per matrix, to which every Q of the Gram form is added
-  /// If settings->scales_neurons() is true, an array of 2 entries for each matrix, and otherwise
-  /// empty. The array must remain valid until the work has run. In the first `count` entries, the
+  /// Empty if settings->scales_neurons() is false; otherwise an array with 2 entries for each
+  /// matrix. The array must remain valid until the work has run. In the first `count` entries, the
   /// caller sets stored_rows to true if the outputs of the matrix are its rows. Orthogonalization
   /// sets all other fields.
   std::span<NormuonState> lines = {};

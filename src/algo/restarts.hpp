@@ -19,7 +19,8 @@ struct RestartSearch {
   int points = 4001;           // number of log-spaced points in [1e-10, largest]
   /// The largest accepted error, relative to the error of the standard form in bf16 on the same
   /// spectrum, or to 1 if that error is greater than 1. The default is below 1 because predictions
-  /// are not exact. For f32 it is 2^-10, which is half the rounding error of a message in bf16.
+  /// are not exact. For f32, the limit is 2^-10, which is half the rounding error of a message in
+  /// bf16.
   double error = 0.8;
 };
 
@@ -36,11 +37,11 @@ double restart_metric(const CoefficientList& list, const std::vector<int>& resta
 /// conditions:
 /// * On every compared spectrum, the predicted error (algo/rounding.hpp) is at most
 ///   RestartSearch::error times the error of `standard` in bf16.
-/// * The condition number of Q is within its bound.
+/// * The condition number of Q is at most RestartSearch::bound.
 ///
-/// If multiple lists of restarts satisfy both, returns the shortest one, and among lists of equal
-/// length the one with the smallest error. If a restart before every step is needed, the Gram form
-/// is identical to the standard form.
+/// If multiple lists of restarts satisfy both conditions, returns the shortest list, and among
+/// lists of equal length the one with the smallest error. If a restart before every step is needed,
+/// the Gram form is identical to the standard form.
 ///
 /// @param fewest  Number of rows of the smallest matrices for which errors are compared.
 std::vector<int> find_restarts(const CoefficientList& list, DType dtype,

@@ -161,7 +161,7 @@ class Iteration {
   double slope_of(const Coefficients& s, const Block& b) const {
     return s.b + s.c * (b.p(r_) + b.q(r_));
   }
-  /// Multiplies X by a polynomial in X X^T. Outside of X's row space, the error is multiplied by
+  /// Multiplies X by a polynomial in X X^T. Outside the row space of X, the error is multiplied by
   /// the same factor, and nothing else changes.
   void multiply_x(Pair factor) {
     outside_ = outside_ * factor * factor;

@@ -33,10 +33,11 @@ struct TwoLevels {
 double predicted_error(const CoefficientList& list, const std::vector<int>& restarts, DType dtype,
                        const TwoLevels& spectrum);
 
-/// Returns the spectra for which forms are compared. They have high or low rank and belong to
-/// matrices with `fewest` to 65,536 rows. Their nonzero levels are equal or differ by a factor of
-/// at most 1000. The singular values of a matrix with norm 1 and m rows have a root mean square of
-/// 1 / sqrt(m). If rows are scaled separately, it can be as large as for a matrix with one row.
+/// Returns the spectra for which forms are compared. The spectra have high or low rank and belong
+/// to matrices with `fewest` to 65,536 rows. Their nonzero levels are equal or differ by a factor
+/// of at most 1000. The singular values of a matrix with norm 1 and m rows have a root mean square
+/// of 1 / sqrt(m). If rows are scaled separately, the root mean square can be as large as for a
+/// matrix with one row.
 std::vector<TwoLevels> compared_spectra(double fewest);
 
 }  // namespace muonrt

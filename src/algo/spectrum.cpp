@@ -12,7 +12,7 @@ namespace {
 /// The elements after it belong to another invariant subspace and are ignored.
 constexpr double kRounding = 1e-6;
 
-/// Returns the number of eigenvalues below `at` of the tridiagonal matrix with `steps` rows.
+/// Counts the eigenvalues of a tridiagonal matrix that are below `at`. The matrix has `steps` rows.
 /// Source: Golub and Van Loan, Matrix Computations, section 8.4.1 (Sturm sequences).
 int64_t below(const Lanczos& t, int64_t steps, double at) {
   int64_t count = 0;

@@ -12,7 +12,7 @@ struct Spectrum {
   double deviation() const;
 };
 
-/// Returns the spectrum of a matrix with `rows` rows, which must be the short side. The values are
+/// Returns the spectrum of a matrix with `rows` rows and at least as many columns. The values are
 /// NaN if `lanczos` has non-finite elements.
 Spectrum spectrum_of(const Lanczos& lanczos, int64_t rows);
 

@@ -62,8 +62,8 @@ void check_handle(const HandleHeader* head, HandleKind kind, const char* functio
 bool mark_destroyed(HandleHeader& head, HandleKind kind, const char* function,
                     const char* argument);
 
-/// The content of a communicator: a transport for host memory and, if it can exchange GPU memory, a
-/// Comm for that.
+/// The content of a communicator: a transport for host memory, and a Comm for GPU memory if the
+/// communicator can exchange it.
 struct CommBody {
   explicit CommBody(std::unique_ptr<Transport> transport) : host(std::move(transport)) {}
 

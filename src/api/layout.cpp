@@ -33,7 +33,7 @@ muonrt_status_t muonrt_layout_get_local_shape(int64_t* local_shape, const muonrt
     const Layout l = api::LayoutReader(world).read(layout, ndim, shape, "layout");
     if (ndim > 0) api::require_pointer(local_shape, "muonrt_layout_get_local_shape", "local_shape");
     auto local = l.local_shape(rank);
-    // For a flat range the list contains only one size.
+    // For a flat range, the list contains only one size.
     local.resize(l.shape().size(), l.holds_mesh_rank(rank) ? 1 : 0);
     std::copy(local.begin(), local.end(), local_shape);
     return Status::kOk;

@@ -193,7 +193,7 @@ OptimizerSettings read_options(const muonrt_optimizer_options_t* options, int wo
   if (o.tuning.iteration_dtype) {
     out.gram_iteration_dtype.reset();
   } else if (out.device == DeviceKind::kHost && !out.portable_gemm && host::multiplies_bf16()) {
-    // In bf16 the Gram form is less accurate than the standard form.
+    // In bf16, the Gram form is less accurate than the standard form.
     out.iteration_dtype = DType::kBF16;
     out.gram_iteration_dtype = DType::kF32;
   }

@@ -11,8 +11,8 @@ namespace muonrt::api {
 // These functions convert C structs to settings. Errors: INVALID_ARGUMENT, with the parameter or
 // group and the field.
 
-/// @param with_lists  If true, also reads the lists `custom` and `gram_restarts`, as needed to
-///     create an optimizer.
+/// @param with_lists  If true, also reads the lists `custom` and `gram_restarts`, which are needed
+///     to create an optimizer.
 GroupSettings read_group(const muonrt_group_t* group, const std::string& who,
                          bool with_lists = true);
 /// Returns the settings without groups and parameters.

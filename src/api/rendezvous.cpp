@@ -28,8 +28,8 @@ void require_secret_bytes(int64_t bytes, const char* function) {
                  " and 4096; pass the size of the secret");
 }
 
-/// Returns the common fields of the options for a folder and the options for an address, except
-/// strings.
+/// Returns the fields that the options for a folder and the options for an address have in common,
+/// except strings.
 template <class Options>
 Rendezvous rendezvous_of(const Options& options, const char* function) {
   Rendezvous out;
@@ -112,8 +112,8 @@ muonrt_status_t muonrt_comm_create_folder(muonrt_comm_t** comm,
     require_pointer(given.path, kName, "options.path");
     require_pointer(given.run_id, kName, "options.run_id");
     require_timeout(given.timeout_ms, kName);
-    // If secret_bytes is set, secret must also be set. Otherwise the rendezvous would by mistake
-    // require no secret.
+    // If secret_bytes is set, secret must also be set. Without this check, a caller could by
+    // mistake start a rendezvous that requires no secret.
     if (given.secret_bytes != 0) require_pointer(given.secret, kName, "options.secret");
     if (given.secret) require_secret_bytes(given.secret_bytes, kName);
     Rendezvous rendezvous = rendezvous_of(given, kName);

@@ -51,8 +51,8 @@ T read_struct(const void* given, const T& defaults, const char* who) {
   return out;
 }
 
-/// Copies `value` to the caller's struct, without its struct_size and without fields beyond the end
-/// of the caller's struct.
+/// Copies `value` to the caller's struct, except the struct_size and fields beyond the end of the
+/// caller's struct.
 template <class T>
 void write_struct(void* to, const T& value, const char* who) {
   const uint32_t size = struct_size_of(to, who, sizeof(T));

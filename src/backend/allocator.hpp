@@ -14,7 +14,8 @@ struct Allocator {
   void (*release)(void* state, void* memory, int64_t bytes, int32_t device, void* stream) = nullptr;
 
   /// Calls `allocate`. Errors: OUT_OF_MEMORY if `allocate` returns NULL; INVALID_ARGUMENT if the
-  /// memory is not aligned to kMemoryAlignment; this function then releases the memory.
+  /// memory is not aligned to kMemoryAlignment. Before this function throws INVALID_ARGUMENT, it
+  /// releases the memory.
   void* take(int64_t bytes, int32_t device, void* stream) const {
     void* const memory = allocate(state, bytes, device, stream);
     MUONRT_REQUIRE(memory, Status::kOutOfMemory, "options: allocator: allocate returned NULL for ",

@@ -18,7 +18,7 @@ class Bootstrap {
   virtual ~Bootstrap() = default;
   virtual int rank() const = 0;
   virtual int size() const = 0;
-  /// Returns a description such as "mpi, 4 ranks", which is equal on all ranks.
+  /// Returns a description, for example "mpi, 4 ranks". It is the same on every rank.
   virtual std::string describe() const = 0;
 
   /// Gathers `bytes` bytes from every rank into `all`, in rank order. Collective.

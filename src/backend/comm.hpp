@@ -71,9 +71,9 @@ class Comm {
 
   /// Enqueue this operation before reduce_sum() and after work that sets *entered to 1. If abort()
   /// is called before the operation runs, the operation sets *entered to 0, and this rank
-  /// contributes zeros to the next reduce_sum(). A host thread that has called abort() and then
-  /// reads 0 can therefore rely on it: this rank contributes zeros or nothing. `entered` must be in
-  /// memory that the host can access.
+  /// contributes zeros to the next reduce_sum(). Therefore, if a host thread calls abort() and then
+  /// reads 0 from *entered, this rank is certain to contribute zeros or nothing. `entered` must be
+  /// in memory that the host can access.
   virtual void clear_if_aborted(Stream&, int64_t* /*entered*/) {}
 
   /// Allocates the memory for an exchange with these messages, or for a reduction of this number of

@@ -87,8 +87,9 @@ struct CudaSettings {
   /// graph in later runs. Off by default, because graphs save host time but do not shorten the step
   /// (cuda/MEASUREMENTS.md).
   bool graphs = false;
-  /// The number of SMs that persistent grids (kSm90) leave free for the communicator. Its thread
-  /// blocks would otherwise wait until the grid is complete. The products keep at least two SMs.
+  /// The number of SMs that persistent grids (kSm90) leave free for the communicator. The
+  /// communicator's thread blocks would otherwise wait until the grid is complete. The products
+  /// keep at least two SMs.
   int reserved_sms = 0;
   Sm90Tuning sm90 = {};      // overrides for kSm90
   Allocator allocator = {};  // if it has no functions, cudaMalloc is used

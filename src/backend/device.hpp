@@ -43,9 +43,9 @@ inline int64_t padded_bytes(int64_t count, int64_t element_bytes) {
 }
 
 /// The memory, streams and events of one device, for one rank. src/host and cuda implement this
-/// interface. A stream keeps the first error of its enqueued work, which error() returns. After an
-/// error, the stream skips all later work, and the events of the skipped work complete. Threads:
-/// each optimizer has its own device, and only one thread may enqueue.
+/// interface. A stream keeps the first error of its enqueued work, and error() returns this error.
+/// After an error, the stream skips all later work, and the events of the skipped work complete.
+/// Threads: each optimizer has its own device, and only one thread may enqueue.
 class Device {
  public:
   virtual ~Device() = default;
@@ -83,7 +83,7 @@ class Device {
   /// `event`.
   virtual void wait(Stream& stream, const Event& event) = 0;
   /// Makes work that is enqueued on `stream` after this call wait for the work that is now on the
-  /// caller's stream. On CUDA the caller's stream is a cudaStream_t. Null stands for the default
+  /// caller's stream. On CUDA, the caller's stream is a cudaStream_t. Null stands for the default
   /// stream and all streams that synchronize with it.
   /// Errors, with a message that begins with `what`: NOT_SUPPORTED if the caller's stream, or a
   /// stream that synchronizes with it, is being captured.

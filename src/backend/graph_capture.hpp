@@ -6,7 +6,7 @@
 
 namespace muonrt {
 
-/// Captured work of a stream, which can be launched again as a whole.
+/// Work of a stream that was captured and can be launched again as a whole.
 class DeviceGraph {
  public:
   virtual ~DeviceGraph() = default;
@@ -19,8 +19,8 @@ class GraphCapture {
   virtual ~GraphCapture() = default;
   /// Returns whether graphs are enabled for this device.
   virtual bool captures_graphs() const = 0;
-  /// Begins a capture. Work that is enqueued on `stream` is then captured instead of run. It must
-  /// not wait, allocate memory, or use another stream.
+  /// Begins a capture. Work that is enqueued on `stream` is then captured instead of run. The work
+  /// must not wait, allocate memory, or use another stream.
   virtual void begin_graph_capture(Stream& stream) = 0;
   virtual std::unique_ptr<DeviceGraph> end_graph_capture(Stream& stream) = 0;
   /// Ends the capture after an error and discards the captured work.
@@ -34,7 +34,7 @@ inline GraphCapture* graph_capture_of(Device& device) {
   return capture && capture->captures_graphs() ? capture : nullptr;
 }
 
-/// Calls `enqueue` and returns the work that it enqueues on `stream` as a graph.
+/// Calls `enqueue`, and returns a graph of the work that this call enqueues on `stream`.
 template <class Enqueue>
 std::unique_ptr<DeviceGraph> capture_graph(GraphCapture& capture, Stream& stream,
                                            const Enqueue& enqueue) {

@@ -11,11 +11,11 @@
 
 namespace muonrt {
 
-/// Number of 32-bit digits (limbs) of the multi-precision number that stores a sum of squares. It
-/// suffices for the squares of all f32 values.
+/// Number of 32-bit digits (limbs) of the multi-precision number that stores a sum of squares. This
+/// number of limbs suffices for the squares of all f32 values.
 constexpr int64_t kTallyLimbs = 18;
 
-/// Sums over the elements of a matrix, which must have fewer than 2^31 elements. The sums are
+/// Sums over the elements of a matrix. The matrix must have fewer than 2^31 elements. The sums are
 /// integers, so the sums of multiple parts of a matrix may be combined in any order.
 struct Tally {
   int64_t limbs[kTallyLimbs] = {};  // sum of squares; the unit of limb i is 2^(32 i - 298)
@@ -49,12 +49,12 @@ inline double sum_of_squares(const int64_t* limbs) {
   return sum;
 }
 
-/// Number of steps of the Lanczos method. With this number, the ends of the spectrum were estimated
-/// within 5% in measurements with up to 2048 rows. The spectra were flat, spread over nine decades,
-/// or had only ten nonzero values.
+/// Number of steps of the Lanczos method. In measurements with up to 2048 rows, this number of
+/// steps estimated both ends of the spectrum to within 5%. The spectra were flat, spread over nine
+/// decades, or had only ten nonzero values.
 constexpr int64_t kLanczosSteps = 48;
-/// Number of rows in a block. Sums over rows are computed per block first, and then over the
-/// blocks.
+/// Number of rows in a block. Sums over rows are computed first within each block, and then over
+/// the blocks.
 constexpr int64_t kLanczosRows = 256;
 
 /// The tridiagonal matrix that the Lanczos method computes for X X^T. Only the first min(rows,

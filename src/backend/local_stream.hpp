@@ -8,12 +8,12 @@
 namespace muonrt {
 
 /// Waits until all work that is now on `stream` is complete, and then throws the device's first
-/// error, if there is one. The wait has no timeout: local passes always end, and if it ended
-/// earlier, the caller would free buffers that they still use.
+/// error, if there is one. The wait has no timeout, because local passes always end. After a
+/// timeout, the caller would free buffers that the passes still use.
 /// @param mark  An event that this function uses for the wait.
 void drain(Device& device, Stream& stream, Event& mark);
 
-/// A stream for local work outside of a step, such as copying master weights or state.
+/// A stream for local work outside a step, such as copying master weights or state.
 class LocalStream {
  public:
   explicit LocalStream(Device& device);

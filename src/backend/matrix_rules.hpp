@@ -35,8 +35,8 @@ class MatrixRules {
 class HostRules final : public MatrixRules {
  public:
   int64_t leading_dimension(int64_t cols, DType) const override { return host_ld(cols); }
-  /// A batch of equal matrices keeps all threads busy even if the matrices are tiny. In larger or
-  /// mixed launches, matrices would only evict each other from the caches.
+  /// A batch of matrices of equal shape keeps all threads busy even if the matrices are tiny. In
+  /// larger or mixed launches, matrices would only evict each other from the caches.
   LaunchLimits launch_limits() const override {
     return {.max_elements = 1 << 20, .mixes_shapes = false};
   }

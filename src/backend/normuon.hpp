@@ -38,8 +38,9 @@ struct NormuonState {
   float target = 1.0f;
 };
 
-/// Number of partial sums of a sum. Element i is added to partial sum i mod kNeuronChains. Then the
-/// upper half of the partial sums is added to the lower half until one value is left.
+/// Number of partial sums from which a sum is computed. Element i is added to partial sum i mod
+/// kNeuronChains. Then the upper half of the partial sums is added to the lower half until one
+/// value is left.
 constexpr int kNeuronChains = 32;
 template <class T>
 MUONRT_HOST_DEVICE inline T fold_chains(T* chains) {
@@ -59,7 +60,8 @@ MUONRT_HOST_DEVICE inline float normuon_neuron_factor(float moment) {
 }
 /// Returns the factor for all neurons that restores the norm of the matrix.
 /// @param squares  the sum of the neurons' mean squares.
-/// @param scaled   the sum of the neurons' mean squares, each times its squared factor.
+/// @param scaled   the sum of the neurons' mean squares, each times the square of the neuron's
+///     factor.
 /// @param length   the number of elements of a neuron.
 MUONRT_HOST_DEVICE inline float normuon_restore(double squares, double scaled, int64_t length) {
   const double n = static_cast<double>(length);
@@ -70,8 +72,8 @@ MUONRT_HOST_DEVICE inline float normuon_restore(double squares, double scaled, i
 /// The smallest norm that NeuronRule::kNorm divides by. nanochat uses the same value.
 constexpr float kLeastNorm = 1e-6f;
 
-/// Returns the factor of one neuron according to the rule of its matrix, without matrix_factor().
-/// For kNormuon, also stores the new second moment in `staged`.
+/// Returns the factor of one neuron according to the rule of its matrix, not including
+/// matrix_factor(). For kNormuon, also stores the new second moment in `staged`.
 MUONRT_HOST_DEVICE inline float neuron_factor(const NormuonState& s, int64_t neuron,
                                               float mean_square, float beta2) {
   if (s.rule == NeuronRule::kNorm) return 1.0f;

@@ -136,8 +136,8 @@ class Ops : public MatrixRules {
     multiply(stream, std::span<const Product>(&product, 1));
   }
   /// Computes a sequence of products matrix by matrix: all products for one matrix of the batch,
-  /// and then all for the next, so that a matrix stays in the cache. Matrix i of a product may be
-  /// an operand of matrix i of later products, but not of their other matrices. `products` must
+  /// and then all for the next, so that a matrix stays in the cache. In later products, matrix i of
+  /// an earlier result may be an operand of matrix i, but not of other matrices. `products` must
   /// stay valid until the work has run.
   /// @return  False if nothing was enqueued. The caller must then call multiply() for each product.
   virtual bool multiply_by_matrix(Stream& stream, std::span<const Product> products) {
@@ -150,16 +150,16 @@ class Ops : public MatrixRules {
 
   /// Fills this rank's vote from its findings. If `local_ok` is false, a callback failed or weights
   /// are stale, both `consent` and `nonfinite` are 0. Otherwise `consent` is 1 if all values were
-  /// finite, and `nonfinite` is 1 if not. Copies the gradient factor (see Vote::set_factor()) and
-  /// the terms of the replica checks.
+  /// finite, and `nonfinite` is 1 if not. Also copies the gradient factor (see Vote::set_factor())
+  /// and the terms of the replica checks to the vote.
   virtual void cast_vote(Stream& stream, Vote* vote, const Findings* findings, int64_t fingerprint,
                          int64_t orthogonalized, bool local_ok) = 0;
 
   /// If the condition passes, writes the momentum and applies decay and update, for every block of
   /// an active parameter. bf16 momentum is rounded stochastically, like kStochastic weights. Like
-  /// all commits, records in the condition's findings if it has written a weight that is non-finite
-  /// in its stored dtype. The momentum needs no such check, because it is finite if its direction
-  /// is finite.
+  /// all commits, records in the condition's findings whether it has written a weight that is
+  /// non-finite in its stored dtype. The momentum needs no such check, because it is finite if its
+  /// direction is finite.
   virtual void commit_muon(Stream& stream, std::span<const ShardBlock> blocks,
                            const StepTables& tables, ConstTypedBuffer message,
                            const CommitCondition& condition) = 0;
@@ -197,8 +197,8 @@ class Ops : public MatrixRules {
   virtual void commit_normuon(Stream& stream, std::span<const NormuonState> states,
                               const ParamView* params, const CommitCondition& condition) = 0;
 
-  /// Adds the squares of the unscaled gradients of the listed parameters that are active or
-  /// `clip_only` to `sums`, which has kNormWords words. The sum is exact.
+  /// Adds squares to `sums`, which has kNormWords words: the squares of the unscaled gradients of
+  /// the listed parameters that are active or `clip_only`. The sum is exact.
   virtual void sum_squares(Stream& stream, std::span<const int32_t> list, const ParamView* params,
                            int64_t* sums) = 0;
   /// Computes the gradient factor from `factors` and `clip`, and writes it to grad_scale in all

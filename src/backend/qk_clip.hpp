@@ -31,7 +31,8 @@ struct QkClip {
   float threshold = 100.0f, exponent = 0.5f;
   int64_t rows = 0;               // rows of the whole weight
   const float* logits = nullptr;  // the largest logit of each query head
-  /// For each query head, 0 if it is never clipped. If this is null, all heads are clipped.
+  /// One value for each query head: 0 if the head must not be clipped. If null, all heads may be
+  /// clipped.
   const int32_t* selected = nullptr;
   float* factors = nullptr;  // one factor for each row of the whole weight
 };
@@ -80,7 +81,7 @@ MUONRT_HOST_DEVICE inline float qk_row_factor(const QkClip& c, int64_t row) {
       break;
     case QkKind::kMlaQuery: {
       // In MLA, a logit is the sum of two query-key products: one for the parts with rotary
-      // embedding, and one for the parts without. If queries and keys had different gammas, the two
+      // embedding, and one for the other parts. If queries and keys had different gammas, the two
       // terms would shrink by different factors. Queries and keys therefore use the smallest gamma
       // of the heads that share a key.
       const int64_t stride = c.nope + c.rope;

@@ -73,7 +73,7 @@ struct AdamScalars {
   float beta1 = 0.9f, beta2 = 0.95f, eps = 1e-8f;
   float rate = 0.0f, decay = 0.0f;
   // Usually 1 / (1 - beta1^t). With folded corrections, this value is also multiplied by sqrt(1 -
-  // beta2^t). With Nesterov it is beta1 / (1 - beta1^(t+1)) instead.
+  // beta2^t). With Nesterov, it is beta1 / (1 - beta1^(t+1)) instead.
   float correction1 = 1.0f;
   float correction2 = 1.0f;  // 1 / (1 - beta2^t), or 1 with folded corrections
   float grad_scale = 1.0f;
@@ -126,9 +126,9 @@ struct Vote {
 };
 constexpr int64_t kVoteWords = sizeof(Vote) / sizeof(int64_t);
 
-/// Returns whether the factor was equal on all ranks. For n ranks with values x, n sum x^2 - (sum
-/// x)^2 is the sum of the squared differences of all pairs, so it is 0 only if all x are equal. For
-/// 16-bit values it is below 2^64.
+/// Returns whether the factor was equal on all ranks. For n ranks with values x, the difference n
+/// (sum x^2) - (sum x)^2 is the sum of the squared differences of all pairs, so it is 0 only if all
+/// x are equal. For 16-bit values, it is below 2^64.
 constexpr bool same_factors(const Vote& sum, int64_t world) {
   const auto n = static_cast<uint64_t>(world), both = static_cast<uint64_t>(sum.factor);
   const uint64_t lower = both & 0xffffffffu, upper = both >> 32;

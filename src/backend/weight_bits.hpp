@@ -86,7 +86,7 @@ MUONRT_HOST_DEVICE inline uint32_t random_bits(uint64_t seed, uint64_t step, uin
   return random_block(seed, step, param, element / kRandomBlock).of(element);
 }
 
-/// For bf16 momentum the seed is XORed with this value, so that the random bits for momentum are
+/// For bf16 momentum, the seed is XORed with this value, so that the random bits for momentum are
 /// independent of the random bits for weights.
 constexpr uint64_t kMomentumSeed = 0x6d6f6d656e74756d;
 

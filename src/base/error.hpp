@@ -41,7 +41,7 @@ bool is_status(int32_t value) noexcept;
 
 /// The only exception type of the library. Messages have the form "where: problem with values; what
 /// to do". Code must branch on status() and the other fields, never on the message. Member
-/// functions do not throw: without enough memory for a message, the message becomes shorter or
+/// functions do not throw: if there is not enough memory for a message, it becomes shorter or
 /// empty, and the other fields are still set.
 class Error : public std::exception {
  public:
@@ -111,8 +111,8 @@ Error current_error() noexcept;
 
 /// Marks a function that catches abi::__forced_unwind, the exception of pthread_exit() and thread
 /// cancellation. UBSan must not check the function for null references, because GCC binds one in
-/// the handler. An inlined function would get the attributes of its caller, so it must not be
-/// inlined.
+/// the handler. The function must not be inlined, because it would then get the attributes of its
+/// caller.
 #define MUONRT_CATCHES_UNWINDING __attribute__((noinline, no_sanitize("null")))
 
 /// Checks an argument of the caller in all builds. The message parts are evaluated only if the

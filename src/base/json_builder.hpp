@@ -81,7 +81,7 @@ class JsonBuilder : public nlohmann::json_sax<nlohmann::json> {
     return ++values_ <= limits_.values ||
            fail("more than " + std::to_string(limits_.values) + " values");
   }
-  /// Called after the object or list at the end of `around()` was opened.
+  /// Called when an object or list has been opened. It is the last element of `around()`.
   virtual void began() {}
   /// Called when a value is complete. `around()` then returns the open objects and lists that
   /// contain it.

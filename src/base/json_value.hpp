@@ -48,7 +48,7 @@ struct JsonParts {
   /// Receives one member. For a list whose items were delivered separately, the value is an empty
   /// list.
   std::function<void(const std::string& key, JsonValue value)> member;
-  /// For members that are lists, a function for each key that receives the items one by one.
+  /// For members that are lists: maps the key to a function that receives the items one by one.
   std::map<std::string, std::function<void(JsonValue item)>, std::less<>> items = {};
 };
 

@@ -35,8 +35,8 @@ struct Quota {
   uint64_t group = 0;
 };
 
-/// Computes the processor quota of the group in `directory` as quota / period. If it is smaller
-/// than `least`, stores it there.
+/// Computes the processor quota of the group in `directory` as quota / period. If the quota is
+/// smaller than `least`, stores it in `least`.
 void tighten(Quota& least, const char* directory, double quota, double period) noexcept {
   struct stat about {};
   if (!(quota > 0) || !(period > 0) || quota / period >= kMaxThreads) return;
@@ -56,8 +56,8 @@ void tighten_v2(Quota& least, const char* directory) noexcept {
   tighten(least, directory, quota, std::strtod(end, nullptr));
 }
 
-// In a container, the mount point is the process's own control group. Outside of one, the group is
-// a directory below the mount point, and the quotas of its parents also apply.
+// In a container, the mount point is the process's own control group. Outside a container, the
+// group is a directory below the mount point, and the quotas of its parents also apply.
 Quota quota_of_group() noexcept {
   char line[512], path[600];
   Quota least;

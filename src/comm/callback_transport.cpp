@@ -143,8 +143,8 @@ void CallbackTransport::do_allgather(const void* mine, void* all, int64_t bytes)
 }
 
 // The table's function receives `in` and `out` in a separate buffer, where they do not overlap.
-// This also protects the caller's `out`, which may be the vote sum that commits check: it must not
-// change if the function fails after it has written its output.
+// This also protects the caller's `out`, which may be the vote sum that decides whether a step is
+// committed: `out` must not change if the function fails after writing its output.
 template <class Function, class T>
 void CallbackTransport::reduce(Function function, std::vector<T>& both, const T* in, T* out,
                                int64_t n) {

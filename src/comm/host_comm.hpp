@@ -20,7 +20,7 @@ class HostComm final : public Comm {
 
   int rank() const override { return transport_->rank(); }
   int size() const override { return transport_->size(); }
-  /// Returns a description such as "thread, 4 ranks", which is the same on every rank.
+  /// Returns a description, for example "thread, 4 ranks". It is the same on every rank.
   std::string describe() const override;
   StreamKind stream_kind() const override;
 

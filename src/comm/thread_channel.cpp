@@ -179,7 +179,7 @@ bool ThreadChannel::deliver_one(Exchange& x, Lock& lock) {
   return true;
 }
 
-/// Withdraws this rank's messages, and waits until no peer is reading its buffers.
+/// Withdraws this rank's messages, and waits until no peer is reading this rank's buffers.
 void ThreadChannel::withdraw(Exchange& x, Lock& lock) noexcept {
   Rank& mine = ranks_[static_cast<size_t>(x.rank)];
   for (ThreadOffer& o : x.scratch.offers) {

@@ -53,9 +53,8 @@ struct ThreadScratch {
   std::vector<ReceiveFrom> receives;
 };
 
-/// The state of a communicator that all its ranks share, protected by one mutex. Threads: the
-/// functions of a rank are called from one thread at a time; publish() may be called from any
-/// thread.
+/// The state that all ranks of a communicator share, protected by one mutex. Threads: the functions
+/// of a rank are called from one thread at a time; publish() may be called from any thread.
 class ThreadChannel {
  public:
   ThreadChannel(int size, std::shared_ptr<ThreadGroupShared> shared);
@@ -66,8 +65,8 @@ class ThreadChannel {
 
   /// Assigns the rank to a transport. Errors: INVALID_ARGUMENT if the rank was already assigned.
   void take_rank(int rank);
-  /// Call this function when the rank destroys its transport. If the operation of a peer waits for
-  /// a message to or from this rank, it then throws COMM.
+  /// Call this function when the rank destroys its transport. An operation of a peer that waits for
+  /// a message to or from this rank then throws COMM.
   void leave(int rank) noexcept;
   void publish(int rank, const Error& error) noexcept;
   std::optional<Error> published_error();

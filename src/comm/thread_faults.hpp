@@ -45,9 +45,9 @@ struct ThreadFaults {
     int32_t channel = kAny;
   };
 
-  /// Seed of the delays of messages, each at most `max_delay_us` microseconds. A delay is a hash of
-  /// the seed, the two ranks and the sender's operation, so each seed leads to a different order of
-  /// arrival.
+  /// Seed for the delays of messages, which are at most `max_delay_us` microseconds. A delay is a
+  /// hash of the seed, the two ranks and the sender's operation, so each seed leads to a different
+  /// order of arrival.
   uint64_t seed = 0;
   int64_t max_delay_us = 0;
 

@@ -22,7 +22,7 @@ namespace muonrt {
 /// Exchanges host memory between ranks. Runs one operation at a time and blocks until the operation
 /// is complete.
 ///
-/// A wait ends when the data has arrived. After `timeout_ms` it ends with TIMEOUT; the message
+/// A wait ends when the data has arrived. After `timeout_ms`, it ends with TIMEOUT; the message
 /// names the operation, this rank and the missing peers. If any rank has published an error, the
 /// wait ends with this error. A rank keeps its first error, publishes it to its peers, and throws
 /// it in every later operation.
@@ -61,11 +61,12 @@ class Transport {
   /// Gathers `bytes` bytes from every rank into `all`, in rank order. The buffers must not overlap.
   void allgather(const void* mine, void* all, int64_t bytes);
   /// Writes the maximum over all ranks to `out`. NaN counts as larger than every number and becomes
-  /// 0x7fc00000, and +0 counts as larger than -0. `in` and `out` may be equal.
+  /// 0x7fc00000, and +0 counts as larger than -0. `in` and `out` may be the same array.
   void reduce_max(const float* in, float* out, int64_t n);
-  /// Writes the sum over all ranks, modulo 2^64, to `out`. `in` and `out` may be equal.
+  /// Writes the sum over all ranks, modulo 2^64, to `out`. `in` and `out` may be the same array.
   void reduce_sum(const int64_t* in, int64_t* out, int64_t n);
-  /// Allocates the memory for reductions of up to `bytes` bytes, so that they do not allocate.
+  /// Allocates the memory for reductions of up to `bytes` bytes, so that the reductions do not
+  /// allocate.
   virtual void prepare_reduction(int64_t bytes);
   /// Creates an independent transport over the same ranks and with the same timeout. Collective.
   std::unique_ptr<Transport> duplicate();

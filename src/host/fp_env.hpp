@@ -15,7 +15,7 @@ class FpEnvironment {
  public:
   FpEnvironment() {
     std::fegetenv(&saved_);
-    // In glibc and musl this also clears flush-to-zero and denormals-are-zero.
+    // In glibc and musl, this also clears flush-to-zero and denormals-are-zero.
     std::fesetenv(FE_DFL_ENV);
   }
   ~FpEnvironment() { std::fesetenv(&saved_); }

@@ -39,9 +39,10 @@ struct PreparedGemm {
 
 namespace {
 
-/// Divides an extent into tiles of nearly equal size, a multiple of 16. Small tiles waste less work
-/// on the diagonal of a symmetric product, and let small products use more threads. With large
-/// tiles, the operands are read less often.
+/// Divides an extent into tiles of nearly equal size. If there are multiple tiles, the size of all
+/// except the last is a multiple of 16. Small tiles waste less work on the diagonal of a symmetric
+/// product, and let small products use more threads. With large tiles, the operands are read less
+/// often.
 PreparedGemm::Cut cut(int64_t extent, int64_t largest) {
   const int64_t size = std::min(extent, round_up(ceil_div(extent, ceil_div(extent, largest)), 16));
   const int64_t count = ceil_div(extent, size);
@@ -91,7 +92,7 @@ struct Workspace {
     group = std::clamp<int64_t>(group, 1, prepared.cols.count);
     threads = packed + checked_mul(group, prepared.packed_bytes);
     per_thread = prepared.tile_bytes() + prepared.scratch_bytes;
-    // kAlignment more bytes, so the start of the workspace can be aligned.
+    // Adds kAlignment bytes, so the start of the workspace can be aligned.
     bytes = checked_add(threads, checked_mul(thread_count, per_thread)) + kAlignment;
   }
 };

@@ -48,8 +48,8 @@ struct GemmArgs {
   MatrixRef c;       // m x n; overwritten; must not share memory with A, B or D
   bool transpose_b = false;
   /// Set this only if the result is symmetric, as for A A^T or polynomials of one symmetric matrix.
-  /// gemm() then computes only the upper triangle, reads only that of D, and copies it to the lower
-  /// triangle, so C is exactly symmetric.
+  /// gemm() then reads only the upper triangle of D, computes only the upper triangle of C, and
+  /// copies the result to the lower triangle of C, so C is exactly symmetric.
   bool symmetric = false;
   float alpha = 1.0f;
   float beta = 0.0f;
@@ -63,7 +63,7 @@ struct PreparedGemm;
 /// time.
 class GemmScratch {
  public:
-  /// Approximate size in bytes of the groups in which panels of B are packed. It limits the memory.
+  /// Panels of B are packed in groups of approximately this number of bytes, to limit the memory.
   static constexpr int64_t kPackedBytes = int64_t{64} << 20;
 
   explicit GemmScratch(const TileKernel& kernel = default_kernel(),

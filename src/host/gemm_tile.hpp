@@ -9,8 +9,8 @@
 
 namespace muonrt::host {
 
-// The interface between the grid of tiles (gemm.cpp) and the code that computes a single tile,
-// which uses AVX2 or AVX-512 instructions, oneDNN, or portable loops.
+// The interface between the grid of tiles (gemm.cpp) and the code that computes a single tile. This
+// code uses AVX2 or AVX-512 instructions, oneDNN, or portable loops.
 
 /// The largest number of rows or columns of a tile of a small or symmetric product.
 inline constexpr int64_t kSmallTile = 128;
@@ -28,8 +28,8 @@ struct PanelShape {
 /// Packs and multiplies one column panel. One object is created for each panel shape.
 /// Threads: multiple threads may call pack() and run() at the same time, each with its own scratch
 /// memory.
-/// Results: bit for bit, a tile depends only on the values and on the fields of PanelShape, without
-/// b_ld and transpose_b.
+/// Results: bit for bit, a tile depends only on the values and on the fields of PanelShape other
+/// than b_ld and transpose_b.
 class PanelProduct {
  public:
   virtual ~PanelProduct() = default;

@@ -257,7 +257,7 @@ class VectorPanel final : public PanelProduct {
   int64_t words() const { return bf16_ ? ceil_div(shape_.depth, 2) : shape_.depth; }
   bool odd() const { return bf16_ && shape_.depth % 2 != 0; }
 
-  /// Adds the products of one part of the depth, which begins at word `begin`.
+  /// Adds the products of the part of the depth that begins at word `begin`.
   void run_depth(int64_t rows, const char* a, const uint32_t* packed, int64_t first_col,
                  int64_t begin, float* c) const {
     const int64_t width = shape_.cols, row_bytes = 4 * words();

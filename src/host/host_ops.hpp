@@ -102,7 +102,7 @@ class HostOps final : public Ops {
   void commit(Stream& stream, std::span<const ShardBlock> blocks, const StepTables& tables,
               ConstTypedBuffer message, const CommitCondition& condition);
 
-  /// The objects that products reuse, and their workspace.
+  /// The objects and the workspace that matrix products reuse.
   struct Products {
     explicit Products(const TileKernel& kernel) : scratch(kernel) {}
     void reserve(Device& device, int threads, int64_t m, int64_t n, int64_t k, DType dtype);

@@ -12,7 +12,7 @@
 
 namespace muonrt::host {
 
-/// Size in bytes of a vector in manually vectorized loops. On arm64 it is the size of a NEON
+/// Size in bytes of a vector in manually vectorized loops. On arm64, it is the size of a NEON
 /// register, because g++ keeps longer vectors in memory.
 #if defined(__aarch64__)
 inline constexpr int64_t kVectorBytes = 16;
@@ -29,9 +29,9 @@ Isa best_isa();
 /// other machines.
 const char* name_of(Isa isa);
 
-/// Returns the name of the best instruction set, which ranks compare. On arm64 it includes the
-/// length of SVE vectors: the results of oneDNN depend on this length, but oneDNN does not report
-/// it.
+/// Returns the name of the best instruction set. The ranks compare these names. On arm64, the name
+/// includes the length of SVE vectors: the results of oneDNN depend on this length, but oneDNN does
+/// not report it.
 std::string isa_identity();
 
 #if defined(__x86_64__)

@@ -64,8 +64,8 @@ struct SquaresPass {
  private:
   static MUONRT_ALWAYS_INLINE float block(const T* __restrict x, int64_t n, float up, float up2) {
     float chains[kChains] = {};
-    // The variable bound prevents GCC from interchanging the two loops, which would make the loop
-    // read memory in strides.
+    // The variable bound prevents GCC from interchanging the two loops. After an interchange, the
+    // inner loop would read memory in strides.
     for (int64_t i = 0; i < n; i += kChains) {
       const int64_t count = n - i < kChains ? n - i : kChains;
       for (int64_t c = 0; c < count; ++c) chains[c] += square(x[i + c], up, up2);

@@ -42,8 +42,8 @@ struct LargestBits {
 };
 
 /// out <- cast(direction). Does not write the momentum.
-/// @return  Bit 0 is set if a value in `out` is non-finite, which is always so for a non-finite
-///     gradient or momentum. Bit 1 is set if a value was non-finite in f32.
+/// @return Bit 0 is set if a value in `out` is non-finite; a non-finite gradient or momentum always
+///     sets it. Bit 1 is set if a value was non-finite in f32.
 template <class Grad, class Momentum, class Element>
 struct DirectionPass {
   static MUONRT_ALWAYS_INLINE uint32_t run(const Grad* __restrict grad,
@@ -87,7 +87,7 @@ struct MomentumPass {
   }
 };
 
-/// Updates only the weights, whose momentum an owner stores.
+/// Updates only the weights of a parameter whose momentum an owner stores.
 struct UpdatePass {
   static MUONRT_ALWAYS_INLINE void run(float* __restrict weight, const float* __restrict update,
                                        int64_t n, float scale, float decay_scale, float factor,

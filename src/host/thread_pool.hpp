@@ -26,9 +26,9 @@ class ThreadPool {
 
   /// Calls body(index, thread) once for every index in [0, count), in any order. `thread` is the
   /// number of the thread that runs the body, in [0, threads()); the caller has number 0. When
-  /// parallel_for returns, all memory that the bodies wrote is visible to the caller. If a body
-  /// throws, the loop stops early, and parallel_for throws the first exception after all running
-  /// bodies have returned. Does not allocate.
+  /// parallel_for returns, everything that the bodies have written to memory is visible to the
+  /// caller. If a body throws, the loop stops early, and parallel_for throws the first exception
+  /// after all running bodies have returned. Does not allocate.
   void parallel_for(int64_t count, FunctionRef<void(int64_t, int)> body);
 
  private:

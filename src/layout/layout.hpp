@@ -71,14 +71,14 @@ class Layout {
                                 std::vector<int> partial_mesh_dims = {});
 
   /// Creates a layout in which one shard holds the whole tensor that remains after `cuts_before`.
-  /// On the other shards dim 0 is empty.
+  /// On the other shards, dim 0 is empty.
   static Layout with_owner(std::shared_ptr<const Mesh> mesh, std::vector<int64_t> shape,
                            std::vector<int> mesh_dims, int64_t shard,
                            std::vector<Cut> cuts_before = {},
                            std::vector<int> partial_mesh_dims = {});
 
   /// @param ranges  One range for each shard over `mesh_dims`, or for each shard of the shard group
-  ///     if the local tensors differ in size. Together the ranges must cover every element of the
+  ///     if the local tensors differ in size. Together, the ranges must cover every element of the
   ///     local tensor after `cuts_before` exactly once. A range may be empty, and the ranges need
   ///     not ascend with the shard.
   static Layout with_flat(std::shared_ptr<const Mesh> mesh, std::vector<int64_t> shape,
@@ -92,7 +92,7 @@ class Layout {
                                 const std::vector<Placement>& placements, Reading reading,
                                 const std::vector<int>& flat_dims = {});
 
-  /// Returns a layout with the same cuts in which the given mesh dims are partial: the ranks along
+  /// Returns a copy of the layout in which exactly the given mesh dims are partial: the ranks along
   /// them hold partial gradients. Errors: INVALID_ARGUMENT if a dim does not exist or takes part in
   /// a cut.
   Layout with_partial(std::vector<int> partial_mesh_dims) const;
@@ -111,8 +111,8 @@ class Layout {
   const std::shared_ptr<const Mesh>& shared_mesh() const { return d_->mesh; }
   const std::vector<int64_t>& shape() const { return d_->shape; }
   int dims() const { return static_cast<int>(d_->shape.size()); }
-  /// tensor_shape() returns the shape of the tensor itself. Even in a view, cuts refer to its dims.
-  /// first_dim() returns the first tensor dim that a dim of the view contains.
+  /// tensor_shape() returns the shape of the tensor itself. Cuts refer to the dims of this tensor,
+  /// even in a view. first_dim() returns the first tensor dim that a dim of the view contains.
   const std::vector<int64_t>& tensor_shape() const { return d_->tensor_shape; }
   int first_dim(int dim) const { return d_->first[static_cast<size_t>(dim)]; }
   int64_t numel() const { return d_->numel; }
@@ -146,9 +146,9 @@ class Layout {
   /// flat ranges, the shape is (number of elements). Outside the mesh, all sizes are 0.
   std::vector<int64_t> local_shape(int rank) const;
   int64_t local_numel(int rank) const;
-  /// Returns the range [first, second) of elements that the rank holds of the local tensor that
-  /// remains after the cuts. Without flat ranges, this is the whole local tensor. Outside the mesh,
-  /// it is (0, 0).
+  /// Returns the range [first, second) that the rank holds of the elements of its local tensor
+  /// after the cuts. Without flat ranges, this is the whole local tensor. Outside the mesh, it is
+  /// (0, 0).
   std::pair<int64_t, int64_t> flat_range(int rank) const;
 
   /// The location of one index of a dim. It consists of the coordinates on the mesh dims that cut
@@ -183,9 +183,9 @@ class Layout {
   /// the rank whose full replica index is `index`. `rank` must be in the mesh.
   /// @param full  It must be full_replica_dims().
   int equal_holder(int rank, int64_t index, const std::vector<int>& full) const;
-  /// Return the first rank that holds the same elements and the same partial gradient as `rank`,
-  /// and the number of such ranks. Outside the mesh, the first rank is -1. Neither function
-  /// allocates memory.
+  /// first_equal_holder() returns the first rank that holds the same elements and the same partial
+  /// gradient as `rank`, and full_replicas() returns the number of such ranks. Outside the mesh,
+  /// the first rank is -1. Neither function allocates memory.
   int first_equal_holder(int rank) const;
   int64_t full_replicas() const { return replicas() / partial_count(); }
 

@@ -15,8 +15,8 @@ std::string_view trim(std::string_view text) {
   return text;
 }
 
-/// Splits a text at the separators that are outside of parentheses, and trims the items. An empty
-/// text has no items.
+/// Splits a text at the separators that are outside parentheses, and trims the items. An empty text
+/// has no items.
 std::vector<std::string_view> split(std::string_view text, char separator) {
   std::vector<std::string_view> out;
   if (trim(text).empty()) return out;

@@ -70,7 +70,7 @@ std::vector<int> partial_dims(const std::vector<Placement>& placements);
 std::optional<ShardOrder> decode_order(const Mesh& mesh, int tensor_dims,
                                        const std::vector<Placement>& placements);
 
-/// Returns the cuts in this order, with split factor 1.
+/// Returns the cuts in the given order, with split factor 1.
 /// Errors: INVALID_ARGUMENT if a mesh dim is out of range or occurs twice.
 std::vector<Cut> cuts_from_order(const Mesh& mesh, const ShardOrder& order);
 

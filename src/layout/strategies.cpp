@@ -150,8 +150,8 @@ std::vector<Placement> placements_for_tensor(const Mesh& mesh, std::string_view 
                                              bool transposed) {
   const int tp = tp_dim_of(name, static_cast<int>(shape.size()), expert, transposed);
   std::vector<Placement> out = placements_from_names(mesh, tp, expert);
-  // The number of shares of the experts, and the product of the sizes of the dims further right
-  // that cut their rows.
+  // The number of shares into which the experts are divided, and the product of the sizes of the
+  // dims further right that cut the experts' rows.
   int64_t shares = 1, model_cuts = 1;
   for (int d = 0; d < mesh.dims(); ++d)
     if (cuts(out[static_cast<size_t>(d)], 0)) shares *= mesh.shape()[static_cast<size_t>(d)];

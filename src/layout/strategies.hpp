@@ -10,7 +10,7 @@ namespace muonrt {
 
 /// Combines the submeshes of all ranks into one mesh. The mesh has the dims of `submesh` and a last
 /// dim "submeshes", over which a tensor of the submesh is replicated. If all ranks have the same
-/// submesh, returns `submesh`; a rank may then be outside of it.
+/// submesh, returns `submesh`; in this case, a rank may be outside the submesh.
 /// @param submesh  Submesh of any rank.
 /// @param all      For each rank, the ranks of its submesh.
 /// Errors: INVALID_ARGUMENT, with the rank, if a submesh differs in size from `submesh`, overlaps

@@ -10,7 +10,7 @@ namespace muonrt {
 
 namespace {
 
-/// The messages of a rank over one link in one direction, which share the link's rate equally.
+/// The messages of a rank over one link in one direction. They share the link's rate equally.
 class LinkLoad {
  public:
   void add(int64_t bytes) { sizes_.push_back(static_cast<double>(bytes)); }
@@ -20,8 +20,8 @@ class LinkLoad {
     for (const double size : sizes_) sums_.push_back(sum += size);
   }
   /// Returns the number of bytes that the link has moved when a message of this size is complete.
-  /// By then, every other message has moved the same number of bytes, or all its bytes if it is
-  /// smaller.
+  /// By then, the link has moved the same number of bytes of every larger message, and all bytes of
+  /// every smaller one.
   double bytes_until(double size) const {
     const auto larger = std::upper_bound(sizes_.begin(), sizes_.end(), size);
     const auto smaller = static_cast<size_t>(larger - sizes_.begin());

@@ -25,7 +25,7 @@ using ExchangeModel =
 /// * A member's messages begin after the latency of an exchange and the time to set up each
 ///   message. If a member has no messages to other ranks, the latency is that of a pass.
 /// * The messages of a link share its rate equally. While a link moves a message, it moves the same
-///   number of bytes of every other message, or all its bytes if it is smaller. A message is
+///   number of bytes of every larger message, and all bytes of every smaller one. A message is
 ///   complete when the slower of its two links has moved it.
 /// * On the host, a rank copies its message to itself before all others.
 /// * If a peer of a member is not simulated, the member finishes together with the slowest member.

@@ -13,8 +13,8 @@
 namespace muonrt {
 
 /// A device that records the enqueued operations. Memory from `allocate` has an address, but must
-/// not be read or written; memory from `allocate_shared` is real. After the host has waited for an
-/// event, the operations that it enqueues start later accordingly.
+/// not be read or written; memory from `allocate_shared` is real. Operations that the host enqueues
+/// after it has waited for an event cannot start before this event.
 class ModelledDevice final : public Device {
  public:
   /// @param profile, rules  They must outlive the device.
@@ -34,8 +34,8 @@ class ModelledDevice final : public Device {
   }
   double footprint(bool owned) const { return owned ? owned_footprint_ : step_footprint_; }
 
-  /// Appends an op to the stream. Enqueuing it takes the host one launch time, unless it records or
-  /// waits for an event.
+  /// Appends an op to the stream. Enqueuing it takes the host one launch time, unless the op
+  /// records or waits for an event.
   RecordedOp& append(Stream& stream, OpKind kind);
 
   std::string describe() const override { return "model of " + profile_.title; }

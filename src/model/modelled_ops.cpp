@@ -18,7 +18,7 @@ int64_t sum(std::span<const Block> blocks, const Each& each) {
   return out;
 }
 
-/// Return the bytes of one element of the gradient, and of the momentum.
+/// grad() and momentum() return the bytes of one element of the gradient and of the momentum.
 int64_t grad(const ParamView& p) { return size_of(p.grad_dtype); }
 int64_t momentum(const ParamView& p) { return size_of(p.momentum_dtype); }
 
@@ -30,8 +30,8 @@ int64_t weight(const ParamView& p) {
   return 2 * param + (p.form == WeightForm::kRemainder ? 4 : 0);
 }
 
-/// Returns the bytes of AdamW for one element. It reads the gradient, and reads and writes both
-/// moments and the weight.
+/// Returns the bytes that AdamW reads and writes for one element. AdamW reads the gradient, and
+/// reads and writes both moments and the weight.
 int64_t adamw(const ParamView& p) { return grad(p) + 16 + weight(p); }
 
 int64_t gradients(std::span<const int32_t> list, const ParamView* params) {
@@ -40,8 +40,8 @@ int64_t gradients(std::span<const int32_t> list, const ParamView* params) {
   return out;
 }
 
-/// Returns the kind of a commit of Muon. All or nearly all parameters of a list are rounded in the
-/// same way, so the first block decides.
+/// Returns the kind of pass that models a Muon commit. All or nearly all parameters of a list are
+/// rounded in the same way, so the first block decides.
 PassKind commit_of(std::span<const ShardBlock> blocks, const ParamView* params) {
   const bool stochastic =
       !blocks.empty() && params[blocks.front().param].form == WeightForm::kStochastic;

@@ -274,8 +274,8 @@ class Resolver {
     ++s.next;
   }
 
-  /// Begins an exchange or a reduction. The last stream to reach the operation computes when it
-  /// ends.
+  /// Begins an exchange or a reduction. The last stream to reach the operation computes when the
+  /// operation ends.
   void join(size_t i, const RecordedOp& op) {
     const size_t r = i / 2;
     StreamClock& s = streams_[i];
@@ -303,7 +303,7 @@ class Resolver {
   }
 
   /// Copies the rank's message to itself. Then each receiver copies its messages one by one, each
-  /// as soon as sender and receiver are ready.
+  /// message as soon as sender and receiver are ready.
   void begin_copies(StreamClock& s, size_t r) {
     const RecordedExchange& x = *s.exchange;
     s.offered = kUnknown;

@@ -15,8 +15,8 @@ namespace muonrt {
 /// and its memory bandwidth. A timestamp receives the nanoseconds since the start of the step plus
 /// 1, because 0 marks a span that has not run.
 /// @param exchange  Computes the times of all exchanges that are not copies on shared cores.
-/// Errors: INTERNAL if a rank waits forever, or if sender and receiver of a message disagree about
-/// it.
+/// Errors: INTERNAL if a rank waits forever, or if sender and receiver of a message do not record
+/// the same size.
 std::vector<RankTimes> resolve(std::span<const RankRecording* const> ranks,
                                const MachineProfile& profile, int world,
                                const ExchangeModel& exchange);

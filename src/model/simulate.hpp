@@ -34,8 +34,9 @@ struct Simulation {
 
 struct SimulationOptions {
   /// Maximum number of simulated ranks. If there are more ranks, simulate() chooses the ranks with
-  /// the most work, bytes, messages or memory, and the busiest owners of each chunk. An exchange
-  /// with a rank that is not simulated takes as long as that of the slowest simulated rank.
+  /// the most work, bytes, messages or memory, and the busiest owners of each chunk. If a rank
+  /// exchanges messages with a rank that is not simulated, it finishes the exchange together with
+  /// the slowest simulated rank.
   int max_ranks = 64;
   bool trace = false;
 };

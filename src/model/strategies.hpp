@@ -30,8 +30,8 @@ struct StrategyStep {
 std::vector<StrategyStep> compare_strategies(const Planning& ours, const Simulation& step,
                                              const MachineProfile& profile);
 
-/// Return the parts of compare_strategies(), for tests. Each function needs a plan that
-/// orthogonalizes each matrix once.
+/// Each of these functions computes one of the steps that compare_strategies() returns; they are
+/// declared here for tests. The plan must orthogonalize each matrix once.
 StrategyStep gather_everywhere(const Planning& once, const MachineProfile& profile);
 StrategyStep round_robin_in_chunks(const Planning& once, const MachineProfile& profile);
 StrategyStep one_by_one(const Planning& once, const MachineProfile& profile);

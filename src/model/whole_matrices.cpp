@@ -23,7 +23,7 @@ int64_t elements(const Matrix& m) { return m.rows * m.cols; }
 /// The bytes of one element of a parameter.
 struct ElementBytes {
   int64_t param, grad, momentum, master;
-  int64_t direction;  // read and written to form the direction, without the direction
+  int64_t direction;  // read and written to form the direction, except the direction itself
   int64_t weight;     // read and written to update the weight
 
   explicit ElementBytes(const ParamSpec& spec)

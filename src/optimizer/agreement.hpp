@@ -23,11 +23,11 @@ std::optional<Error> capture_error(const Function& function) {
 }
 
 // With up to 512 ranks, a failed allocation on a rank does not change the result of the following
-// collectives, except that all ranks may then return a shorter text. With more than 512 ranks, it
-// may abort the communicator.
+// collectives, except that all ranks may then return a shorter text. With more than 512 ranks, the
+// failure may abort the communicator.
 
-/// If any rank passes an error, returns the same error on every rank: that of the lowest such rank,
-/// with the rank number before the message. Collective. Errors: any error of the communicator.
+/// If any rank passes an error, returns the error of the lowest such rank on every rank, with the
+/// rank number before the message. Collective. Errors: any error of the communicator.
 std::optional<Error> find_common_error(Comm& comm, const std::optional<Error>& own_error);
 /// Like find_common_error(), but throws the error.
 void throw_common_error(Comm& comm, const std::optional<Error>& own_error);

@@ -193,7 +193,7 @@ void CommitState::on_commit(const Vote& vote_sum) {
 
 // If vote_sent is 0, no other rank may have committed the step. The following rules ensure this:
 // * The stream sets the flag before it sends the vote.
-// * The stream clears the flag only after the communicator has been aborted. From then on the
+// * The stream clears the flag only after the communicator has been aborted. From then on, the
 //   stream can only send zeros instead of the vote, so no vote sum can contain the consent of every
 //   rank.
 // * The communicator is aborted before on_failure() reads the flag. A stream that reaches the vote

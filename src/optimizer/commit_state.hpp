@@ -20,7 +20,7 @@ constexpr bool leaves_optimizer_usable(Status status) {
          status == Status::kCallback || status == Status::kOutOfMemory;
 }
 
-/// The result of recover(), which is equal on all surviving ranks.
+/// The result of recover(). It is equal on all surviving ranks.
 struct Recovery {
   enum class Outcome : int32_t { kNone = 0, kRolledForward = 1, kDiscarded = 2 };
   Outcome outcome = Outcome::kNone;
@@ -40,7 +40,7 @@ struct SurvivorState;
 /// commit a step that failed.
 class CommitState {
  public:
-  /// Commits a step on this rank that other ranks have already committed.
+  /// Commits, on this rank, a step that other ranks have already committed.
   using RollForward = FunctionRef<void(int64_t fingerprint, const Vote& vote_sum)>;
 
   CommitState() = default;
@@ -71,8 +71,8 @@ class CommitState {
 
   /// Stores the fingerprint of the step that is starting.
   void begin_step(int64_t fingerprint) { fingerprint_ = fingerprint; }
-  /// Returns the end state of the step according to its readback, without errors of the streams and
-  /// of the communicator.
+  /// Returns the end state of the step according to its readback. Sets neither `failed` nor
+  /// `comm_failed`.
   StepEndState end_state(const StepReadback& readback) const;
   /// Counts the step as committed.
   /// @param vote_sum  Sum of the votes of the step.
@@ -94,7 +94,7 @@ class CommitState {
  private:
   SurvivorState survivor_state() const;
 
-  /// A random number of this rank. After agree_on_identity() it is equal on all ranks.
+  /// A random number of this rank. After agree_on_identity(), it is equal on all ranks.
   uint64_t identity_ = 0;
   int64_t rank_ = 0, world_ = 1;
   std::vector<int64_t> by_rank_;  // memory for one number per rank

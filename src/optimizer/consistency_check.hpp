@@ -34,13 +34,14 @@ class ConsistencyCheck {
   void schedule_all();
   /// Makes the checks of a parameter's weights due. Must be called on all ranks.
   void schedule_weights(int64_t param);
-  /// Makes those checks of a parameter due that do not involve other ranks.
+  /// Like schedule_all(), but only for those checks of one parameter that do not involve other
+  /// ranks.
   void schedule_local(int64_t param);
 
-  /// Runs the checks that are due, and blocks if there are any. For the vote, adds two values to
-  /// `inputs`: this rank's hashes of replicas, and in the fingerprint the set of data that was
-  /// hashed. The vote thus also detects ranks that hash different parameters.
-  /// @param params  Views after ParamTables::fill_for_step(). This function sets their
+  /// Runs the checks that are due, and blocks if there are any. For the vote, adds this rank's
+  /// hashes of replicas to `inputs`. Also mixes the set of hashed data into the fingerprint, so the
+  /// vote detects ranks that hash different parameters.
+  /// @param params  Views after ParamTables::fill_for_step(). run_before_step() sets their
   ///     `rounded_by_caller`.
   /// Errors: any error of FiniteCheck or of the pipeline.
   void run_before_step(Pipeline& pipeline, const OptimizerSettings& settings, ParamView* params,
@@ -66,8 +67,9 @@ class ConsistencyCheck {
   const char* described(int64_t param) const;
 
  private:
-  // Bits that identify checks. kLocal checks this rank's values without other ranks. kRounding is
-  // not a check: while it is set, the caller may have rounded the weights in either direction.
+  // Bits that identify checks. kLocal checks this rank's values and involves no other ranks.
+  // kRounding is not a check: while it is set, the caller may have rounded the weights in either
+  // direction.
   enum : uint8_t { kLocal = 1, kWeights = 2, kGradient = 4, kRounding = 8 };
   /// Returns the first parameter whose replicas differ. Collective.
   int64_t find_param(Comm& comm, bool gradients);

@@ -70,7 +70,8 @@ void add_arguments(AgreementTable& table, const OptimizerSettings& settings, con
   }
   for (size_t i = 0; i < settings.groups.size(); ++i)
     describe_scalars(table, cat("group ", i), settings.groups[i]);
-  // These entries come last, because a difference in an entry above may be the cause of theirs.
+  // These entries come last, because their differences may be caused by a difference in an entry
+  // above.
   for (size_t i = 0; i < settings.params.size(); ++i)
     table.add(
         cat("step: param '", settings.params[i].name,

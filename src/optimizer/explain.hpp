@@ -39,8 +39,8 @@ AgreementTable make_step_table(const OptimizerSettings& settings, const StepArgs
                                const ParamTables& tables, const Findings& findings,
                                int64_t committed, const ConsistencyCheck& check) noexcept;
 
-/// Returns the error of a rejected step, which is the same on every rank. The following causes are
-/// tried in order: the error that the lowest rank with an error passes, a mismatch between the
+/// Returns the error of a rejected step. The error is the same on every rank. Uses the first of
+/// these causes that exists: the error of the lowest rank that passes one, a mismatch between the
 /// ranks' arguments, and the error that `find_other` returns. Collective.
 /// Errors: any error of the communicator.
 Error explain_rejection(Comm& comm, const std::optional<Error>& own_error,

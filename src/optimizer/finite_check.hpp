@@ -15,7 +15,7 @@ namespace muonrt {
 
 /// Checks that the parameters and their state are finite on this rank, because an infinity or NaN
 /// would persist in all later steps. The needed device memory does not grow with the number of
-/// parameters, because a fixed number of them is checked at a time.
+/// parameters, because a fixed number of parameters is checked at a time.
 class FiniteCheck {
  public:
   FiniteCheck() = default;

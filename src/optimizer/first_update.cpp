@@ -9,7 +9,7 @@ namespace muonrt {
 
 namespace {
 
-// For each parameter the ranks exchange two values: the sum of the squares of its weights, as
+// For each parameter, the ranks exchange two values: the sum of the squares of its weights, as
 // kTallyLimbs numbers (see Tally), and the number of ranks where its gradient has a nonzero value.
 constexpr int64_t kGradients = kTallyLimbs, kParamWords = kTallyLimbs + 1;
 constexpr int64_t kGathered = 64;  // number of parameters that are gathered together

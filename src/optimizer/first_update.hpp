@@ -12,7 +12,7 @@
 namespace muonrt {
 
 /// Finds parameters that the first step changes too much, for example because the learning rate was
-/// chosen for a different scale rule. Before the first committed step the ranks add up the squares
+/// chosen for a different scale rule. Before the first committed step, the ranks add up the squares
 /// of their weights. The sums are integers, so the result is equal on all ranks and does not depend
 /// on the mesh.
 class FirstUpdate {

@@ -70,7 +70,7 @@ class Optimizer {
   Status wait(StepReport& report);
   /// Completes the step in flight, if there is one. Collective. Errors: any error of the step.
   void settle();
-  /// Checks that no step is in flight. Errors: INVALID_STATE, with the name `function`.
+  /// Checks that no step is in flight. Errors: INVALID_STATE, with `function` in the message.
   void require_idle(const char* function) const;
 
   /// Brings the surviving ranks to the same step after a step has failed. If one of them has
@@ -82,8 +82,8 @@ class Optimizer {
   /// misaligned, overlaps memory that steps write, or is in memory that the device cannot access.
   void check_grad(int64_t param, const void* grad) const;
   void set_grad(int64_t param, const void* grad);
-  /// Implement muonrt_optimizer_set_data() and muonrt_optimizer_reset_masters(), with the same
-  /// errors.
+  /// The next two functions implement muonrt_optimizer_set_data() and
+  /// muonrt_optimizer_reset_masters(), with the same errors.
   void set_data(int64_t param, void* data);
   void reset_masters(const std::vector<int64_t>& params);
   void set_group(int32_t index, const GroupSettings& group);
@@ -118,7 +118,8 @@ class Optimizer {
   const Plan* block_plan() const { return pipelines_.block_plan(); }
   /// Describes the plan as text or JSON. Includes the plan of block steps if there is one.
   std::string describe(bool json) const;
-  /// Returns the memory sizes of this rank that describe() prints, without the consistency check.
+  /// Returns the memory sizes of this rank that describe() prints, except the memory for the
+  /// consistency check.
   PlannedMemory planned_memory() const;
   /// Returns the bytes that this rank allocates for the consistency check, as describe() prints
   /// them.

@@ -41,8 +41,7 @@ class ParamTables {
   /// Sets which parameters are active in a step, and all scalars of the step.
   /// @param plan       Plan of the step.
   /// @param committed  Number of committed steps before this one.
-  /// @return  The fingerprint, which is a hash of all values set here that could differ between
-  ///     ranks.
+  /// @return The fingerprint: a hash of all values set here that could differ between ranks.
   /// Errors: INVALID_ARGUMENT if f32 cannot represent a number, a parameter index is invalid, or an
   /// active parameter has no gradient. After an error, call deactivate_all().
   int64_t fill_for_step(const OptimizerSettings& settings, const Plan& plan, const StepArgs& args,
@@ -58,14 +57,14 @@ class ParamTables {
   /// Counts the step of the last fill_for_step() as committed.
   void on_commit();
 
-  /// Returns the update count of a parameter, which is the number of committed steps in which it
+  /// Returns the update count of a parameter: the number of committed steps in which the parameter
   /// was active. AdamW's bias correction uses it.
   int64_t updates(int64_t param) const { return updates_[static_cast<size_t>(param)]; }
   void set_updates(int64_t param, int64_t updates) {
     updates_[static_cast<size_t>(param)] = updates;
   }
-  /// Sets the update counts to their values after `steps` committed steps, assuming that no step
-  /// listed an inactive parameter.
+  /// Sets the update counts to their values after `steps` committed steps, assuming that
+  /// StepArgs::inactive_params was empty in all of them.
   void set_steps(const OptimizerSettings& settings, int64_t steps);
 
   RandomKeys random_keys() const;

@@ -7,9 +7,9 @@
 
 namespace muonrt {
 
-/// Returns the pipeline configuration of `rank`, which states the parameters that each pass of a
-/// step processes. Leaves `chunks.newton_schulz` null; StepPipelines sets it later. The chunks of
-/// the rank's plan are not part of the configuration.
+/// Returns the pipeline configuration of `rank`. It lists the parameters that each pass of a step
+/// processes, but not the chunks of the rank's plan. Leaves `chunks.newton_schulz` null;
+/// StepPipelines sets it later.
 PipelineConfig make_pipeline_config(const OptimizerSettings& settings, const ParamTables& tables,
                                     const State& state, const QkClipper& clipper, int rank);
 

@@ -154,8 +154,8 @@ Problem make_problem(const OptimizerSettings& settings, const std::vector<Newton
       const auto [rows, cols] = outputs_and_inputs(p);
       spec.form = form_of(methods[p.group], p, g);
       spec.gram_restarts = methods[p.group].gram_restarts;
-      // With kAuto the form is not known yet. Either dtype serves, because products run at the same
-      // rate in both.
+      // With kAuto, the form is not known yet. Either dtype can be used here, because products run
+      // at the same rate in both.
       spec.iteration_dtype = methods[p.group].iteration_of(
           spec.form == FormChoice::kGram ? Form::kGram : Form::kStandard);
       spec.update_scale = update_scale(g.scale_rule, g.scale_factor * p.lr_factor, rows, cols);

@@ -37,7 +37,7 @@ const Set kHead = {"classifier", "classifiers", "head",         "heads",  "lmhea
                    "logit",      "logits",      "pred",         "preds",  "prediction",
                    "readout",    "regressor",   "relationship", "reward", "rewards",
                    "score",      "scorer",      "predictions",  "unemb"};
-// Words in kHead that name an output head only outside of numbered layers.
+// Words in kHead that name an output head only outside numbered layers.
 const Set kHeadOutside = {"pred",   "prediction", "predictions",  "preds", "readout",
                           "reward", "rewards",    "relationship", "score", "scorer"};
 // Words that may follow a word in kHead and name a layer of that head, as in lm_head_proj and
@@ -232,7 +232,7 @@ bool is_norm(const Component& c) {
 
 /// Returns true for an output head. Attention heads are not output heads, and pre_classifier and
 /// pre_logits are hidden layers. v_head, which predicts values, and q_heads are output heads only
-/// outside of layers and attention.
+/// outside layers and attention.
 bool is_head(const Component& c, const Path& path) {
   const bool outside = !path.in_layer && !path.in_attention;
   auto last = c.words.rbegin();

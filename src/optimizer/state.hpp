@@ -31,7 +31,7 @@ struct StateView {
 };
 
 /// A range of state that is not stored with the shard. The ranges of a StateEntry are stored one
-/// after the other. Only ranges of neurons are instead stored at their `begin`.
+/// after the other, except ranges of neurons, which are stored at their `begin`.
 struct StateRange {
   int64_t index;  // index of the matrix, ordered by expert, then by part; -1 for kOwnedSlices
   /// The first local element for kOwnedSlices, the first neuron for kOwnedNeurons, and 0 for
@@ -68,8 +68,8 @@ class State {
   State(Device& device, const OptimizerSettings& settings, const Plan& plan,
         const std::vector<RankChunk>& chunks, int rank);
   /// Sets state to zero, and owned master weights to the values of the parameters. Runs on the
-  /// device after the caller's work on the default stream, which may still write the parameters.
-  /// Blocks.
+  /// device after the caller's work on the default stream, because that work may still be writing
+  /// the parameters. Blocks.
   void initialize(Device& device, const OptimizerSettings& settings);
   /// Resets the owned master weights of these parameters to the values of the parameters, and their
   /// remainders to zero, as initialize() does.

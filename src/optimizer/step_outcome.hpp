@@ -16,7 +16,7 @@ struct StepEndState {
   CommitMode commit = CommitMode::kAtomic;
   bool vote_sent = false;      // true if this rank's vote may have reached its peers
   bool vote_returned = false;  // true if the reduction of the votes has returned, accepted or not
-  bool failed = false;         // true if a stream, or the work after it, has failed
+  bool failed = false;         // true if a stream, or the host's work after it, has failed
   bool comm_failed = false;    // true if the communicator has failed
 };
 
@@ -25,7 +25,7 @@ enum class StepOutcome : int32_t {
   /// Not committed, because a value was non-finite. The ranks exchange which rank found it.
   kSkipped,
   kRejected,  // not committed for a different reason, which the ranks exchange
-  // The following outcomes make the optimizer unusable, without another exchange.
+  // The following outcomes make the optimizer unusable. The ranks then exchange nothing more.
   kTorn,       // parts of the step may be committed on this rank
   kUndecided,  // nothing is committed on this rank, but a peer may have committed
   kFailed,     // nothing is committed on any rank

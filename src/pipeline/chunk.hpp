@@ -63,8 +63,8 @@ class Chunk {
   /// computes AdamW for its slices, and sends the updates to their holders. If the return has
   /// two levels, also forwards updates of other owners.
   void orthogonalize(const StepInputs& inputs);
-  /// Writes momentum, decay and update of the local shard and of the owner state, if the commit
-  /// condition passes.
+  /// If the commit condition passes, writes the momentum and applies decay and update, for the
+  /// local shard and for the owner state.
   void commit(const StepInputs& inputs);
 
   int32_t index() const { return plan_->index; }

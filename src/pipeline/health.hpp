@@ -23,9 +23,9 @@ struct MatrixHealth {
 };
 
 /// Collects statistics in the steps for which they are requested. During the step, the owners
-/// collect statistics of the orthogonalized matrices. After the step, every rank adds those of its
-/// weights, gradients and replicas. One exact sum over the ranks then makes all values available on
-/// every rank. The constructor allocates all memory.
+/// collect statistics of the orthogonalized matrices. After the step, every rank adds statistics of
+/// its weights, gradients and replicas. One exact sum over the ranks then makes all values
+/// available on every rank. The constructor allocates all memory.
 class Health {
  public:
   /// @param chunks  Chunks that this rank takes part in.

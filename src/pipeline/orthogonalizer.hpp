@@ -14,11 +14,11 @@
 
 namespace muonrt {
 
-/// Orthogonalizes and multiplies matrices outside of a step, with the same ops as a step and
-/// bitwise identical results. Large batches are divided into parts that launch_limits() allows. A
-/// call allocates nothing if an earlier call had the same shapes, strides and dtypes. On CUDA,
-/// calls enqueue their work and return. All calls share one workspace, so the caller must make sure
-/// that their work runs in order. Threads: one at a time.
+/// Orthogonalizes and multiplies matrices outside a step, with the same ops as a step and bitwise
+/// identical results. Large batches are divided into parts that launch_limits() allows. A call
+/// allocates nothing if an earlier call had the same shapes, strides and dtypes. On CUDA, calls
+/// enqueue their work and return. All calls share one workspace, so the caller must make sure that
+/// their work runs in order. Threads: one at a time.
 class Orthogonalizer {
  public:
   /// @param device  Device whose Ops are used; it is destroyed last.
@@ -27,7 +27,7 @@ class Orthogonalizer {
 
   /// Writes the orthogonalized matrices of x to `out`, rounded once to the dtype of `out`. If the
   /// host can access device memory and x has a non-finite element, `out` does not change. If the
-  /// host cannot access it, matrices with a non-finite element become NaN.
+  /// host cannot access device memory, matrices with a non-finite element become NaN.
   /// @param nonfinite  Null, or memory that the device can access. It receives 1 if x has
   ///     non-finite elements.
   /// @return  The index of a non-finite element of x if the host can access device memory and there

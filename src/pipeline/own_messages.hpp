@@ -11,9 +11,10 @@ struct SendAndReceive {
 };
 
 /// Removes a rank's messages to itself from the lists. The packs then write the blocks of these
-/// messages directly to the receive buffers, which avoids a copy and a second buffer. A message to
-/// a peer that has the same bytes is also sent from the receive buffer. The remaining messages in
-/// the send buffer move to lower offsets (`bytes_of` in plan/buffers.hpp).
+/// messages directly to the receive buffers, which avoids a copy and a second buffer. If a message
+/// to a peer has the same bytes as one of these messages, it is also sent from the receive buffer.
+/// The remaining messages in the send buffer move to lower offsets (`bytes_of` in
+/// plan/buffers.hpp).
 ///
 /// Packs cannot overwrite blocks that are still needed, because the unpack that last read a receive
 /// buffer runs before them on the compute stream. Before a chunk packs its update, it also waits

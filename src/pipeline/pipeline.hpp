@@ -51,8 +51,8 @@ struct PipelineConfig {
   TableCopy table_copy;  // enqueued at the beginning of every step
   bool serial = false;   // for debugging: runs one stage at a time, except gathers of later chunks
   bool health = false;   // allocates the memory for collecting statistics
-  /// Fills messages and scratch memory with NaN before every step. The result of an op that reads
-  /// memory that was never written then becomes NaN.
+  /// Fills messages and scratch memory with NaN before every step. If an op reads memory that was
+  /// never written, its result then becomes NaN.
   bool poison = false;
 };
 
@@ -68,11 +68,11 @@ class Pipeline {
   ~Pipeline();
 
   /// Runs one step that sends nothing and commits nothing, or two such steps if the device captures
-  /// graphs. The device thus loads its kernels and builds its tables before the first real step, in
-  /// which the other ranks would have to wait for them. All parameters must be inactive in the
-  /// tables. Blocks until the warm-up is complete.
+  /// graphs. The device thus loads its kernels and builds its tables before the first real step.
+  /// Otherwise, the other ranks would have to wait for this work during the first step. All
+  /// parameters must be inactive in the tables. Blocks until the warm-up is complete.
   void warm_up();
-  /// Connects the ranks after the warm-up. Collective. Blocks, at most for the timeout of the
+  /// Connects the ranks after the warm-up. Collective. Blocks for at most the timeout of the
   /// communicator. Errors: any error of the communicator.
   void connect();
   /// Enqueues a whole step. `inputs` and the tables must not change until `wait` returns. A GPU
@@ -85,11 +85,11 @@ class Pipeline {
   /// Errors: the same as Device::wait_caller_stream().
   /// @param timeout_ms  Maximum time to wait for that work, counted from this call.
   void wait_caller_stream(void* callers_stream, int64_t timeout_ms);
-  /// Makes the caller's stream wait for the step that was enqueued last, before any work that the
-  /// caller enqueues after this call. Does nothing on the host. Errors: the same as
-  /// Device::follow().
+  /// Makes all work that the caller enqueues on its stream after this call wait for the step that
+  /// was enqueued last. Does nothing on the host. Errors: the same as Device::follow().
   void make_caller_stream_wait(void* callers_stream);
-  /// Returns TIMEOUT if the work on the caller's stream did not finish within its limit.
+  /// Returns TIMEOUT if the work on the caller's stream did not finish within the limit that was
+  /// passed to wait_caller_stream().
   std::optional<Error> caller_stream_error() const;
   /// Calls `enqueue_work` between two steps, after the work on the caller's stream, and blocks
   /// until the enqueued work is complete. Errors: the same as wait().

@@ -22,7 +22,7 @@ void ReplicaHashes::finish(Stream& stream) {
     device_->ops().copy(stream, host_hashes_.data(), hashes_.data(), hashes_.bytes());
 }
 
-// find() may run after a vote and calls this function, so it must not allocate.
+// find() may run after a vote and calls this function, so this function must not allocate.
 ReplicaHashes::Holders ReplicaHashes::holders(int64_t param, Replicated kind, int rank) const {
   const ParamSpec& spec = (*params_)[static_cast<size_t>(param)];
   if (kind == Replicated::kGradient)
@@ -65,8 +65,8 @@ int64_t ReplicaHashes::gradient_word(int64_t param) const {
   return term(param, Replicated::kGradient, Replicated::kGradient);
 }
 
-// The parameter and the shard are mixed into the hash, so that differences in two of them do not
-// cancel in the sum.
+// The parameter and the shard are mixed into the hash, so that differences in two parameters or
+// shards do not cancel in the sum.
 int64_t ReplicaHashes::term(int64_t param, Replicated first, Replicated last) const {
   const Holders group = holders(param, first, rank_);
   if (group.first < 0 || group.count < 2) return 0;

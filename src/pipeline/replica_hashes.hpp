@@ -44,13 +44,15 @@ class ReplicaHashes {
 
   /// Enqueues work that sets all hashes to zero.
   void clear(Stream& stream);
-  /// Enqueue the hashing of a parameter's weights and state, or of its gradient.
+  /// add_weights() enqueues the hashing of a parameter's weights and state, and add_gradient() that
+  /// of its gradient.
   void add_weights(Stream& stream, const ParamView& view, int64_t param);
   void add_gradient(Stream& stream, const ParamView& view, int64_t param);
   /// Enqueues the copy of the hashes to host memory.
   void finish(Stream& stream);
 
-  /// Return this rank's term of the sum over the ranks. The work on the stream must be complete.
+  /// Each of these functions returns this rank's term in the sum over all ranks. The work on the
+  /// stream must be complete.
   int64_t weight_word(int64_t param) const;
   int64_t gradient_word(int64_t param) const;
 

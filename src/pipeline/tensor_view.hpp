@@ -27,7 +27,7 @@ struct TensorView {
   friend bool operator==(const TensorView&, const TensorView&) = default;
 };
 
-/// Checks that the tensors are equal or share no element. Errors: INVALID_ARGUMENT, with both
+/// Checks that the two views are identical or share no element. Errors: INVALID_ARGUMENT, with both
 /// names.
 void require_same_or_apart(const TensorView& out, const char* out_name, const TensorView& in,
                            const char* in_name);

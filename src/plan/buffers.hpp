@@ -71,9 +71,9 @@ class RankBuffers {
     }
   }
 
-  /// Returns the sizes of the buffers that are allocated. Entry i is for the chunks whose index
-  /// modulo the window is i. These chunks use the same buffers one after the other, so the entry
-  /// contains their largest sizes. The list ends at the last entry that is used.
+  /// Returns the sizes of the buffers that are allocated. All chunks whose index modulo the window
+  /// is i use the same buffers one after the other, so entry i contains the largest sizes of these
+  /// chunks. The list ends at the last entry that is used.
   const std::vector<ChunkBytes>& in_flight() const { return in_flight_; }
   int64_t message_bytes() const {
     int64_t sum = 0;

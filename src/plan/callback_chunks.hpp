@@ -10,8 +10,9 @@ namespace muonrt {
 
 /// Fills a chunk whose matrices the caller's gather and redistribute functions transfer. Every rank
 /// takes part in such a chunk. All buffers have the transport dtype and are row-major. A holder's
-/// buffer contains each of its shards once. An owner's buffer contains the matrices of a parameter
-/// that it owns, in the order of the stack; if it owns all of them, this is the whole tensor.
+/// buffer contains each of its shards once. An owner's buffer contains the owner's matrices of a
+/// parameter, in the order of the stack; if it owns all matrices of the parameter, the buffer
+/// contains the whole tensor.
 void add_callback_chunk(const ExchangeContext& context, int rank, const ChunkSpec& of,
                         RankChunk& chunk);
 

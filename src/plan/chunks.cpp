@@ -106,7 +106,8 @@ Chunking cut_chunks(const std::vector<ChunkItem>& items, int64_t budget, int32_t
   Chunking out;
   out.chunk_of.assign(items.size(), -1);
   if (!items.empty()) out.chunks = wanted;
-  // Cost of the busiest owner: of all its items, and of the items assigned so far.
+  // The largest cost of an owner's items: of all items (`most`), and of the items that are assigned
+  // so far (`height`).
   int64_t most = 0, height = 0;
   for (const Queue& q : queues) {
     out.chunks = std::max(out.chunks, q.chunks[0]);

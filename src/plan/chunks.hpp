@@ -23,7 +23,7 @@ struct Chunking {
 /// Each owner exchanges its largest matrices first, with matrices of the same batch next to each
 /// other.
 ///
-/// In each chunk an owner has at most `budget` bytes, or one larger matrix. All owners that have
+/// In each chunk, an owner has at most `budget` bytes, or one larger matrix. All owners that have
 /// remaining matrices have about the same cost in a chunk. The number of chunks is the smallest
 /// number that keeps every owner within the budget, or `wanted` if that is larger and there are
 /// enough matrices. No chunk is empty.

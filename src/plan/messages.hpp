@@ -31,7 +31,7 @@ struct MessageEntry {
 };
 
 /// Returns the layout of the first parameter of the chunk. If the return has two levels, equal
-/// shards are on the same ranks for all parameters of the chunk, so any parameter would serve.
+/// shards are on the same ranks for all parameters of the chunk, so any parameter could be chosen.
 const Layout& front_layout(const Plan& plan, const ChunkSpec& chunk);
 
 /// Returns the replicas to which the owner of `m` sends the update directly. If the return has two
@@ -83,7 +83,8 @@ class SliceGroup {
   /// Returns the range of local elements that the member's slice of segment `s` contains.
   std::pair<int64_t, int64_t> range(size_t s, const Member& owner) const;
   /// Returns true if `owner` sends the new values of its slices directly to `to`. If the return has
-  /// two levels, this includes the owner itself, so everything that it forwards is contiguous.
+  /// two levels, also returns true if `to` is the owner itself, so that everything that the owner
+  /// forwards is contiguous.
   bool returns(const Member& owner, const Member& to) const;
 
   /// Calls `use(exchange, from, to)` for each message that `rank` sends or receives in the gather
@@ -104,8 +105,7 @@ class SliceGroup {
  private:
   const ChunkSpec& chunk_;
   std::vector<Member> members_;
-  /// For each segment, the number of local elements of its parameter, which is equal on all
-  /// members.
+  /// For each segment, the number of local elements of its parameter. It is equal on all members.
   std::vector<int64_t> local_;
   int32_t replicas_ = 0;
   bool gathers_ = false;
@@ -124,7 +124,7 @@ class SplitGather {
   SplitGather(const Plan& plan, const ChunkSpec& chunk);
 
   /// Calls `use(from, to, shares)` for each message that `rank` sends or receives. The messages are
-  /// ordered by their receiver, the owner, and then by the holder that sends them.
+  /// ordered by the owner that receives them, and then by the holder that sends them.
   template <class Use>
   void for_each(int32_t rank, const Use& use) {
     for (const int32_t owner : owners_) {

@@ -34,11 +34,11 @@ Shape shape_of(int64_t rows, int64_t cols) {
 }
 
 /// Counts the products. A step of the standard form computes R = X X^T, R R and Z X. A step of the
-/// Gram form computes R R, Q Z, R Z and Z Y, which are all m x m, with two exceptions: the first
-/// step after X is recomputed does not need Q Z, and the last step of a segment does not need R Z
-/// and Z Y. The k restarts divide the steps into 1 + k segments, each of which also computes one X
-/// X^T and one Q X. If every step except the first is a restart, the Gram form computes the same
-/// products as the standard form.
+/// Gram form computes R R, Q Z, R Z and Z Y, which are all m x m. There are two exceptions: the
+/// first step after X is recomputed does not need Q Z, and the last step of a segment does not need
+/// R Z and Z Y. The k restarts divide the steps into 1 + k segments, each of which also computes
+/// one X X^T and one Q X. If every step except the first is a restart, the Gram form computes the
+/// same products as the standard form.
 Count count_products(const Method& method) {
   const double steps = method.steps;
   if (method.form == Form::kStandard) return {steps, steps, steps};

@@ -35,7 +35,7 @@ std::string method_rule();
 /// m x m and an m x n matrix.
 double orthogonalize_flops(const Method& method, int64_t rows, int64_t cols);
 
-/// Returns the cost that is used to balance the owners, which is a sum over the products of a
+/// Returns the cost that is used to balance the owners. The cost is a sum over the products of a
 /// matrix. Each product costs 2^20 for the launch, plus its FLOPs or 256 times the number of
 /// elements that it reads or writes, whichever is larger.
 /// @param ranks  Number of ranks among which the long side of the matrix is divided. Each rank

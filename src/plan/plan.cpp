@@ -99,8 +99,8 @@ Method method_of(const ParamSpec& spec, int64_t rows, int64_t cols) {
   }
 }
 
-/// The sets of ranks that are not in the holder table, but may own a matrix. Each set is created
-/// when it is first needed.
+/// The sets of ranks that may own a matrix but are not sets of the holder table. Each set is
+/// created when it is first needed.
 class OwnerSets {
  public:
   OwnerSets(const HolderTable& holders, std::vector<std::vector<int32_t>>& sets)

@@ -88,9 +88,9 @@ class Plan {
   /// Returns the holders of all matrices.
   const HolderTable& holders() const { return holders_; }
 
-  /// Returns the rank chunks of `rank`, in the order of the chunks and without chunks in which the
-  /// rank does not take part. Offsets of messages in their buffers, and sizes of buffers, are
-  /// multiples of 64 bytes.
+  /// Returns the rank chunks of `rank`, in the order of the chunks. Omits chunks in which the rank
+  /// does not take part. Offsets of messages in their buffers, and sizes of buffers, are multiples
+  /// of 64 bytes.
   /// Errors: INVALID_ARGUMENT if `rank` is outside the world.
   std::vector<RankChunk> rank_chunks(int rank) const;
 
@@ -104,10 +104,10 @@ class Plan {
   /// matrices() then has a separate entry for each of them.
   bool each_replica() const { return each_; }
   bool every_rank() const { return problem_.options.replica_mode == ReplicaMode::kEveryRank; }
-  /// Return the step time in seconds that the cost model (owners/cost.hpp) predicts for the replica
-  /// modes kOnce and kEach, or 0 if the mode is not kAuto. each_seconds() returns only the time of
-  /// the products if these, evenly distributed with kEach, already take longer than a whole step
-  /// with kOnce.
+  /// If the replica mode is kAuto, once_seconds() and each_seconds() return the step times in
+  /// seconds that the cost model (owners/cost.hpp) predicts for kOnce and kEach; otherwise they
+  /// return 0. If the products, evenly distributed with kEach, already take longer than a whole
+  /// step with kOnce, each_seconds() returns only the time of the products.
   double once_seconds() const { return once_seconds_; }
   double each_seconds() const { return each_seconds_; }
 
@@ -118,7 +118,7 @@ class Plan {
   ///     (optimizer/consistency_check); empty if unknown.
   std::string describe(int64_t max_rows = 0, std::span<const int64_t> scratch = {},
                        std::span<const int64_t> checks = {}) const;
-  /// Returns the same facts as JSON, with all rows.
+  /// Returns these facts in JSON format, with all rows.
   std::string json(std::span<const int64_t> scratch = {},
                    std::span<const int64_t> checks = {}) const;
   /// Returns the same text as the other overload, from an existing report (report/report.hpp).

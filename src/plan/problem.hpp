@@ -20,8 +20,8 @@ enum class Role : int32_t { kMuon = 1, kAdamW = 2 };
 enum class ReplicaMode : int32_t { kOnce = 0, kEach = 1, kAuto = 2, kEveryRank = 3 };
 enum class CommitMode : int32_t { kAtomic = 0, kEager = 1 };
 
-/// A part of each matrix of a parameter, which is orthogonalized as a separate matrix: for example,
-/// the query rows of a fused QKV, one head, or one half of gate_up.
+/// A part of each matrix of a parameter. Each part is orthogonalized as a separate matrix. Examples
+/// are the query rows of a fused QKV, one head, and one half of gate_up.
 struct MatrixPart {
   std::string name;
   Runs rows, cols;  // rows and columns of the matrix that form the part

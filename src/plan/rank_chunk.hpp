@@ -7,9 +7,9 @@
 
 namespace muonrt {
 
-/// A block of rows x cols elements that is copied between the local buffer of a rank and a message,
-/// in which it is contiguous. Offsets and leading dimensions are in elements. The gather copies the
-/// block to the message, and the commit uses the same list to copy it back.
+/// A block of rows x cols elements that is copied between the local buffer of a rank and a message.
+/// The block is contiguous in the message. Offsets and leading dimensions are in elements. The
+/// gather copies the block to the message, and the commit uses the same list to copy it back.
 struct ShardBlock {
   int32_t param;   // index into the optimizer's parameters
   int32_t matrix;  // index into Plan::matrices()

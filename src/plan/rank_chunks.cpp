@@ -25,8 +25,8 @@ int64_t index_in_tensor(const ParamSpec& spec, int64_t matrix, int64_t row, int6
   return (matrix / parts * rows + row) * cols + col;
 }
 
-/// Adds the blocks of a message to `shard_blocks`. The gather packs from this list, and the commit
-/// unpacks with it. In a gather, the blocks are those of the gradient's layout.
+/// Adds the blocks of a message to `shard_blocks`. The gather uses this list to pack, and the
+/// commit uses it to unpack. In a gather, the blocks are those of the gradient's layout.
 Region add_message(const ExchangeContext& context, const MessageEntry* first,
                    const MessageEntry* last, int32_t peer, MessageCursor& cursor,
                    std::vector<ShardBlock>& shard_blocks) {

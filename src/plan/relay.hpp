@@ -32,14 +32,14 @@ inline int64_t direct_peers(int64_t shares, int64_t replicas, bool owner_holds) 
   return shares * replicas - (owner_holds ? 1 : 0);
 }
 
-/// Returns the ranks to which `rank` forwards everything that owners sent to it, in ascending
-/// order. These ranks hold the same shard in the other replicas of its block.
+/// Returns, in ascending order, the ranks to which `rank` forwards everything that owners have sent
+/// to it. These ranks hold the same shard in the other replicas of its block.
 std::vector<int32_t> forwards_to(const Layout& layout, int32_t rank, int32_t block);
 
 /// Returns the number of replicas in a block, or 0 if owners should send to all holders directly.
 /// Owners send directly if the number of holders is within `max_peers`, or if two levels would not
-/// reduce the number of peers. Otherwise a single block contains all replicas if both levels then
-/// have at most `max_peers` peers. If not, the number of replicas in a block minimizes the larger
+/// reduce the number of peers. Otherwise a single block contains all replicas if this gives both
+/// levels at most `max_peers` peers. If not, the number of replicas in a block minimizes the larger
 /// number of peers of the two levels.
 int32_t relay_block(int64_t shares, int64_t replicas, bool owner_holds, int64_t max_peers);
 

@@ -100,7 +100,7 @@ class SliceChunk {
   }
 
   /// Adds the gather of gradients with a separate layout. This rank sends each owner those elements
-  /// of the owner's slices that its gradient contains.
+  /// of the owner's slices that this rank's gradient contains.
   void add_split_gather() {
     SplitGather gather(plan_, chunk_);
     gather.for_each(rank_, [&](int32_t from, int32_t to, const auto& shares) {

@@ -10,7 +10,7 @@ namespace muonrt {
 
 namespace {
 
-/// Bytes by kind. In LocalSums an entry is the difference from the previous shard.
+/// Bytes by kind. In LocalSums, an entry is the difference from the previous shard.
 struct KindBytes {
   int64_t params = 0, grads = 0, masters = 0, own_masters = 0, moments = 0;
   void add(const KindBytes& other, int64_t times) {

@@ -47,7 +47,7 @@ SavedBytes BackgroundSave::begin(Optimizer& optimizer, const std::string& folder
   SavedBytes out;
   save_.emplace(optimizer, folder, settings, *files_);
   const auto prepare = [&] {
-    // the error of the save until its file is written; the thread then clears it
+    // This is the error of the save until its file is written; the thread then clears the error.
     error_.emplace(Status::kOutOfMemory,
                    "save: out of memory while the file was written; save to the folder again");
     shards_ = save_->shards(optimizer);

@@ -27,7 +27,7 @@ class BackgroundSave {
   /// small for the state that this rank writes, writes the file before returning. Collective.
   /// Errors: the same as save_state().
   SavedBytes begin(Optimizer& optimizer, const std::string& folder, const SaveSettings& settings);
-  /// Waits for the thread and publishes the save, which must be in progress. Collective.
+  /// Waits for the thread and publishes the save. A save must be in progress. Collective.
   /// Errors: the same as save_state().
   void wait();
   bool in_progress() const { return save_.has_value(); }

@@ -37,7 +37,7 @@ SavedBytes save_state(Optimizer& optimizer, const std::string& folder, const Sav
                       Files& files);
 
 /// Loads the state from `folder`. Collective.
-/// @return  Notes about differences, one per line, which are equal on all ranks.
+/// @return Notes about differences, one per line. They are equal on all ranks.
 /// Errors: the same as muonrt_optimizer_load().
 std::string load_state(Optimizer& optimizer, const std::string& folder,
                        const LoadSettings& settings);

@@ -58,7 +58,7 @@ class CheckpointReader {
   /// Returns false for a parameter for which only the hash was saved.
   bool has_data(const Tensor& tensor) const;
 
-  /// Returns the data of a tensor, which remains valid as long as this object exists. Checks the
+  /// Returns the data of a tensor. The data remains valid as long as this object exists. Checks the
   /// size of the data against the files before it allocates memory. Errors: IO; CORRUPT if a file
   /// is missing or damaged.
   const Data& data_of(int64_t index);

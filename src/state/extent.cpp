@@ -135,8 +135,8 @@ std::vector<Overlap> overlaps(const Extent& a, const Extent& b) {
     for (size_t d = 0; d < a.shape.size(); ++d)
       if (intersect(a.runs[d], b.runs[d]).empty()) return out;
   }
-  // Compares only the range where both extents have elements, which is fast for a small and a large
-  // extent.
+  // Compares only the range where both extents have elements, which is fast if one extent is small
+  // and the other is large.
   const int64_t first = std::max(a.element_at(0), b.element_at(0));
   const int64_t last = std::min(a.element_at(a.numel() - 1), b.element_at(b.numel() - 1));
   if (first > last) return out;

@@ -40,7 +40,7 @@ double conversion(const ManifestParam& saved, const ManifestParam& mine) {
 }
 
 /// Returns the kind of saved state from which `kind` is read: `kind` itself if the checkpoint
-/// contains it, and otherwise its other form. Returns kNone if the checkpoint contains neither.
+/// contains it, and otherwise other_form(kind). Returns kNone if the checkpoint contains neither.
 constexpr int32_t kNone = -2;
 int32_t kind_in(const ManifestParam* saved, int32_t kind) {
   for (const int32_t from : {kind, other_form(kind)})
@@ -70,8 +70,8 @@ class Loader {
         shards_(local_state_shards(optimizer, with_params)) {}
 
   /// Checks the saved values that this rank needs.
-  /// @return  For each parameter, this rank's term of the hash of its saved master weights, rounded
-  ///     to its dtype.
+  /// @return For each parameter, this rank's term in the hash of the parameter's saved master
+  ///     weights, rounded to the parameter's dtype.
   std::vector<uint64_t> verify() {
     std::vector<uint64_t> hashes(mine_.params.size());
     for (const StateShard& shard : shards_) {
@@ -188,8 +188,8 @@ class Loader {
     });
   }
   /// Converts master weights to remainders, or remainders to master weights. The f32 weights that
-  /// they represent do not change. If the result is remainders, also sets the parameter, because
-  /// ties are rounded differently with remainders.
+  /// they represent do not change. After a conversion to remainders, also sets the parameter,
+  /// because ties are rounded differently with remainders.
   void write_other_form(const StateShard& shard, int32_t kind) {
     char* const to = static_cast<char*>(shard.data);
     char* const param = param_of(shard);

@@ -20,7 +20,7 @@ constexpr JsonLimits kLimits{6, std::numeric_limits<size_t>::max(), 1000};
 constexpr size_t kMaxMembers = 50;  // maximum number of members of the manifest
 constexpr size_t kFewGroups = 100, kGroupBytes = 100;
 
-/// Returns the first line of a manifest, which contains the checksum of the remaining text.
+/// Returns the first line of a manifest. This line contains the checksum of the remaining text.
 std::string first_line(std::string_view rest) {
   return cat("{\"crc32c\": \"", digits_of(crc32c(rest.data(), rest.size()), 8), "\",\n");
 }
@@ -263,8 +263,8 @@ Manifest parse_manifest(std::string_view text, const std::string& what) {
     if (key == "format") require_format(json);
   };
   parts.items["groups"] = [&](const JsonValue& item) {
-    // Each group with settings takes at least kGroupBytes of text, while an import writes two
-    // groups without settings.
+    // Each group with settings takes at least kGroupBytes of text. Only an import writes groups
+    // without settings, and it writes two of them.
     const size_t most = kFewGroups + text.size() / kGroupBytes;
     MUONRT_REQUIRE(out.groups.size() < most, Status::kCorrupt, what, ": it has more than ", most,
                    " groups; load another checkpoint");

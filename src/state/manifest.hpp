@@ -56,7 +56,7 @@ Manifest parse_manifest(std::string_view text, const std::string& what);
 /// Reads a manifest from a file. Errors: IO; any error of parse_manifest().
 Manifest read_manifest(const std::string& path);
 
-/// A manifest and its text, which the ranks in one process share.
+/// A manifest and its text. The ranks in one process share this object.
 struct SharedManifest {
   explicit SharedManifest(const std::string& path) : file(path) {}
   MappedFile file;

@@ -9,14 +9,14 @@
 
 namespace muonrt {
 
-/// The name of the file in the folder that a save locks.
+/// The name of the file that a save locks. The file is in the folder of the checkpoints.
 constexpr const char* kLockName = ".muonrt-lock";
 
-/// Returns true if `name` has the form manifest-SAVE-STEP.json, which the manifests of older
-/// checkpoints have.
+/// Returns true if `name` has the form manifest-SAVE-STEP.json. The manifests of older checkpoints
+/// have such names.
 bool is_older_manifest(std::string_view name);
 
-// Return the names of files of the checkpoint with this ID.
+// These functions return the names of files of the checkpoint with this ID.
 std::string rank_file(const std::string& id, int rank);
 std::string probe_path(const std::string& folder, const std::string& id);
 

@@ -49,7 +49,7 @@ struct TensorTable {
 /// The largest header that is accepted. The reference implementation has the same limit.
 constexpr int64_t kMaxHeaderBytes = 100000000;
 
-/// Returns the size of the header in bytes, which is stored in the first eight bytes of a file.
+/// Returns the size of the header in bytes. The first eight bytes of a file contain this size.
 /// Errors: CORRUPT, with the name of the file, if this size is invalid.
 int64_t header_bytes(const unsigned char* length, int64_t file_bytes, const std::string& file);
 

@@ -21,7 +21,7 @@ namespace muonrt {
 
 namespace {
 
-/// Throws INVALID_STATE if a load would reject one of these elements.
+/// Throws INVALID_STATE if loading would reject one of these elements.
 void require_loadable(int64_t step, const StateTensor& tensor, int64_t first,
                       std::span<const unsigned char> bytes) {
   const auto bad = bad_moment(tensor.kind, tensor.dtype, step, bytes);
@@ -109,7 +109,7 @@ Save::~Save() {
   if (process_ == getpid() && own_file_.bytes > 0 && !may_be_named_) files_.remove(path_);
 }
 
-/// Sets the ID in the names of all files of this checkpoint, which rank 0 chooses.
+/// Sets the ID that the names of all files of this checkpoint contain. Rank 0 chooses it.
 void Save::draw_id() {
   int64_t drawn = 0;
   run_collectively(comm_, [&] {

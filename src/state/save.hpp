@@ -14,7 +14,7 @@
 namespace muonrt {
 
 /// Returns the shards that this rank writes. A parameter that equals its rounded master weights is
-/// not written, because a load can compute it.
+/// not written, because loading can compute it.
 /// @param in_masters  For each parameter, true if it equals its rounded master weights. If null,
 ///     this is assumed for all parameters with master weights.
 std::vector<StateShard> shards_to_save(const Optimizer& optimizer, bool with_params,
@@ -39,7 +39,7 @@ class Save {
   std::vector<StateShard> shards(const Optimizer& optimizer) const;
   /// Writes this rank's file. Uses neither the communicator nor the optimizer.
   void write(const std::vector<StateShard>& shards, DeviceCopy& copy);
-  /// Makes this save the newest checkpoint, unless a rank passes an error from its write().
+  /// Publishes this save as the newest checkpoint, unless a rank passes an error from its write().
   /// Collective. All ranks throw the same error: IO, or the error that a rank passes.
   void publish(const std::optional<Error>& error);
 

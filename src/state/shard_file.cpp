@@ -14,7 +14,7 @@ namespace {
 constexpr const char* kShardFileFormat = "muonrt state 1";
 constexpr size_t kSumDigits = 8;  // digits of one checksum
 
-/// A tensor in the file, which contains the elements of a shard that this rank writes.
+/// A tensor in the file. It contains the elements of a shard that this rank writes.
 struct Share {
   const StateShard* shard;
   Extent extent;

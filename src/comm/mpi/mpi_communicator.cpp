@@ -90,7 +90,7 @@ void Communicator::destroy(std::unique_ptr<Communicator> communicator) noexcept 
     MPI_Comm comm = communicator->comm_;
     MPI_Comm_free(&comm);
   }
-  // After an error the communicator is not freed: MPI_Comm_free is collective, and a peer may not
+  // After an error, the communicator is not freed: MPI_Comm_free is collective, and a peer may not
   // call it.
 }
 

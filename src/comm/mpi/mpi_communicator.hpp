@@ -22,9 +22,9 @@ inline Backoff backoff() {
   return Backoff(microseconds(20), microseconds(20), microseconds(50));
 }
 
-/// A duplicate of an MPI communicator, and the operations on it. No operation blocks inside MPI: it
-/// starts non-blocking MPI operations and polls them, its deadline and the error channel. Before an
-/// operation throws an error, it publishes the error to the peers.
+/// A duplicate of an MPI communicator, and the operations on it. No operation blocks inside MPI:
+/// each operation starts non-blocking MPI operations and polls them, its deadline and the error
+/// channel. Before an operation throws an error, it publishes the error to the peers.
 /// Threads: one operation at a time. If MPI does not provide MPI_THREAD_MULTIPLE, operations must
 /// run on a thread that may call MPI. publish() may be called from any thread.
 class Communicator {

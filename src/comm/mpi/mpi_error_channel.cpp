@@ -97,7 +97,7 @@ void ErrorChannel::throw_if_failed() {
 
 void ErrorChannel::throw_if_failed_before(int64_t messages) {
   // In Open MPI, MPI_Iprobe first searches the messages that it has already read, and then reads
-  // more. It therefore reports new messages only at the next probe. In Open MPI 4.1.4 each probe
+  // more. It therefore reports new messages only at the next probe. In Open MPI 4.1.4, each probe
   // reads about 32 messages.
   for (int64_t i = 0; i < 4 + messages / 16; ++i) throw_if_failed();
 }

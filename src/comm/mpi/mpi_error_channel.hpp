@@ -15,9 +15,9 @@
 
 namespace muonrt::mpi {
 
-/// Sends the first error of any rank to all other ranks, as a small message with a separate tag for
-/// which every waiting rank polls. If the thread that publishes the error must not call MPI, a
-/// thread that may call MPI sends the error when it next polls or publishes.
+/// Sends the first error of any rank to all other ranks as a small message. The message has a
+/// separate tag, for which every waiting rank polls. If the thread that publishes the error must
+/// not call MPI, a thread that may call MPI sends the error when it next polls or publishes.
 class ErrorChannel {
  public:
   /// @param comm  the error handler must be MPI_ERRORS_RETURN, and only the error channel may use

@@ -170,8 +170,8 @@ void Communicator::notify_senders() const noexcept {
   }
 }
 
-/// Marks a send as ended if its receiver has sent its notice, because the receiver then no longer
-/// reads the send's buffer.
+/// Marks a send as ended if its receiver has sent a notice, because this receiver no longer reads
+/// the buffer of the send.
 void Communicator::poll_receivers() noexcept {
   while (true) {
     int arrived = 0;

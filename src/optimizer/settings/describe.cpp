@@ -23,7 +23,7 @@ std::string text(const Mesh& mesh) {
   return ranks.size() > kShown ? out + ", ..." : out;
 }
 
-/// Returns a visitor that adds an entry for each setting whose row `accepts` accepts.
+/// Returns a visitor that adds an entry for each setting if `accepts` returns true for its row.
 template <class Settings, class Accepts>
 auto adds_entries(AgreementTable& table, const std::string& who, const Settings& s,
                   Accepts accepts) {

@@ -36,8 +36,8 @@ std::string text_of(const ComparedEntry& entry, const OptimizerSettings& setting
 /// @param device  Result of Device::describe().
 AgreementTable make_agreement_table(const OptimizerSettings& settings, const std::string& device);
 
-/// Add those settings of a group that may change between steps: describe_scalars() to a table, and
-/// hash_scalars() to a hash.
+/// Both functions use the settings of a group that may change between steps: describe_scalars()
+/// adds them to a table, and hash_scalars() adds them to a hash.
 void describe_scalars(AgreementTable& table, const std::string& who, const GroupSettings& group);
 void hash_scalars(Hash& hash, const GroupSettings& group);
 

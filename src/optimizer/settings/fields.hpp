@@ -174,9 +174,9 @@ void visit_group_fields(Visit&& visit) {
   visit(Field{MUONRT_FIELD(normuon_axis), Choice{kNormuonAxes}, kFixed | kMuonOnly | kNoKey});
 }
 
-/// Like visit_group_fields(), but for the options of an optimizer, which cannot change. In C they
-/// are fields of muonrt_optimizer_options_t and of its `tuning` and `debug`. The option `device`
-/// has no row, because it is read separately.
+/// Like visit_group_fields(), but for the options of an optimizer, which cannot change. In C, the
+/// options are fields of muonrt_optimizer_options_t and of its `tuning` and `debug`. The option
+/// `device` has no row, because it is read separately.
 template <class Visit>
 void visit_option_fields(Visit&& visit) {
   visit(Field{MUONRT_FIELD(transport_dtype), StorageDType{}});

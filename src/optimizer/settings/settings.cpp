@@ -15,8 +15,8 @@ OptimizerSettings OptimizerSettings::defaults(DeviceKind kind) {
   out.device = kind;
   if (kind == DeviceKind::kHost) return out;
   out.iteration_dtype = DType::kBF16;
-  // On a GPU the Gram form uses f16: its iterates are bounded, and f16 has three mantissa bits more
-  // than bf16.
+  // On a GPU, the Gram form uses f16: its iterates are bounded, and f16 has three mantissa bits
+  // more than bf16.
   out.gram_iteration_dtype = DType::kF16;
   out.chunk_bytes = 256 << 20;
   return out;

@@ -256,7 +256,7 @@ MachineProfile machine_of(const OptimizerSettings& settings);
 void validate(const OptimizerSettings& settings, int rank, int world);
 void validate(const GroupSettings& group, const std::string& who);
 
-/// Copies those settings that may change between steps from `given` to `current`.
+/// Copies, from `given` to `current`, the settings that may change between steps.
 /// Errors: INVALID_ARGUMENT if a fixed setting differs; `current` then does not change.
 void change(GroupSettings& current, const GroupSettings& given, const std::string& who);
 
@@ -282,7 +282,7 @@ inline const Layout& grad_layout(const ParamSettings& p) {
 }
 
 /// Sets the layout of the gradient. If it differs from `p.layout` only in its partial dimensions,
-/// they become partial dimensions of `p.layout`. Otherwise it becomes `p.grad_layout`.
+/// these become partial dimensions of `p.layout`. Otherwise `layout` becomes `p.grad_layout`.
 /// Errors: INVALID_ARGUMENT if `p.layout` already has partial dimensions.
 void take_grad_layout(ParamSettings& p, Layout layout);
 

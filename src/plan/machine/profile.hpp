@@ -17,8 +17,8 @@ struct ProductRate {
 };
 
 /// The kinds of passes over memory, which have different rates: copies of messages and buffers,
-/// gradients to messages, matrices that are stored transposed, the normalization, and updates of
-/// weights.
+/// packing of gradients into messages, passes over matrices that are stored transposed, the
+/// normalization, and updates of weights.
 enum class PassKind : int32_t {
   kCopy,
   kPack,
@@ -40,9 +40,9 @@ struct PassRate {
   std::array<double, kPassKinds> rates = {};
 };
 
-/// Describes a machine for the model (src/model) and for the cost model of the plan. All ranks have
-/// the same machine and one device each. The JSON file gives a source for every number
-/// (tools/machines/README.md).
+/// Describes a machine for the model (src/model) and for the cost model of the plan. All ranks run
+/// on identical machines, and each rank has one device. The JSON file gives a source for every
+/// number (tools/machines/README.md).
 struct MachineProfile {
   std::string name, title;
   bool gpu = true;
@@ -61,8 +61,8 @@ struct MachineProfile {
   double exchange_processors = 0;     // processors left free for exchanges; see shares_cores()
   double rank_threads = 0;            // threads of a host rank; if 0, its part of the node's cores
   double node_ranks = 1;              // number of consecutive ranks that are in the same node
-  double node_bytes = 0;              // bytes per second and direction of a rank inside a node
-  double network_bytes = 0;           // bytes per second and direction of a rank between nodes
+  double node_bytes = 0;              // bytes per second of a rank in each direction, inside a node
+  double network_bytes = 0;           // bytes per second of a rank in each direction, between nodes
   double exchange_seconds = 0;        // time of one exchange in addition to its messages
   double message_seconds = 0;         // time of one message in addition to its bytes
 
@@ -78,7 +78,7 @@ struct MachineProfile {
   /// Returns the number of threads that compute for a rank.
   double threads() const;
 
-  /// Returns a hash of the name and of all numbers, without `title` and the sources.
+  /// Returns a hash of the name and of all numbers, but not of `title` and the sources.
   uint64_t hash() const;
 
   /// Returns a profile of the same host with `ranks` ranks in a node. The rates of a rank are

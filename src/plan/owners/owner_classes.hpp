@@ -46,9 +46,9 @@ void rebalance(const OwnerProblem& problem, const OwnerClasses& classes, int64_t
 int64_t owner_lower_bound(const OwnerProblem& problem, const OwnerClasses& classes,
                           int64_t reached);
 
-/// Returns a lower bound that is at least `known`. Considers the ranks to which items of `rank`,
-/// the busiest one, can move directly or through other ranks: no item of these ranks can move to
-/// any other rank.
+/// Returns a lower bound that is at least `known`. Considers the set of ranks to which items of
+/// `rank`, the busiest rank, can move directly or through other ranks. No item of these ranks can
+/// leave this set.
 int64_t reachable_bound(const OwnerProblem& problem, const OwnerClasses& classes,
                         const Shares& shares, int64_t known, int32_t rank);
 

@@ -9,8 +9,8 @@ namespace muonrt {
 
 namespace {
 
-/// The maximum number of changes that the search tries, which takes well under a second. The limit
-/// is a count and not a time, so that all ranks get the same result.
+/// The maximum number of changes that the search tries. Trying all of them takes well under a
+/// second. The limit is a count and not a time, so that all ranks get the same result.
 constexpr int64_t kTrials = 60'000'000;
 
 constexpr size_t kMaxItems = 4;

@@ -143,7 +143,7 @@ std::string return_line(const Plan& plan, const PlanReport& report) {
   return out + "\n";
 }
 
-/// Describes how much of the traffic can be hidden behind products.
+/// Describes how much of the traffic can overlap with products.
 std::string overlap_line(const PlanReport& report) {
   const auto moved = static_cast<double>(report.traffic.moved_total);
   if (report.traffic.moved_total == 0) return "";

@@ -254,7 +254,8 @@ class Measurement {
     if (plan_.problem().params[front].grad_layout) add_split_gather();
   }
 
-  /// Adds the gather of gradients with a separate layout, which are sent to the owners of slices.
+  /// Adds the gather of gradients with a separate layout. These gradients are sent to the owners of
+  /// slices.
   void add_split_gather() {
     const int64_t element = size_of(chunk_->gather_dtype);
     SplitGather split(plan_, *chunk_);
@@ -271,8 +272,8 @@ class Measurement {
   }
 
   /// Adds the messages of a group of ranks that hold the same elements. Each rank sends to the
-  /// owners in its replica. Each owner returns to all other ranks or, if the return has two levels,
-  /// to the ranks that forward.
+  /// owners in its replica. Each owner sends the new values to all other ranks or, if the return
+  /// has two levels, to the ranks that forward them.
   void add_group(const SliceGroup& group, int64_t partial_grads) {
     const int64_t gather_size = size_of(chunk_->gather_dtype);
     const int64_t back_size = size_of(chunk_->return_dtype);

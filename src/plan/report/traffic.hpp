@@ -9,8 +9,8 @@ namespace muonrt {
 
 /// The traffic and the memory of one rank in a step.
 struct RankTraffic {
-  /// Bytes to and from other ranks in gathers and returns. Forwarded regions also count the padding
-  /// between their messages, which is less than 64 bytes each.
+  /// Bytes to and from other ranks in gathers and returns. For forwarded regions, includes the
+  /// padding between their messages, which is less than 64 bytes for each message.
   int64_t sent = 0, received = 0;
   int64_t messages = 0;  // number of messages to other ranks
   int64_t peers = 0;     // largest number of destinations in one exchange of a return

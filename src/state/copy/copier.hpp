@@ -41,7 +41,7 @@ class Copier {
   Copier(Optimizer& to, Optimizer* from, BlockExchange& exchange);
 
   /// Finds the shards of this rank.
-  /// Errors: INVALID_STATE if a load would reject their values; INVALID_ARGUMENT if shards of `to`
+  /// Errors: INVALID_STATE if loading would reject their values; INVALID_ARGUMENT if shards of `to`
   /// and `from` overlap.
   /// @param index  For each parameter of `to`, its index in `from`.
   void prepare(std::vector<int64_t> index);

@@ -17,8 +17,8 @@ class DeviceCopy {
   /// Errors: any error of LocalStream::join_callers().
   DeviceCopy(Device& device, int64_t timeout_ms);
 
-  /// Copy `bytes` bytes: read() copies from the device, and write() copies to the device. Errors:
-  /// any error of the device.
+  /// Both functions copy `bytes` bytes: read() copies from the device, and write() copies to the
+  /// device. Errors: any error of the device.
   void read(void* to, const void* from, int64_t bytes);
   void write(void* to, const void* from, int64_t bytes);
 
