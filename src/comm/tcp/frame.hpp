@@ -13,8 +13,7 @@ namespace muonrt {
 
 enum class FrameKind : int32_t {
   kData = 1,   // a part of a message
-  kGrant = 2,  // the sender of the frame has posted the receive of a message of `message_bytes`
-               // bytes
+  kGrant = 2,  // the sender of the frame has posted a receive of `message_bytes` bytes
   // If `to` is kToAll, rank 0 forwards the following kinds to all other ranks:
   kError = 3,         // an ErrorFrameHeader, followed by an error text
   kLeft = 4,          // `from` has left the channel; if it is channel 0, all channels

@@ -14,11 +14,11 @@ namespace muonrt {
 
 // The messages that two ranks exchange to connect. First the listening rank sends a greeting, which
 // is a random number. Then the other rank sends a claim with its proof, and the listening rank
-// sends an answer with its own proof. The listening rank does not answer a claim with an invalid
-// proof. In a rendezvous rank 0 listens, and the proofs are HMACs under the secret. Later the lower
-// rank of a pair listens, and the proofs use the key of the run. The messages have the machine's
-// byte order, which is little-endian on all machines that muonrt runs on. The proofs also detect
-// bits that change in transit. Later frames are neither encrypted nor signed.
+// sends an answer with its own proof. It does not answer a claim with an invalid proof. During the
+// rendezvous, rank 0 listens, and the proofs are HMACs under the secret. Later the lower rank of a
+// pair listens, and the proofs use the key of the run. The proofs also detect bits that change in
+// transit. Frames, which follow these messages, are neither encrypted nor signed. All integers are
+// little-endian, like all machines that muonrt runs on.
 
 constexpr size_t kSecretBytes = 16;  // minimum size of a secret
 
@@ -62,9 +62,9 @@ std::string_view bytes_of(const T& value, size_t bytes = sizeof(T)) {
 /// Returns a number from the system's random generator. Errors: INTERNAL if the generator fails.
 Nonce fresh_nonce();
 
-/// Returns the HMAC of `text`. The key is the length of the secret followed by the secret. The
-/// length is included because HMAC pads keys with zeros: without it, two secrets that differ only
-/// in trailing zeros would have the same key.
+/// Returns the HMAC of `text`. The key is the length of the secret, followed by the secret. HMAC
+/// pads keys with zeros, so without the length, two secrets that differ only in trailing zeros
+/// would give the same key.
 Digest keyed_digest(const std::string& secret, TextParts text);
 
 /// Return the HMAC over both random numbers and all fields of the claim, or the answer, except the

@@ -11,8 +11,8 @@
 
 namespace muonrt {
 
-/// Bytes that have been received but not yet processed. All links share one object, because the
-/// bytes that one link reads are processed before another link reads.
+/// Bytes that have been received but not yet processed. One object is enough for all links, because
+/// the bytes from one link are processed before the next link is read.
 struct Stage {
   static constexpr size_t kBytes = size_t{64} << 10;
   std::unique_ptr<char[]> data = std::make_unique_for_overwrite<char[]>(kBytes);

@@ -13,9 +13,9 @@
 
 namespace muonrt {
 
-/// The accepted connections whose other end has not yet proved that it knows the secret. This class
-/// sends a greeting to each connection. It closes a connection without an answer if no claim with a
-/// valid proof arrives within five seconds.
+/// The accepted connections whose other end has not yet proved that it knows the secret. Each
+/// connection receives a greeting. If no claim with a valid proof arrives within five seconds, the
+/// connection is closed without an answer.
 class PendingConnections {
  public:
   struct Connection {

@@ -47,10 +47,10 @@ struct TcpConnections {
   Digest key{};                          // equal on all ranks of this run
 };
 
-/// Connects all ranks at the address of rank 0. Collective over all ranks. Rank 0 rejects
-/// connections without a valid proof, for example from port scanners, and continues to wait. The
-/// other ranks retry, with pauses, if the name cannot be resolved, if no process listens, or if the
-/// connection ends before rank 0 has answered.
+/// Connects all ranks; rank 0 listens at its address, and the others connect to it. Collective over
+/// all ranks. Rank 0 rejects connections without a valid proof, for example from port scanners, and
+/// continues to wait. The other ranks retry, with pauses, if the name cannot be resolved, if no
+/// process listens, or if the connection ends before rank 0 has answered.
 /// Errors: INVALID_ARGUMENT on one rank. MISMATCH on all ranks if the size or version of a rank
 /// differs, if its rank does not exist, or if two processes have the same rank. TIMEOUT, with the
 /// missing ranks. COMM if the process cannot open enough files, no port is free, another program

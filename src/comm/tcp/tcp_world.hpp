@@ -30,9 +30,9 @@ struct ErrorFrame {
 
 /// The connections of one rank. A transport and its duplicates share them, and each of these
 /// transports uses one channel. The thread of an operation reads and writes all connections. If
-/// multiple operations run at the same time, one of their threads does this for all. While no
-/// operation is running, a thread of this class reads and writes on two kinds of ranks: on rank 0,
-/// because rank 0 forwards errors, and on a rank with frames that the sockets have not accepted.
+/// multiple operations run at the same time, one of their threads does this for all of them. While
+/// no operation is running, a thread of this class reads and writes the connections in two cases:
+/// on rank 0, which forwards errors, and on ranks with frames that the sockets have not accepted.
 ///
 /// A rank connects to a lower rank when they first exchange messages. The receiver grants each
 /// message, and the sender then sends it directly to its destination. Only a message of at most
