@@ -67,8 +67,8 @@ class Reader {
     const JsonValue& value = at(name);
     const auto* const whole = value.as<int64_t>();
     const auto* const real = value.as<double>();
-    const auto* const text = value.as<std::string>();
-    const auto bytes = text && is_size ? parse_bytes(*text) : std::nullopt;
+    const auto* const size = is_size ? value.as<std::string>() : nullptr;
+    const auto bytes = size ? parse_bytes(*size) : std::nullopt;
     MUONRT_REQUIRE(whole || real || bytes, Status::kInvalidArgument, where_, ": ", name,
                    " is not a number; write one", is_size ? ", or a size such as \"80GiB\"" : "");
     const double out = bytes   ? static_cast<double>(*bytes)
