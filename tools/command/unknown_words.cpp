@@ -74,10 +74,10 @@ std::string unknown_word(const CLI::App& app) {
     remedy = remedy.empty() ? help : "use --" + remedy;
     // The word may be an option of the subcommand before it.
     for (const CLI::App* below : at->get_subcommands()) {
-      const auto names = options_of(*below);
-      if (std::find(names.begin(), names.end(), option) != names.end())
-        remedy = fmt::format("it is an option of '{} {}', so write it after that", command,
-                             below->get_name());
+      const std::string found = nearest(option, options_of(*below));
+      if (found == option || (!found.empty() && remedy == help))
+        remedy = fmt::format("{} is an option of '{} {}', so write it after that",
+                             found == option ? "it" : "--" + found, command, below->get_name());
     }
     return fmt::format("{}: there is no option {}; {}", command, word.substr(0, word.find('=')),
                        remedy);

@@ -10,7 +10,7 @@
 #include <sstream>
 #include <string>
 
-#include "show/size_text.hpp"
+#include "base/size_text.hpp"
 
 namespace muonrt::tool {
 

@@ -126,7 +126,7 @@ ModelShapes read_index(const nlohmann::json& index, const std::string& path) {
 
 ModelShapes read_shapes(const nlohmann::json& shapes, const std::string& path) {
   const std::vector<Key<ModelShape>> keys = {
-      {"shape", [](ModelShape& t, const Value& v) { t.shape = v.integers(0, kMaxSize); }},
+      {"shape", [](ModelShape& t, const Value& v) { t.shape = v.sizes(0, kMaxSize); }},
       {"stack", [](ModelShape& t, const Value& v) { t.stack = v.boolean(); }},
       {"transposed", [](ModelShape& t, const Value& v) { t.transposed = v.boolean(); }},
       {"role",
@@ -139,8 +139,8 @@ ModelShapes read_shapes(const nlohmann::json& shapes, const std::string& path) {
     const Value given{value, path + ": " + shown(name)};
     ModelShape tensor;
     tensor.name = name;
-    if (value.is_array()) {
-      tensor.shape = given.integers(0, kMaxSize);
+    if (value.is_array() || value.is_string()) {
+      tensor.shape = given.sizes(0, kMaxSize);
     } else {
       read_object(tensor, given, keys);
       if (!value.contains("shape")) given.refuse("has no shape");

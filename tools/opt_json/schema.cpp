@@ -211,9 +211,9 @@ BlocksConfig read_blocks(const Value& v) {
   static const std::vector<Key<B>> keys = {
       {"grid",
        [](B& out, const Value& grid) {
-         const auto sizes = grid.integers(1, 1024);
+         const auto sizes = grid.sizes(1, 1024);
          if (sizes.size() != 2)
-           grid.refuse("must be two numbers, rows and columns, but is " + grid.shown());
+           grid.refuse("must be two numbers, such as [2, 4] or \"2x4\", but is " + grid.shown());
          out.rows = sizes[0];
          out.cols = sizes[1];
        }},

@@ -1,12 +1,13 @@
 #include "opt_json/value.hpp"
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <sstream>
 #include <stdexcept>
 
+#include "base/size_text.hpp"
 #include "opt_json/strict_json.hpp"
-#include "show/size_text.hpp"
 
 namespace muonrt::tool {
 
@@ -122,6 +123,17 @@ std::vector<int64_t> Value::integers(int64_t low, int64_t high) const {
   return out;
 }
 
+std::vector<int64_t> Value::sizes(int64_t low, int64_t high) const {
+  if (!json.is_string()) return integers(low, high);
+  const std::vector<int64_t> out = sizes_of(json.get<std::string>());
+  const bool fit = std::all_of(out.begin(), out.end(),
+                               [&](int64_t size) { return size >= low && size <= high; });
+  if (out.empty() || !fit)
+    refuse("must be sizes from " + std::to_string(low) + " to " + std::to_string(high) +
+           ", such as [2, 4] or \"2x4\", but is " + shown());
+  return out;
+}
+
 std::string Value::words() const {
   if (json.is_string()) return text();
   if (!json.is_array()) refuse("must be a text or a list of texts, but is " + shown());
@@ -129,6 +141,20 @@ std::string Value::words() const {
   std::string out;
   for (size_t i = 0; i < json.size(); ++i) out += (i > 0 ? "," : "") + at(i).text();
   return out;
+}
+
+std::vector<int64_t> sizes_of(const std::string& shape) {
+  std::vector<int64_t> out;
+  const char* at = shape.data();
+  const char* end = at + shape.size();
+  for (;;) {
+    int64_t n = 0;
+    const auto [next, error] = std::from_chars(at, end, n);
+    if (error != std::errc() || n < 1 || (next != end && *next != 'x' && *next != 'X')) return {};
+    out.push_back(n);
+    if (next == end) return out;
+    at = next + 1;
+  }
 }
 
 void refuse_key(const Value& object, const std::string& key,

@@ -45,9 +45,15 @@ struct Value {
   /// Throws unless the value is a list with at least `least` items.
   void require_list(size_t least = 0) const;
   std::vector<int64_t> integers(int64_t low, int64_t high) const;
+  /// Returns the sizes of the dimensions. The value is a list, or a text such as "64x32".
+  std::vector<int64_t> sizes(int64_t low, int64_t high) const;
   /// Returns a text. If the value is a list of texts, joins them with commas.
   std::string words() const;
 };
+
+/// Returns the sizes in a text such as "768x768x4". If the text has a different form or a size is
+/// below 1, returns no sizes.
+std::vector<int64_t> sizes_of(const std::string& shape);
 
 /// A key of an object and the function that reads its value.
 template <class T>

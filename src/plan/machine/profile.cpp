@@ -7,6 +7,7 @@
 #include "base/error.hpp"
 #include "base/hash.hpp"
 #include "base/json_value.hpp"
+#include "base/size_text.hpp"
 
 namespace muonrt {
 
@@ -61,13 +62,18 @@ class Reader {
                    " is not a text; write a sentence");
     return *found;
   }
-  double number(const char* name, double low, double high) {
+  /// @param is_size  whether the value may also be a text such as "80GiB".
+  double number(const char* name, double low, double high, bool is_size = false) {
     const JsonValue& value = at(name);
     const auto* const whole = value.as<int64_t>();
     const auto* const real = value.as<double>();
-    MUONRT_REQUIRE(whole || real, Status::kInvalidArgument, where_, ": ", name,
-                   " is not a number; write one");
-    const double out = whole ? static_cast<double>(*whole) : *real;
+    const auto* const size = is_size ? value.as<std::string>() : nullptr;
+    const auto bytes = size ? parse_bytes(*size) : std::nullopt;
+    MUONRT_REQUIRE(whole || real || bytes, Status::kInvalidArgument, where_, ": ", name,
+                   " is not a number; write one", is_size ? ", or a size such as \"80GiB\"" : "");
+    const double out = bytes   ? static_cast<double>(*bytes)
+                       : whole ? static_cast<double>(*whole)
+                               : *real;
     MUONRT_REQUIRE(out >= low && out <= high, Status::kInvalidArgument, where_, ": ", name, " is ",
                    out, ", but must be between ", low, " and ", high);
     return out;
@@ -193,7 +199,8 @@ MachineProfile parse_profile(std::string_view text, const std::string& what) {
   for (const NumberField& field : kFields) {
     if (field.optional && !all.has(field.name)) continue;
     Reader one = all.object(field.name);
-    out.*field.member = one.number("value", field.low, field.high);
+    const bool is_size = std::string_view(field.name).ends_with("_bytes");
+    out.*field.member = one.number("value", field.low, field.high, is_size);
     one.text("source");
     one.finish();
   }

@@ -94,6 +94,8 @@ TEST_CASE("plan time: a profile is a text, and each of its numbers counts", "[un
   CHECK(planned.time(host_json()).step_seconds == time.step_seconds);
   CHECK((time.fits == 1 && time.device_bytes == 12884901888));
   CHECK(planned.time(replaced(host_json(), "12884901888", "1000")).fits == 0);
+  const std::string size = replaced(host_json(), "12884901888", "\"12GiB\"");
+  CHECK(planned.time(size).device_bytes == 12884901888);
   // For the products of 32 x 64 matrices, the model uses the first row of the table: 34 and 31
   // GFLOP/s.
   const std::string twice = replaced(replaced(host_json(), "34e9", "68e9"), "31e9", "62e9");
@@ -113,6 +115,9 @@ TEST_CASE("plan time: bad arguments are named, and the struct stays as it is", "
   CHECK_THAT(error("h100"), Contains("h100 is a GPU, but the plan is that of the host"));
   CHECK_THAT(error(replaced(host_json(), "\"pass_bytes\"", "\"pas_bytes\"")),
              Contains("pass_bytes is missing"));
+  CHECK_THAT(
+      error(replaced(host_json(), "12884901888", "\"12Gx\"")),
+      Contains("memory_bytes: value is not a number; write one, or a size such as \"80GiB\""));
   CHECK(muonrt_plan_get_time(&out, planned.plan, "{") == MUONRT_ERROR_CORRUPT);
   CHECK(muonrt_plan_get_time(&out, planned.plan, nullptr) == MUONRT_ERROR_INVALID_ARGUMENT);
   CHECK(muonrt_plan_get_time(&out, nullptr, "host") == MUONRT_ERROR_INVALID_ARGUMENT);

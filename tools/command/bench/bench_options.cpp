@@ -4,8 +4,8 @@
 
 #include <CLI/CLI.hpp>
 
-#include "command/plan/models.hpp"
 #include "command/validators.hpp"
+#include "opt_json/value.hpp"
 #include "show/table.hpp"
 
 namespace muonrt::tool {

@@ -3,6 +3,8 @@
 #include <CLI/CLI.hpp>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
 
 #include "command/command.hpp"
 #include "command/gpu.hpp"
@@ -25,8 +27,10 @@ int run(bool json) {
   }
   std::string out;
   for (const auto& [key, value] : info.items()) {
-    const std::string text = value.is_string() ? value.get<std::string>() : value.dump();
-    out += fmt::format("{:<14} {}\n", key, text);
+    std::string text = value.is_string() ? value.get<std::string>() : value.dump();
+    if (value.is_array())
+      text = fmt::format("{}", fmt::join(value.get<std::vector<std::string>>(), ", "));
+    out += fmt::format("{:<14}  {}\n", key, text);
   }
   print_fitted(out);
   return 0;

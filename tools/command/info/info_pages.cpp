@@ -79,29 +79,44 @@ std::string choices_of(const CLI::Option& option) {
 
 void print_completion(const CLI::App& top) {
   std::string paths, words, values;
+  // Bash offers files if there are no words.
+  const auto no_words = [](const std::string& names) {
+    return names.empty() ? "" : "    " + names + ") words= ;;\n";
+  };
   for_each_command(top, "muonrt", [&](const CLI::App& app, const std::string& name) {
     if (&app != &top) paths += (paths.empty() ? "" : "|") + fmt::format("\"{}\"", name);
-    std::string all;
+    std::string all, others;
+    bool files = false;
     for (const CLI::App* below : subcommands_of(app)) all += below->get_name() + " ";
     for (const CLI::Option* option : options_of(app)) {
+      files = files || (option->get_positional() && option->get_type_name().ends_with("FILE"));
       for (const std::string& option_name : option->get_lnames()) {
         all += "--" + option_name + " ";
-        if (const std::string found = choices_of(*option); !found.empty())
-          values += fmt::format("    \"{} --{}\") words=\"{}\" ;;\n", name, option_name, found);
+        const std::string found = choices_of(*option);
+        const std::string both = fmt::format("\"{} --{}\"", name, option_name);
+        if (!found.empty()) {
+          values += fmt::format("    {}) words=\"{}\" ;;\n", both, found);
+        } else if (option->get_expected_max() > 0) {
+          others += (others.empty() ? "" : "|") + both;
+        }
       }
     }
-    words += fmt::format("    \"{}\") words=\"{}\" ;;\n", name, all);
+    words += fmt::format("    \"{}\") words=\"{}\"{} ;;\n", name, all,
+                         files ? "; [[ $current == -* ]] || words=" : "");
+    values += no_words(others);
   });
   fmt::print(
       R"(# Completion of muonrt in bash; zsh: autoload -U bashcompinit && bashcompinit
 _muonrt() {{
   local path=muonrt words= current=${{COMP_WORDS[COMP_CWORD]}} before=${{COMP_WORDS[COMP_CWORD-1]}} word
+  # Bash splits --option=value at the equals sign.
+  [[ $before != = ]] || before=${{COMP_WORDS[COMP_CWORD-2]}}
+  [[ $current != = ]] || current=
   for word in "${{COMP_WORDS[@]:1:COMP_CWORD-1}}"; do
     case "$path $word" in {}) path="$path $word" ;; esac
   done
   case "$path" in
 {}  esac
-  [[ $current == -* || $before != -* ]] || words=
   case "$path $before" in
 {}  esac
   COMPREPLY=($(compgen -W "$words" -- "$current"))

@@ -1,12 +1,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <stdexcept>
 
 #include "command/plan/models.hpp"
 #include "models/model_file.hpp"
 #include "muonrt/muonrt.hpp"
+#include "opt_json/value.hpp"
 
 namespace muonrt::tool {
 
@@ -53,20 +53,6 @@ bool muon_by_name(const ModelShape& t) {
 }
 
 }  // namespace
-
-std::vector<int64_t> sizes_of(const std::string& shape) {
-  std::vector<int64_t> out;
-  const char* at = shape.data();
-  const char* end = at + shape.size();
-  for (;;) {
-    int64_t n = 0;
-    const auto [next, error] = std::from_chars(at, end, n);
-    if (error != std::errc() || n < 1 || (next != end && *next != 'x' && *next != 'X')) return {};
-    out.push_back(n);
-    if (next == end) return out;
-    at = next + 1;
-  }
-}
 
 std::vector<std::string> model_names() {
   std::vector<std::string> out;

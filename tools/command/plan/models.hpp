@@ -31,10 +31,6 @@ struct ModelTensor {
   int64_t elements() const;
 };
 
-/// Returns the sizes in a text such as "768x768x4". If the text has a different form or a size is
-/// below 1, returns no sizes.
-std::vector<int64_t> sizes_of(const std::string& shape);
-
 /// Returns the names of published language models: gpt2-124m, llama3-8b, ...
 std::vector<std::string> model_names();
 

@@ -1,22 +1,25 @@
 #pragma once
 
 #include <cctype>
+#include <charconv>
 #include <cmath>
 #include <cstdint>
-#include <cstdlib>
 #include <optional>
 #include <string>
 
-namespace muonrt::tool {
+namespace muonrt {
 
 /// Returns the number of bytes in a text such as 4096, 1e9, 64KiB, 1.5GiB or 5GB. K means KiB, M
 /// means MiB, and so on. For any other text, and for 2^63 bytes or more, returns nothing.
 inline std::optional<int64_t> parse_bytes(const std::string& text) {
-  char* end = nullptr;
-  const long double number = std::strtold(text.c_str(), &end);
+  // from_chars does not depend on the caller's locale.
+  long double number = 0;
+  const char* const end = text.data() + text.size();
+  const auto [rest_of_text, error] = std::from_chars(text.data(), end, number);
+  if (error != std::errc()) return {};
   std::string unit;
-  for (; *end != 0; ++end)
-    if (*end != ' ') unit += static_cast<char>(std::tolower(static_cast<unsigned char>(*end)));
+  for (const char* at = rest_of_text; at != end; ++at)
+    if (*at != ' ') unit += static_cast<char>(std::tolower(static_cast<unsigned char>(*at)));
   const size_t power = unit.empty() ? 0 : std::string("bkmgtp").find(unit[0]);
   const std::string rest = unit.substr(unit.empty() ? 0 : 1);
   const bool decimal = rest == "b",
@@ -29,4 +32,4 @@ inline std::optional<int64_t> parse_bytes(const std::string& text) {
   return static_cast<int64_t>(bytes);
 }
 
-}  // namespace muonrt::tool
+}  // namespace muonrt
