@@ -33,7 +33,7 @@ struct MatrixScratch {
   float divisor;
   float squares[kBands];
 
-  /// Returns whether the matrix is divided. If not, it is filled with one value.
+  /// Returns whether the matrix is divided. If not, all its elements are set to the same value.
   __device__ bool regular() const { return largest != 0 && largest < kInfinityBits; }
   /// Returns whether the squares of the unscaled elements can be used. The matrix must be regular.
   __device__ bool unscaled() const { return sums_unscaled(largest, 0u - least_negated); }

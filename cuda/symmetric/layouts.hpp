@@ -61,7 +61,7 @@ MUONRT_HOST_DEVICE constexpr uint64_t wgmma_descriptor(uint32_t address) {
 /// Like wgmma_descriptor, but for an MN-major operand. 64 columns at one depth occupy 128 bytes,
 /// and 8 depths form a group of 1024 bytes. Source: CUTLASS, cute/atom/mma_traits_sm90_gmma.hpp,
 /// B128.
-/// @param address  position in shared memory. It increases by 2048 for every 16 steps of the depth.
+/// @param address  position in shared memory. It increases by 2048 for every 16 elements of depth.
 /// @param block    distance in bytes between adjacent blocks of 64 columns.
 MUONRT_HOST_DEVICE constexpr uint64_t wgmma_descriptor_mn(uint32_t address, uint32_t block) {
   constexpr uint64_t kLeading = uint64_t{0x3fff} << 16;

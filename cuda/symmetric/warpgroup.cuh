@@ -25,7 +25,7 @@ __device__ inline void multiply_group(float (&sums)[kSums], uint32_t a, uint32_t
   constexpr bool kMN = kB == Major::kMN;
   constexpr uint32_t kBlock = kSquare * kStageDepth * 2;
   constexpr int kColStep =
-      kMN ? 16 * kSquare * 2 >> 4 : 2;  // of the descriptor, for 16 steps of the depth
+      kMN ? 16 * kSquare * 2 >> 4 : 2;  // of the descriptor, for 16 elements of depth
   const uint64_t rows = wgmma_descriptor(a),
                  cols = kMN ? wgmma_descriptor_mn(b, kBlock) : wgmma_descriptor(b);
   wgmma_fence();

@@ -17,9 +17,10 @@ extern "C" {
  * Arguments of one step.
  *
  * Call muonrt_step_args_init() before you set fields. `lr` (or `group_lrs`), `grad_scale_inv` and
- * `inactive_params` must be equal on all ranks. The product of all factors of the gradients
- * (`grad_scale_inv`, `device_grad_scale_inv`, the clipping factor and `grad_multiplier`) must also
- * be equal. If any of these values differs, the step returns MUONRT_ERROR_MISMATCH.
+ * `inactive_params` must be equal on all ranks. The product of all factors that are applied to the
+ * gradients (`grad_scale_inv`, `device_grad_scale_inv`, the clipping factor and `grad_multiplier`)
+ * must also be equal on all ranks. If any of these values differs, the step returns
+ * MUONRT_ERROR_MISMATCH.
  *
  * The fields of type `const float*` point to f32 values, aligned to 4 bytes, in memory that the
  * optimizer's device can access. The step reads these values while it is running, so do not change
@@ -156,8 +157,8 @@ typedef struct muonrt_step_report {
   int32_t has_health;
 
   /**
-   * Lowest index of a parameter in which the rank `nonfinite_rank` found the cause. -1 if the step
-   * was not skipped, or if the cause is not in a parameter.
+   * Lowest index among the parameters in which the rank `nonfinite_rank` found the cause. -1 if the
+   * step was not skipped, or if the cause is not in a parameter.
    */
   int64_t nonfinite_param;
 

@@ -76,7 +76,7 @@ TEST_CASE("symmetric order: no list ends much later than its work allows", "[emu
     const int64_t least = least_makespan(shapes, blocks);
     CHECK(makespan(shapes, blocks) <= least + least / 24 + 2 * deepest);
   }
-  // One matrix has a large depth, and many other matrices have a smaller depth. If the first matrix
+  // One matrix has a large depth, and many other matrices have a smaller depth. If the deep matrix
   // had wide tiles, a block with one of these tiles would have too much work.
   for (const int blocks : {124, 132})
     for (const Shapes& shapes : {Shapes{{1024, 16384, 1}, {2048, 2048, 8}},
