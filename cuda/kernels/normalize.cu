@@ -35,7 +35,7 @@ struct MatrixScratch {
 
   /// Returns whether the matrix is divided. If not, all its elements are set to the same value.
   __device__ bool regular() const { return largest != 0 && largest < kInfinityBits; }
-  /// Returns whether the squares of the unscaled elements can be used. The matrix must be regular.
+  /// Returns whether the squares of the unscaled elements can be used. Requires regular().
   __device__ bool unscaled() const { return sums_unscaled(largest, 0u - least_negated); }
 };
 

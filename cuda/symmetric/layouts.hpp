@@ -32,7 +32,7 @@ MUONRT_HOST_DEVICE constexpr Offset2 wgmma_c(int thread, int value) {
 }
 
 /// Returns the row and the 16-byte chunk whose address a lane passes to stmatrix.x4. Each warp of a
-/// warpgroup stores 16 rows by 16 columns of C, at column 16 q of a square of 64 x 64. Words are in
+/// warpgroup stores 16 rows by 16 columns of C, at column 16 q of a 64 x 64 square. Words are in
 /// the order of wgmma_c: (rows 0-7, columns 0-7), (8-15, 0-7), (0-7, 8-15), (8-15, 8-15).
 MUONRT_HOST_DEVICE constexpr Offset2 stmatrix_straight(int warp, int lane, int q) {
   return {16 * warp + 8 * (lane / 8 % 2) + lane % 8, 2 * q + lane / 16};

@@ -46,10 +46,10 @@ typedef struct muonrt_tcp_options {
   /**
    * The only network interface to use on this machine, given by its name ("eth0") or one of its
    * addresses. Rank 0 resolves the host in `address`, and listens on the resulting addresses that
-   * belong to the interface. If there are none, rank 0 listens on the interface's first address of
-   * the same family. The other ranks connect from the interface. Default: NULL, which means that
-   * rank 0 listens on all resulting addresses, and the operating system selects the interface from
-   * which each other rank connects.
+   * belong to the interface. If none of the addresses belongs to the interface, rank 0 listens on
+   * the interface's first address of the same family. The other ranks connect from the interface.
+   * Default: NULL, which means that rank 0 listens on all resulting addresses, and the operating
+   * system selects the interface from which each other rank connects.
    */
   const char* interface_name;
 

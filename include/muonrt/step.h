@@ -212,9 +212,9 @@ typedef struct muonrt_step_report {
    * chosen for a different `scale_rule`. The value is the same on all ranks and does not depend on
    * the mesh.
    *
-   * muonrt computes the RMS of the update from the learning rate, its factors and the scale, as if
-   * the gradient were a matrix of full rank. It ignores parameters whose weights or gradient are
-   * zero.
+   * muonrt computes the RMS of the update from the learning rate, the factors that are applied to
+   * it, and the scale, as if the gradient were a matrix of full rank. It ignores parameters whose
+   * weights or gradient are zero.
    */
   int64_t large_update_param;
 
