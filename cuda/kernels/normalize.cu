@@ -169,9 +169,9 @@ struct DivideBody {
   }
 };
 
-/// Stores one value in all elements: zero for a zero matrix, and NaN for a matrix with non-finite
-/// elements. The pack that follows then finds a NaN in every block of the matrix, wherever the
-/// non-finite element was in the input.
+/// Sets all elements to the same value: zero for a zero matrix, and NaN for a matrix with
+/// non-finite elements. The pack that follows then finds a NaN in every block of the matrix,
+/// wherever the non-finite element was in the input.
 struct FillBody {
   MatrixBatch out;
   int64_t out_first;

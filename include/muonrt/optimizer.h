@@ -199,8 +199,8 @@ MUONRT_API void muonrt_optimizer_destroy(muonrt_optimizer_t* optimizer);
  *                       parameter has no gradient until another buffer is bound.
  *
  * @return MUONRT_OK, or MUONRT_ERROR_INVALID_ARGUMENT if `param` is out of range, or if `grad` is
- * misaligned, is not accessible to the device, or overlaps parameters, master weights or state. The
- * previous buffer then remains bound.
+ * misaligned, is not accessible to the device, or overlaps parameters, master weights or state.
+ * On error, the previous buffer remains bound.
  */
 MUONRT_API muonrt_status_t muonrt_optimizer_set_grad(muonrt_optimizer_t* optimizer, int64_t param,
                                                      const void* grad);
@@ -235,7 +235,7 @@ MUONRT_API muonrt_status_t muonrt_optimizer_set_grads(muonrt_optimizer_t* optimi
  *
  * @return MUONRT_OK, or MUONRT_ERROR_INVALID_ARGUMENT if `param` is out of range, or if `data` is
  * misaligned, is not accessible to the device, is NULL although this rank holds elements, or
- * overlaps a gradient, another parameter or state. The previous buffer then remains bound.
+ * overlaps a gradient, another parameter or state. On error, the previous buffer remains bound.
  */
 MUONRT_API muonrt_status_t muonrt_optimizer_set_data(muonrt_optimizer_t* optimizer, int64_t param,
                                                      void* data);

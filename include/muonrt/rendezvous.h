@@ -38,7 +38,7 @@ typedef struct muonrt_tcp_options {
   int32_t reserved;
 
   /**
-   * Address of rank 0: "host:port", or "[address]:port" for IPv6. On rank 0 the port may be 0 if
+   * Address of rank 0: "host:port", or "[address]:port" for IPv6. On rank 0, the port may be 0 if
    * `listening` is set; rank 0 then listens on a free port.
    */
   const char* address;
@@ -146,9 +146,9 @@ MUONRT_API void muonrt_tcp_options_init_sized(muonrt_tcp_options_t* options, uin
  *
  * @par When rank 0 exits
  * Rank 0 forwards errors to the other ranks, so destroy the communicator of rank 0 last, even after
- * an error. Otherwise, if an error occurs, the other ranks may wait until their timeouts. Also
- * destroy this communicator before the process of rank 0 exits. If the process exits first, all
- * operations of the other ranks return MUONRT_ERROR_COMM.
+ * an error. If you destroy it earlier and an error occurs, the other ranks may wait until their
+ * timeouts. Also destroy this communicator before the process of rank 0 exits. If the process exits
+ * first, all operations of the other ranks return MUONRT_ERROR_COMM.
  *
  * @param[out] comm     The new communicator; NULL on error. Destroy it with muonrt_comm_destroy().
  * @param[in]  options  The options of this rank. muonrt keeps no pointer to them.

@@ -73,7 +73,7 @@ class ParamTables {
   /// Returns the views of the parameters in host memory. Their addresses do not change.
   ParamView* params() { return params_; }
   const ParamView* params() const { return params_; }
-  /// Returns the index of the parameter to which a view belongs. Accepts views of owner state, too.
+  /// Returns the index of the parameter to which a view belongs. Also accepts views of owner state.
   int64_t param_of(int64_t view) const;
 
   /// Returns the tables with the addresses that the device reads.
