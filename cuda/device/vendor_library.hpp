@@ -19,7 +19,7 @@ class VendorLibrary {
   /// Opens the first of `names` that exists, but prefers a library that is already loaded. If an
   /// existing file cannot be loaded, later names are not tried.
   /// @param problem, remedy  parts of the message, such as "NCCL" and "install it".
-  /// Errors: NOT_SUPPORTED, with the loader's reason for each name.
+  /// Errors: NOT_SUPPORTED. The message contains the loader's error for each name.
   static VendorLibrary open(std::span<const char* const> names, const std::string& problem,
                             const std::string& remedy);
 

@@ -83,7 +83,7 @@ __device__ inline uint16_t half_of(const Raw<N>& raw, int i) {
 }
 
 /// Keeps the bits of a NaN, because no manual defines how the conversion instruction changes them.
-/// The host keeps them, too.
+/// The host also keeps them.
 __device__ inline float widen_f16(uint16_t bits) {
   const float x = widened<DType::kF16>(bits);
   const uint32_t nan = (bits & 0x8000u) << 16 | 0x7f800000u | (bits & 0x3ffu) << 13;

@@ -5,8 +5,8 @@
 // 3. X times this sum, with a warp for each row.
 // 4. The step's row of the tridiagonal matrix, with a thread block for each matrix.
 //
-// Sums have the same order as on the host: 32 chains, one for each lane, are reduced to one value
-// by halving.
+// Sums have the same order as on the host: there are 32 chains, one for each lane, and the upper
+// half is added to the lower half until one sum is left.
 
 #include "backend/health.hpp"
 #include "cuda/device/launch.hpp"

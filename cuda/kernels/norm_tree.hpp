@@ -8,10 +8,11 @@
 // Defines the fixed summation tree of the Frobenius norm. The host uses the same tree. A matrix is
 // divided into at most 128 bands of rows, a row into blocks of 2048 elements, and a block into 256
 // chains (element i belongs to chain i mod 256). A lane has eight neighboring chains, so it reads
-// 16 bytes at once. Each lane reduces its chains to one value by halving, and the values of the 32
-// lanes are reduced in the same way. Blocks, rows and bands are added pairwise. Sums of squares are
-// never -0. Zeros may therefore be added or omitted after the end of chains, blocks or rows without
-// changing the results bitwise. This is plain C++ that is tested on the host.
+// 16 bytes at once. Each lane adds the upper half of its chains to the lower half until one sum is
+// left, and the sums of the 32 lanes are added in the same way. Blocks, rows and bands are added
+// pairwise. Sums of squares are never -0. Zeros may therefore be added or omitted after the end of
+// chains, blocks or rows without changing the results bitwise. This is plain C++ that is tested on
+// the host.
 
 namespace muonrt::cuda {
 

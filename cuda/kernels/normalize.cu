@@ -33,9 +33,9 @@ struct MatrixScratch {
   float divisor;
   float squares[kBands];
 
-  /// Returns whether the matrix is divided. If not, it is filled with one value.
+  /// Returns whether the matrix is divided. If not, all its elements are set to the same value.
   __device__ bool regular() const { return largest != 0 && largest < kInfinityBits; }
-  /// Returns whether the squares of the unscaled elements can be used. The matrix must be regular.
+  /// Returns whether the squares of the unscaled elements can be used. Requires regular().
   __device__ bool unscaled() const { return sums_unscaled(largest, 0u - least_negated); }
 };
 
@@ -169,9 +169,9 @@ struct DivideBody {
   }
 };
 
-/// Stores one value in all elements: zero for a zero matrix, and NaN for a matrix with non-finite
-/// elements. The pack that follows then finds a NaN in every block of the matrix, wherever the
-/// non-finite element was in the input.
+/// Sets all elements to the same value: zero for a zero matrix, and NaN for a matrix with
+/// non-finite elements. The pack that follows then finds a NaN in every block of the matrix,
+/// wherever the non-finite element was in the input.
 struct FillBody {
   MatrixBatch out;
   int64_t out_first;

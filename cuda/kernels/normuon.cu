@@ -160,7 +160,8 @@ __device__ inline void add_chain(double& sum, const T (&values)[kWindow], int co
     sum += static_cast<double>(values[i]);
 }
 
-/// Reduces a warp's chains to one value by halving. The result is valid in the warp's first lane.
+/// Adds the upper half of a warp's chains to the lower half until one sum is left, which is valid
+/// in the warp's first lane.
 __device__ inline double folded(double sum) {
 #pragma unroll
   for (int half = kNeuronChains / 2; half > 0; half /= 2) {

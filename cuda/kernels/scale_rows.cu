@@ -1,8 +1,8 @@
 // Scales the rows for AOL: computes each row's factor from the sum of absolute values in the row of
 // the Gram matrix, and multiplies x and the Gram matrix by the factors. Sums have the same order as
-// on the host: 32 chains, one for each lane, are reduced to one value by halving. Matrices are rows
-// x cols with any ld. A batch takes two launches: `factors` uses a warp for each row, and `apply`
-// uses a thread block for each row.
+// on the host: there are 32 chains, one for each lane, and the upper half is added to the lower
+// half until one sum is left. Matrices are rows x cols with any ld. A batch takes two launches:
+// `factors` uses a warp for each row, and `apply` uses a thread block for each row.
 
 #include "backend/norm_rules.hpp"
 #include "cuda/device/launch.hpp"

@@ -54,7 +54,7 @@ union Tile {
 };
 
 /// A rectangle of `from` (rows x cols) and its destination (cols x rows). If kTall is true, the
-/// second tile is below the first tile in `from`. Otherwise the tiles are next to each other.
+/// second tile is below the first tile in `from`. Otherwise, the tiles are side by side.
 template <bool kTall>
 struct TransposedTile {
   Rows from, to;

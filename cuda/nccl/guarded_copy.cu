@@ -46,7 +46,7 @@ __global__ void copy_unless_closed_kernel(CopyArguments a) {
   for (int64_t i = threadIdx.x; i < a.n; i += kThreads) a.to[i] = a.from[i];
 }
 
-// The fence makes the flag that the stream has set visible before `closed` is read. Therefore at
+// The stream has set the flag. The fence makes the flag visible before `closed` is read, so at
 // least one side, the host or the GPU, sees the value that the other side has written.
 __global__ void clear_if_closed_kernel(ClearArguments a) {
   __threadfence_system();

@@ -45,7 +45,7 @@ __global__ void __launch_bounds__(kThreads) scale_add_kernel(Product p) {
 }
 
 /// Processes two neighboring squares on or above the diagonal with vector accesses. The elements
-/// have two bytes. In a square on the diagonal, elements below the diagonal are stored, too.
+/// have two bytes. In a square on the diagonal, elements below the diagonal are also stored.
 __device__ inline void mirror_halves(Tile& tile, const TransposedTile<false>& c, bool on_diagonal) {
   CopyBits how{HalfBits(
       DType::kF16, DType::kBF16)};  // NaN is preserved; the check for non-finite values is not used

@@ -32,7 +32,7 @@ MUONRT_HOST_DEVICE constexpr Offset2 wgmma_c(int thread, int value) {
 }
 
 /// Returns the row and the 16-byte chunk whose address a lane passes to stmatrix.x4. Each warp of a
-/// warpgroup stores 16 rows by 16 columns of C, at column 16 q of a square of 64 x 64. Words are in
+/// warpgroup stores 16 rows by 16 columns of C, at column 16 q of a 64 x 64 square. Words are in
 /// the order of wgmma_c: (rows 0-7, columns 0-7), (8-15, 0-7), (0-7, 8-15), (8-15, 8-15).
 MUONRT_HOST_DEVICE constexpr Offset2 stmatrix_straight(int warp, int lane, int q) {
   return {16 * warp + 8 * (lane / 8 % 2) + lane % 8, 2 * q + lane / 16};
@@ -61,7 +61,7 @@ MUONRT_HOST_DEVICE constexpr uint64_t wgmma_descriptor(uint32_t address) {
 /// Like wgmma_descriptor, but for an MN-major operand. 64 columns at one depth occupy 128 bytes,
 /// and 8 depths form a group of 1024 bytes. Source: CUTLASS, cute/atom/mma_traits_sm90_gmma.hpp,
 /// B128.
-/// @param address  position in shared memory. It increases by 2048 for every 16 steps of the depth.
+/// @param address  position in shared memory. It increases by 2048 for every 16 elements of depth.
 /// @param block    distance in bytes between adjacent blocks of 64 columns.
 MUONRT_HOST_DEVICE constexpr uint64_t wgmma_descriptor_mn(uint32_t address, uint32_t block) {
   constexpr uint64_t kLeading = uint64_t{0x3fff} << 16;

@@ -60,8 +60,8 @@ __device__ inline void griddepcontrol_launch_dependents() {
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 }
 
-/// Initializes an mbarrier in shared memory. A phase ends after `arrivals` arrivals and after all
-/// announced bytes have arrived.
+/// Initializes an mbarrier in shared memory. A phase ends when threads have arrived `arrivals`
+/// times and all announced bytes have been received.
 __device__ inline void mbarrier_init(uint64_t* barrier, int arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)),
                "r"(arrivals)

@@ -25,7 +25,7 @@ __device__ inline void multiply_group(float (&sums)[kSums], uint32_t a, uint32_t
   constexpr bool kMN = kB == Major::kMN;
   constexpr uint32_t kBlock = kSquare * kStageDepth * 2;
   constexpr int kColStep =
-      kMN ? 16 * kSquare * 2 >> 4 : 2;  // of the descriptor, for 16 steps of the depth
+      kMN ? 16 * kSquare * 2 >> 4 : 2;  // of the descriptor, for 16 elements of depth
   const uint64_t rows = wgmma_descriptor(a),
                  cols = kMN ? wgmma_descriptor_mn(b, kBlock) : wgmma_descriptor(b);
   wgmma_fence();
@@ -37,11 +37,11 @@ __device__ inline void multiply_group(float (&sums)[kSums], uint32_t a, uint32_t
   wgmma_wait<1>();
 }
 
-/// Each of these functions returns the byte offset of the row and chunk whose address this thread
-/// passes for a strip, in a swizzled square of 64 x 64. The first two functions are for the strip's
-/// straight copy, the third for its mirrored copy. In the straight copy, the next strip is two
-/// chunks further, so the strip's number is XORed into the swizzled offset. In the mirrored copy,
-/// it is 16 rows further.
+/// Each of these functions returns a byte offset in a swizzled 64 x 64 square: the position of the
+/// row and chunk whose address this thread passes to `stmatrix` for a strip. The first two
+/// functions are for the strip's straight copy, the third for its mirrored copy. In the straight
+/// copy, the next strip is two chunks further, so the strip's number is XORed into the swizzled
+/// offset. In the mirrored copy, it is 16 rows further.
 __device__ inline int next_straight(int first_strip, int strip) {
   return first_strip ^ (strip << 5);
 }
@@ -65,7 +65,7 @@ __device__ inline int below_diagonal(bool diagonal) {
 }
 
 /// Computes the words of a strip.
-/// @param d  the swizzled square of 64 x 64 of D in shared memory; used only if kAdds.
+/// @param d  the swizzled 64 x 64 square of D in shared memory; used only if kAdds.
 /// @param below  the result of below_diagonal for the square.
 template <DType kElement, bool kAdds>
 __device__ inline void finish_strip(uint32_t* words, const float* sums, const Scales& scales,
@@ -97,8 +97,8 @@ __device__ inline void finish_strips(uint32_t* words, const float* sums, const S
                                   below);
 }
 
-/// Stores both copies of kCount strips of a square, from `first` on, in swizzled squares of 64 x 64
-/// in shared memory. If kMirrors is false, stores only the straight copy, and computes the strips'
+/// Stores both copies of kCount strips of a square, from `first` on, in swizzled 64 x 64 squares in
+/// shared memory. If kMirrors is false, stores only the straight copy, and computes the strips'
 /// addresses again for each call. Otherwise the compiler would keep these addresses in registers
 /// during the products of the next tile, and ptxas would serialize the products (warning C7511).
 template <int kCount, bool kMirrors = true>

@@ -78,7 +78,7 @@ typedef struct muonrt_checkpoint_info {
   /** 1: the parameters are saved. 0: only a hash of each parameter is saved. */
   int32_t with_params;
 
-  /** Number of data files. Each rank that had data to save has written one file. */
+  /** Number of data files. There is one file for each rank that had data to save. */
   int32_t n_files;
 
   /** Total size of the data files in bytes, according to the manifest. */

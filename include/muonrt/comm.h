@@ -182,7 +182,7 @@ MUONRT_API muonrt_status_t muonrt_comm_set_timeout(muonrt_comm_t* comm, int64_t 
  * Aborts a communicator: on every rank, all pending and later operations return an error.
  *
  * On every rank, the call also aborts the optimizers and communicators that were created from
- * `comm` or are being created from it. A step in progress therefore returns the error, too.
+ * `comm` or are being created from it. A step in progress therefore also returns the error.
  * However, if a communicator that uses MPI or callbacks is being duplicated at the same time, a
  * peer may wait until its timeout.
  *

@@ -11,7 +11,7 @@
 #include "muonrt/base.h"
 
 namespace muonrt {
-// If a program links libmuonrt statically, the library's own symbols are in namespace muonrt, too.
+// If a program links libmuonrt statically, the library's own symbols are also in namespace muonrt.
 // The inline namespace keeps the symbols of this header distinct from them.
 inline namespace v0 {
 

@@ -47,7 +47,7 @@ typedef struct muonrt_health {
   /** Number of matrices in the step. Each expert, part or block counts as one matrix. */
   int64_t matrices;
 
-  /** Lowest index of a parameter whose replicas differ; -1 if all replicas are equal. */
+  /** Lowest index among the parameters whose replicas differ; -1 if all replicas are equal. */
   int64_t replica_param;
 
   /**

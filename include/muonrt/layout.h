@@ -78,8 +78,8 @@ typedef struct muonrt_mesh {
   const int64_t* shape;
 
   /**
-   * The names of the `ndim` dimensions: distinct, not empty, without control characters. Default:
-   * NULL, which means "d0", "d1" and so on.
+   * The names of the `ndim` dimensions: distinct, non-empty, and without control characters.
+   * Default: NULL, which means "d0", "d1" and so on.
    */
   const char* const* names;
 
@@ -269,7 +269,10 @@ typedef struct muonrt_layout {
   /** The cuts, in the order in which they are applied. Default: NULL. */
   const muonrt_cut_t* cuts;
 
-  /** Kind of the last step. Default: MUONRT_LAYOUT_CUTS, which means no last step. */
+  /**
+   * Kind of the last step, which is applied after all cuts. Default: MUONRT_LAYOUT_CUTS, which
+   * means no last step.
+   */
   muonrt_layout_kind_t kind;
 
   /**

@@ -38,9 +38,9 @@ extern "C" {
  *     function.
  *
  * @par Lifetime
- * Destroy the communicator, and the optimizers that use it, before MPI_Finalize. After an error,
- * muonrt never frees the duplicate, because MPI_Comm_free is collective. It does not free the
- * duplicate after MPI_Finalize either.
+ * Destroy the communicator, and the optimizers that use it, before MPI_Finalize. After
+ * MPI_Finalize, muonrt does not free the duplicate. It also never frees the duplicate after an
+ * error, because MPI_Comm_free is collective.
  *
  * @par MPI error handlers
  *   - If an error occurs while MPI duplicates the communicator, MPI calls the error handler of the

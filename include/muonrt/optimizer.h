@@ -159,8 +159,8 @@ MUONRT_API void muonrt_optimizer_options_init_sized(muonrt_optimizer_options_t* 
  * @return MUONRT_OK, or the same error on every rank; the message names rank, field and values.
  *   - MUONRT_ERROR_INVALID_ARGUMENT: a field or argument is out of range, or buffers overlap.
  *   - MUONRT_ERROR_NOT_SUPPORTED: settings cannot be combined; the communicator does not support
- *     the device; there is no CUDA device; or master weights cannot be copied, because a stream
- *     that the default stream waits for is being captured into a graph.
+ *     the device; there is no CUDA device; or master weights cannot be copied, because the default
+ *     stream waits for a stream that is being captured into a graph.
  *   - MUONRT_ERROR_MISMATCH: settings, groups, parameters, devices or versions of muonrt differ
  *     between ranks.
  *   - MUONRT_ERROR_CALLBACK: `assign` of muonrt_distributed_config_t has returned an error.
@@ -199,8 +199,8 @@ MUONRT_API void muonrt_optimizer_destroy(muonrt_optimizer_t* optimizer);
  *                       parameter has no gradient until another buffer is bound.
  *
  * @return MUONRT_OK, or MUONRT_ERROR_INVALID_ARGUMENT if `param` is out of range, or if `grad` is
- * misaligned, is not accessible to the device, or overlaps parameters, master weights or state. The
- * previous buffer then remains bound.
+ * misaligned, is not accessible to the device, or overlaps parameters, master weights or state.
+ * On error, the previous buffer remains bound.
  */
 MUONRT_API muonrt_status_t muonrt_optimizer_set_grad(muonrt_optimizer_t* optimizer, int64_t param,
                                                      const void* grad);
@@ -235,7 +235,7 @@ MUONRT_API muonrt_status_t muonrt_optimizer_set_grads(muonrt_optimizer_t* optimi
  *
  * @return MUONRT_OK, or MUONRT_ERROR_INVALID_ARGUMENT if `param` is out of range, or if `data` is
  * misaligned, is not accessible to the device, is NULL although this rank holds elements, or
- * overlaps a gradient, another parameter or state. The previous buffer then remains bound.
+ * overlaps a gradient, another parameter or state. On error, the previous buffer remains bound.
  */
 MUONRT_API muonrt_status_t muonrt_optimizer_set_data(muonrt_optimizer_t* optimizer, int64_t param,
                                                      void* data);
@@ -259,7 +259,7 @@ MUONRT_API muonrt_status_t muonrt_optimizer_set_data(muonrt_optimizer_t* optimiz
  *
  * @return MUONRT_OK, or
  *   - MUONRT_ERROR_INVALID_ARGUMENT: an index or `n` is out of range; nothing has changed;
- *   - MUONRT_ERROR_NOT_SUPPORTED: a stream that the default stream waits for is being captured;
+ *   - MUONRT_ERROR_NOT_SUPPORTED: the default stream waits for a stream that is being captured;
  *   - MUONRT_ERROR_OUT_OF_MEMORY, _DEVICE;
  *   - MUONRT_ERROR_TIMEOUT: the work on the default stream did not finish within `timeout_ms`.
  */
@@ -301,8 +301,8 @@ MUONRT_API muonrt_status_t muonrt_optimizer_set_group(muonrt_optimizer_t* optimi
  * factor or logit is not finite, an update overflows, or `found_inf` is set. A skipped step changes
  * nothing and is not counted; muonrt_get_last_error() returns the reason.
  *
- * Every rank returns the following errors, after which nothing has changed and the optimizer
- * remains usable:
+ * If one of the following errors occurs, every rank returns it, nothing has changed, and the
+ * optimizer remains usable:
  *   - MUONRT_ERROR_INVALID_ARGUMENT: an argument is out of range; an active parameter has no
  *     gradient; a parameter, its master weights or its state is not finite; or the caller has
  *     written an active parameter but not its master weights, so the step would overwrite the new
@@ -326,8 +326,8 @@ MUONRT_API muonrt_status_t muonrt_optimizer_set_group(muonrt_optimizer_t* optimi
  * is repeated after muonrt_optimizer_set_step(), muonrt_optimizer_set_update_count() and
  * muonrt_optimizer_load(). After muonrt_optimizer_set_data() and muonrt_optimizer_reset_masters()
  * it is repeated for the affected parameters. Every step also checks that active parameters are
- * bitwise equal to their rounded f32 master weights. Until a step has written a bf16 parameter,
- * each element of the parameter may be its master weight rounded either up or down.
+ * bitwise equal to their rounded f32 master weights. For a bf16 parameter that no step has written
+ * yet, the check accepts elements that were rounded in either direction.
  *
  * After a fault, ranks may return different statuses for the same step. If the fault occurs before
  * the vote, one rank may return MUONRT_ERROR_COMM, and another _TIMEOUT or _UNDECIDED. If it occurs

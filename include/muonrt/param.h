@@ -84,7 +84,7 @@ typedef struct muonrt_part {
   const char* name;
 
   /**
-   * `n_rows` ranges of rows: not empty, ascending, disjoint. Default: NULL, which means all rows.
+   * `n_rows` ranges of rows: non-empty, ascending, disjoint. Default: NULL, which means all rows.
    */
   const muonrt_run_t* rows;
 
@@ -92,7 +92,7 @@ typedef struct muonrt_part {
   int64_t n_rows;
 
   /**
-   * `n_cols` ranges of columns: not empty, ascending, disjoint. Default: NULL, which means all
+   * `n_cols` ranges of columns: non-empty, ascending, disjoint. Default: NULL, which means all
    * columns.
    */
   const muonrt_run_t* cols;
@@ -270,8 +270,9 @@ typedef struct muonrt_param {
 
   /**
    * For Muon, the rank that orthogonalizes the parameter. This rank must hold elements of every
-   * matrix of the parameter. For stacks, see `owners`. Default: -1, which lets muonrt choose. For
-   * AdamW, and if `assign` of muonrt_distributed_config_t is set, -1 is required.
+   * matrix of the parameter. For stacks, see `owners`. Default: -1, which lets muonrt choose. The
+   * value must be -1 for AdamW, and also for Muon if `assign` of muonrt_distributed_config_t is
+   * set.
    */
   int32_t owner;
 

@@ -96,9 +96,9 @@ MUONRT_API void muonrt_recovery_init_sized(muonrt_recovery_t* recovery, uint32_t
  * updates. If no survivor has committed the step, the call discards it.
  *
  * After the call, all survivors have committed the same steps, and `step` of `recovery` is the
- * number of these steps. State that was held only by lost ranks is lost. An optimizer in which a
- * step has failed remains unusable. To continue, create a new optimizer on the survivors and call
- * muonrt_optimizer_copy_state(), or read the state yourself (muonrt/state.h).
+ * number of steps that are now committed. State that was held only by lost ranks is lost. An
+ * optimizer in which a step has failed remains unusable. To continue, create a new optimizer on the
+ * survivors and call muonrt_optimizer_copy_state(), or read the state yourself (muonrt/state.h).
  *
  * Call this function after a step has returned MUONRT_ERROR_COMM, _TIMEOUT, _ABORTED or _UNDECIDED
  * on some ranks. After MUONRT_ERROR_COMM, _TIMEOUT and _ABORTED, no rank has committed the step
@@ -123,7 +123,7 @@ MUONRT_API void muonrt_recovery_init_sized(muonrt_recovery_t* recovery, uint32_t
  *   - MUONRT_ERROR_INVALID_ARGUMENT: a handle is invalid, `recovery` is not initialized, or its
  *     policy is unknown.
  *
- * Every survivor returns the following errors:
+ * If one of the following errors occurs, every survivor returns it:
  *   - MUONRT_ERROR_TORN: the parameters of a survivor are partly updated; or a survivor must still
  *     commit the step, but has not stored its updates, because of MUONRT_COMMIT_EAGER. Load a
  *     checkpoint.
@@ -177,7 +177,7 @@ MUONRT_API muonrt_status_t muonrt_optimizer_recover(muonrt_optimizer_t* optimize
  * ranks wait for this rank until the timeout:
  *   - MUONRT_ERROR_INVALID_ARGUMENT: `to` is invalid.
  *
- * Every rank returns the following errors, and nothing has changed:
+ * If one of the following errors occurs, every rank returns it, and nothing has changed:
  *   - MUONRT_ERROR_INVALID_ARGUMENT: `from` is invalid, is the same optimizer as `to`, or is NULL
  *     on every rank; `from` has different parameters, dtypes or kinds of state; buffers overlap; or
  *     elements are lost. In the last case the message names the parameter, the kind of state and

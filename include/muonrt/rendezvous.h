@@ -38,7 +38,7 @@ typedef struct muonrt_tcp_options {
   int32_t reserved;
 
   /**
-   * Address of rank 0: "host:port", or "[address]:port" for IPv6. On rank 0 the port may be 0 if
+   * Address of rank 0: "host:port", or "[address]:port" for IPv6. On rank 0, the port may be 0 if
    * `listening` is set; rank 0 then listens on a free port.
    */
   const char* address;
@@ -46,10 +46,10 @@ typedef struct muonrt_tcp_options {
   /**
    * The only network interface to use on this machine, given by its name ("eth0") or one of its
    * addresses. Rank 0 resolves the host in `address`, and listens on the resulting addresses that
-   * belong to the interface. If there are none, rank 0 listens on the interface's first address of
-   * the same family. The other ranks connect from the interface. Default: NULL, which means that
-   * rank 0 listens on all resulting addresses, and the operating system selects the interface from
-   * which each other rank connects.
+   * belong to the interface. If none of the addresses belongs to the interface, rank 0 listens on
+   * the interface's first address of the same family. The other ranks connect from the interface.
+   * Default: NULL, which means that rank 0 listens on all resulting addresses, and the operating
+   * system selects the interface from which each other rank connects.
    */
   const char* interface_name;
 
@@ -146,9 +146,9 @@ MUONRT_API void muonrt_tcp_options_init_sized(muonrt_tcp_options_t* options, uin
  *
  * @par When rank 0 exits
  * Rank 0 forwards errors to the other ranks, so destroy the communicator of rank 0 last, even after
- * an error. Otherwise, if an error occurs, the other ranks may wait until their timeouts. Also
- * destroy this communicator before the process of rank 0 exits. If the process exits first, all
- * operations of the other ranks return MUONRT_ERROR_COMM.
+ * an error. If you destroy it earlier and an error occurs, the other ranks may wait until their
+ * timeouts. Also destroy this communicator before the process of rank 0 exits. If the process exits
+ * first, all operations of the other ranks return MUONRT_ERROR_COMM.
  *
  * @param[out] comm     The new communicator; NULL on error. Destroy it with muonrt_comm_destroy().
  * @param[in]  options  The options of this rank. muonrt keeps no pointer to them.

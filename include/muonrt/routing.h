@@ -66,11 +66,11 @@ MUONRT_API void muonrt_routing_init_sized(muonrt_routing_t* routing, uint32_t si
  * Example: "model.layers.0.mlp.down_proj.weight" is a matrix for Muon, "lm_head.weight" is for
  * AdamW, and "model.layers.0.mlp.experts.down_proj" with three dimensions is a stack for Muon.
  *
- * The rules compare whole words of the name. A word ends at `.`, `/`, `_` and any other character
- * that is neither a letter nor a digit, and before a capital letter in camelCase. Digits at the end
- * of a word are ignored. The last words in the name of the parameter's module matter most:
- * "embed_tokens" is an embedding, but "embed_proj" is a projection. PEFT adapters have the role of
- * the module that they adapt. The first rule that applies decides:
+ * The rules match only whole words of the name. A word ends at `.`, `/`, `_` and any other
+ * character that is neither a letter nor a digit, and before a capital letter in camelCase. Digits
+ * at the end of a word are ignored. The last words in the name of the parameter's module matter
+ * most: "embed_tokens" is an embedding, but "embed_proj" is a projection. PEFT adapters have the
+ * role of the module that they adapt. The first rule that applies decides:
  *   1. The parameter has fewer than two dimensions, or an AdamW key matches: MUONRT_ROLE_ADAMW,
  *      MUONRT_VIEW_NONE.
  *   2. The name denotes one of the following: an embedding ("wte", "embed_tokens",

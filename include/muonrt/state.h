@@ -94,8 +94,8 @@ typedef struct muonrt_state_shard {
   void* data;
 
   /**
-   * The range of elements that this rank writes to a checkpoint, counted from `begin`; empty if the
-   * two fields are equal. Ranks that hold the same elements write different parts of them.
+   * The range of elements that this rank writes to a checkpoint, counted from `begin`. It is empty
+   * if the two fields are equal. Ranks that hold the same elements write different parts of them.
    */
   int64_t write_begin, write_end;
 } muonrt_state_shard_t;

@@ -17,9 +17,10 @@ extern "C" {
  * Arguments of one step.
  *
  * Call muonrt_step_args_init() before you set fields. `lr` (or `group_lrs`), `grad_scale_inv` and
- * `inactive_params` must be equal on all ranks. The product of all factors of the gradients
- * (`grad_scale_inv`, `device_grad_scale_inv`, the clipping factor and `grad_multiplier`) must also
- * be equal. If any of these values differs, the step returns MUONRT_ERROR_MISMATCH.
+ * `inactive_params` must be equal on all ranks. The product of all factors that are applied to the
+ * gradients (`grad_scale_inv`, `device_grad_scale_inv`, the clipping factor and `grad_multiplier`)
+ * must also be equal on all ranks. If any of these values differs, the step returns
+ * MUONRT_ERROR_MISMATCH.
  *
  * The fields of type `const float*` point to f32 values, aligned to 4 bytes, in memory that the
  * optimizer's device can access. The step reads these values while it is running, so do not change
@@ -156,8 +157,8 @@ typedef struct muonrt_step_report {
   int32_t has_health;
 
   /**
-   * Lowest index of a parameter in which the rank `nonfinite_rank` found the cause. -1 if the step
-   * was not skipped, or if the cause is not in a parameter.
+   * Lowest index among the parameters in which the rank `nonfinite_rank` found the cause. -1 if the
+   * step was not skipped, or if the cause is not in a parameter.
    */
   int64_t nonfinite_param;
 
@@ -211,9 +212,9 @@ typedef struct muonrt_step_report {
    * chosen for a different `scale_rule`. The value is the same on all ranks and does not depend on
    * the mesh.
    *
-   * muonrt computes the RMS of the update from the learning rate, its factors and the scale, as if
-   * the gradient were a matrix of full rank. It ignores parameters whose weights or gradient are
-   * zero.
+   * muonrt computes the RMS of the update from the learning rate, the factors that are applied to
+   * it, and the scale, as if the gradient were a matrix of full rank. It ignores parameters whose
+   * weights or gradient are zero.
    */
   int64_t large_update_param;
 

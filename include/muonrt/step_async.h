@@ -81,7 +81,7 @@ extern "C" {
 /**
  * Enqueues one step and returns before the step has completed.
  *
- * Threads: one at a time per optimizer. Collective: over the optimizer's ranks; other ranks may
+ * Threads: one at a time per optimizer. Collective: over the optimizer's ranks, some of which may
  * call muonrt_optimizer_step() instead.
  *
  * @par Waits
@@ -106,7 +106,7 @@ extern "C" {
  * @return MUONRT_OK if the step is now in flight. muonrt_optimizer_wait() then reports invalid
  * arguments, differences between ranks, and faults. If the call returns an error, no step is in
  * flight. The possible errors are:
- *   - an error of an earlier step that was in flight;
+ *   - the error of an earlier step, if one was in flight;
  *   - MUONRT_ERROR_MISMATCH: `block_period` or `update_every` is set, and the numbers of committed
  *     steps differ between ranks. Nothing has changed.
  *   - MUONRT_ERROR_COMM, _TIMEOUT, _ABORTED, _DEVICE, _UNDECIDED, _TORN: a fault while the step was

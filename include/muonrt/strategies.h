@@ -173,7 +173,7 @@ MUONRT_API muonrt_status_t muonrt_placements_for_tensor(muonrt_placement_t* plac
                                                         int32_t transposed);
 
 /**
- * Parses placements from the text that a DTensor prints.
+ * Parses placements from the printed form of a DTensor.
  *
  * Examples of the accepted forms: "(Shard(dim=0), Replicate())", "[_StridedShard(dim=0, sf=2),
  * Partial(sum)]", and the short form "S(0),SS(0,2),R,P". The text does not specify the order in

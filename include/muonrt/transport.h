@@ -76,9 +76,9 @@ typedef struct muonrt_receive {
  * @par Errors
  * A function reports an error by returning a value other than MUONRT_OK. muonrt treats
  * MUONRT_SKIPPED and values that are not muonrt statuses as MUONRT_ERROR_COMM. Before a function
- * returns an error, it must write to `message` a text that names the affected ranks. The text must
- * be zero-terminated and have at most `message_capacity` (> 0) bytes, including the zero; muonrt
- * sets `message` to "" before the call. After an error, the communicator calls only `abort`,
+ * returns an error, it must describe the error and name the affected ranks in `message`. The text
+ * must be zero-terminated and have at most `message_capacity` (> 0) bytes, including the zero;
+ * muonrt sets `message` to "" before the call. After an error, the communicator calls only `abort`,
  * `get_published_error` and `destroy`; communicators that share its `state` (see `duplicate`) may
  * still call all functions.
  *

@@ -73,7 +73,7 @@ enum muonrt_symmetric {
    */
   MUONRT_SYMMETRIC_VENDOR = 1,
 
-  /** muonrt's own kernels, which need compute capability 9.0. They compute half of the product. */
+  /** muonrt's own kernels, which compute half of each product. They need compute capability 9.0. */
   MUONRT_SYMMETRIC_SM90 = 2
 };
 

@@ -42,7 +42,7 @@ constexpr std::array<Coefficients, 5> kCubic = {{{3.3656576, -3.3420992, 0},
                                                  {2.2230472, -0.9630650, 0}}};
 /// The quintic whose deviation from 1 vanishes to third order at x = 1.
 constexpr Coefficients kClassicalStep = {15.0 / 8, -10.0 / 8, 3.0 / 8};
-/// Source: Turbo-Muon, the list of flash-newton-schulz. The list "aol" of Emerging-Optimizers
+/// Source: the list of Turbo-Muon in flash-newton-schulz. The list "aol" of Emerging-Optimizers
 /// cannot be used: it changes sign above 0.8837, and matrices of rank 1 have a larger singular
 /// value with every scaling.
 constexpr std::array<Coefficients, 4> kAolFlash = {{{4.6051, -9.6552, 5.6769},

@@ -161,8 +161,8 @@ class Iteration {
   double slope_of(const Coefficients& s, const Block& b) const {
     return s.b + s.c * (b.p(r_) + b.q(r_));
   }
-  /// Multiplies X by a polynomial in X X^T. Outside the row space of X, the error is multiplied by
-  /// the same factor, and nothing else changes.
+  /// Multiplies X by a polynomial in X X^T. The part of the error outside the row space of X is
+  /// multiplied by the same polynomial.
   void multiply_x(Pair factor) {
     outside_ = outside_ * factor * factor;
     x_ = x_ * factor;

@@ -96,7 +96,8 @@ class Ops : public MatrixRules {
                     Findings* findings) = 0;
 
   /// For the listed parameters that are active and have master weights, compares the weights with
-  /// the master weights (is_stale()). Records the lowest index of a parameter whose weights differ.
+  /// the master weights (is_stale()). Records the lowest index among the parameters whose weights
+  /// differ.
   virtual void check_masters(Stream& stream, std::span<const int32_t> list, const ParamView* params,
                              Findings* findings) = 0;
 

@@ -84,12 +84,12 @@ struct AdamScalars {
 /// The findings of the ops on this rank in a step. A step starts with the default values.
 struct Findings {
   int64_t nonfinite = 0;     // 1 if a gradient or direction was non-finite
-  int64_t first_param = -1;  // lowest index of a parameter with such a value, or -1
-  // Lowest index of a parameter with a value that was non-finite even in f32, or -1. If it differs
-  // from `first_param`, the direction of `first_param` was finite in f32 and overflowed only in the
-  // message's dtype.
+  int64_t first_param = -1;  // lowest index among the parameters with such a value, or -1
+  // Lowest index among the parameters with a value that was non-finite even in f32, or -1. If it
+  // differs from `first_param`, the direction of `first_param` was finite in f32 and overflowed
+  // only in the message's dtype.
   int64_t first_in_f32 = -1;
-  // The lowest index of a parameter whose weights differ from its rounded master weights, or -1.
+  // Lowest index among the parameters whose weights differ from the rounded master weights, or -1.
   int64_t first_stale = -1;
   int64_t wrote_nonfinite = 0;  // 1 if a commit wrote a non-finite weight
   int64_t zero_matrices = 0;    // number of matrices that were all zero

@@ -13,9 +13,9 @@ enum class LogLevel : int32_t { kOff = 0, kError = 1, kWarning = 2, kInfo = 3, k
 /// overlap.
 using LogFunction = std::function<void(LogLevel level, const char* message)>;
 
-/// Sets the log function of this process and the highest level that it receives. Waits until
-/// running calls of the previous function have returned; that function is not called again. Any
-/// thread may call set_log().
+/// Sets the log function of this process and the least important level that it receives. Waits
+/// until running calls of the previous function have returned; that function is not called again.
+/// Any thread may call set_log().
 /// Errors: INVALID_STATE if it is called inside a log function.
 void set_log(LogFunction function, LogLevel level);
 

@@ -21,8 +21,8 @@ constexpr int64_t kReadOften = int64_t{1} << 18;
 
 /// The grid of tiles for a shape, and the objects of the product library for this grid.
 struct PreparedGemm {
-  /// One direction of the grid. It has `count` tiles of size `size`, except that the last tile has
-  /// size `last`.
+  /// The division of one direction of the grid into tiles. It has `count` tiles of size `size`,
+  /// except that the last tile has size `last`.
   struct Cut {
     int64_t size, count, last;
   } rows, cols;

@@ -23,7 +23,8 @@ using ExchangeModel =
 
 /// Models an exchange by the links of the ranks:
 /// * A member's messages begin after the latency of an exchange and the time to set up each
-///   message. If a member has no messages to other ranks, the latency is that of a pass.
+///   message. If a member has no messages to other ranks, the latency of a pass over memory applies
+///   instead.
 /// * The messages of a link share its rate equally. While a link moves a message, it moves the same
 ///   number of bytes of every larger message, and all bytes of every smaller one. A message is
 ///   complete when the slower of its two links has moved it.

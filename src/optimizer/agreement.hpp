@@ -23,8 +23,8 @@ std::optional<Error> capture_error(const Function& function) {
 }
 
 // With up to 512 ranks, a failed allocation on a rank does not change the result of the following
-// collectives, except that all ranks may then return a shorter text. With more than 512 ranks, the
-// failure may abort the communicator.
+// collectives, except that all ranks may return a shorter text. With more than 512 ranks, a failed
+// allocation may abort the communicator.
 
 /// If any rank passes an error, returns the error of the lowest such rank on every rank, with the
 /// rank number before the message. Collective. Errors: any error of the communicator.

@@ -46,8 +46,8 @@ class ParamTables {
   /// active parameter has no gradient. After an error, call deactivate_all().
   int64_t fill_for_step(const OptimizerSettings& settings, const Plan& plan, const StepArgs& args,
                         int64_t committed, bool in_blocks);
-  /// Moves a parameter to `data`. Updates the views of its owner state that point into the
-  /// parameter, too.
+  /// Moves a parameter to `data`. Also updates those views of its owner state that point into the
+  /// parameter.
   void set_data(int64_t param, void* data);
   /// Makes all parameters inactive. The step then reads no gradients.
   void deactivate_all();
@@ -73,7 +73,7 @@ class ParamTables {
   /// Returns the views of the parameters in host memory. Their addresses do not change.
   ParamView* params() { return params_; }
   const ParamView* params() const { return params_; }
-  /// Returns the index of the parameter to which a view belongs. Accepts views of owner state, too.
+  /// Returns the index of the parameter to which a view belongs. Also accepts views of owner state.
   int64_t param_of(int64_t view) const;
 
   /// Returns the tables with the addresses that the device reads.

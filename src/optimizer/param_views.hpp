@@ -19,7 +19,7 @@ ParamView param_view(const OptimizerSettings& settings, const State& state, int3
 /// rank owns, or of its slice, stored for all holders. The ops treat each view as a parameter whose
 /// gradient is the sum of the partial gradients.
 /// @param params       Views of all parameters.
-/// @param owner_state  Owner state of the rank, in any order. The result has the same order.
+/// @param owner_state  Owner state of the rank, in any order. The views are in the same order.
 std::vector<ParamView> make_owner_state_views(const OptimizerSettings& settings, const State& state,
                                               const ParamView* params,
                                               const std::vector<OwnerState>& owner_state);

@@ -93,8 +93,8 @@ void add_to_key(std::vector<int64_t>& key, const TensorView& t) {
 
 }  // namespace
 
-/// The prepared work for calls with certain shapes, strides and dtypes. All addresses in it refer
-/// to the workspace.
+/// The prepared work for calls with certain shapes, strides and dtypes. All addresses in the
+/// prepared work refer to the workspace.
 struct Orthogonalizer::Work {
   /// Matrices that run together.
   struct Part {

@@ -38,8 +38,8 @@ inline int64_t least_part(int64_t least, int64_t ranks) {
 
 /// Returns how many chunks are needed to overlap exchanges with products:
 /// * If `window` is 1, nothing overlaps, and the result is 1.
-/// * Usually the result is `window`, the number of chunks in flight. At least one owner must then
-///   have one matrix and `least` bytes for each chunk.
+/// * Usually the result is `window`, the number of chunks in flight. This requires that at least
+///   one owner has one matrix and `least` bytes for each chunk.
 /// * The result is larger, up to kMaxChunks, if an owner has kEfficient times as many bytes for
 ///   each chunk.
 int32_t chunks_to_overlap(const std::vector<ChunkItem>& items, int window, int64_t least);

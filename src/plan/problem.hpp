@@ -104,7 +104,7 @@ struct PlanOptions {
   int32_t least_part = 64 << 10;  // bytes of one owner that justify another chunk (chunks.hpp)
   /// Read only by the cost model of ReplicaMode::kAuto.
   MachineProfile machine = {};
-  /// Maximum number of peers in one exchange of a return, >= 0; 0 means kMaxPeers.
+  /// Maximum number of peers in one exchange that returns updates, >= 0; 0 means kMaxPeers.
   int max_peers = 0;
   bool serial = false;  // true: a chunk by callback has only one parameter
 };

@@ -72,7 +72,7 @@ struct OwnerState {
 };
 
 /// The arguments of the caller's functions for those matrices of one parameter that one rank owns.
-/// Each function is called once for them. The buffers have the transport dtype.
+/// Each function is called once for all of these matrices. The buffers have the transport dtype.
 struct CallbackTransfer {
   int32_t param, owner;
   int64_t local_offset, local_bytes;  // this rank's shard in the holder's buffers

@@ -13,7 +13,7 @@ int64_t row_of_matrix(const Runs& rows, int64_t row) {
   return row;
 }
 
-/// Returns the row-major index in the whole tensor of element (row, col) of a matrix or part.
+/// Returns the row-major index that element (row, col) of a matrix or part has in the whole tensor.
 int64_t index_in_tensor(const ParamSpec& spec, int64_t matrix, int64_t row, int64_t col) {
   const auto& shape = spec.layout.shape();
   const int64_t rows = shape[shape.size() - 2], cols = shape.back(), parts = parts_of(spec);

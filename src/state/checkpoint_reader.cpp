@@ -211,7 +211,7 @@ void CheckpointReader::check_files() {
       if (b % kResidentBlocks == 0) file->release_pages();
     }
   }
-  // Without this check, all elements of a missing file would be reported, too.
+  // Without this check, all elements of a missing file would also be reported.
   if (!file_errors_.empty()) return;
   for (const Tensor& tensor : tensors_)
     if (tensor.dtype && !damaged_.contains({tensor.param->name, tensor.stored}))

@@ -31,7 +31,7 @@ struct Extent {
   /// Returns the extent of those elements of this extent whose index in the whole tensor is in
   /// [low, high).
   Extent between(int64_t low, int64_t high) const;
-  /// Returns the index in the whole tensor of element `local` of this extent.
+  /// Returns the index that element `local` of this extent has in the whole tensor.
   int64_t element_at(int64_t local) const;
   /// Returns the stretches in ascending order. The time depends on the size of the extent, but not
   /// on its position in the tensor.

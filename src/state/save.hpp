@@ -14,7 +14,7 @@
 namespace muonrt {
 
 /// Returns the shards that this rank writes. A parameter that equals its rounded master weights is
-/// not written, because loading can compute it.
+/// not written, because loading can compute it from the master weights.
 /// @param in_masters  For each parameter, true if it equals its rounded master weights. If null,
 ///     this is assumed for all parameters with master weights.
 std::vector<StateShard> shards_to_save(const Optimizer& optimizer, bool with_params,

@@ -30,8 +30,8 @@ class StateSources {
   /// Returns the number of elements of the whole tensor (for NorMuon, the number of neurons). The
   /// tensor must be in the manifest.
   int64_t numel(const std::string& param, int32_t kind);
-  /// Like numel(), but checks that the files contain at least this many elements. A buffer for the
-  /// whole tensor is then not larger than the files. Errors: CORRUPT.
+  /// Like numel(), but checks that the files contain at least this many elements. The size of the
+  /// files therefore limits the size of a buffer for the whole tensor. Errors: CORRUPT.
   /// @param what  Name of the tensor for error messages.
   int64_t numel_in_files(const std::string& param, int32_t kind, const std::string& what);
   /// Returns the number of shards of the tensor in the open files.

@@ -92,7 +92,7 @@ class Scheduler {
 
   int spawn(int process, void* (*body)(void*), void* argument);
   void join(int fiber);
-  /// `yield` always lets other fibers run. `preempt` does so with this world's preemption
+  /// `yield` always lets other fibers run. `preempt` lets them run with this world's preemption
   /// probability.
   void yield();
   void preempt();

@@ -351,7 +351,7 @@ void on_ranks(int ranks, const std::function<void(Comm&)>& work, ThreadFaults fa
     });
   }
   for (std::thread& t : threads) t.join();
-  // A failed check ends its rank, and then other ranks fail, too. The test reports only the check.
+  // A failed check ends its rank, so other ranks also fail. The test reports only the check.
   std::exception_ptr first;
   for (const auto& e : errors) {
     if (!e) continue;

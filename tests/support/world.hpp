@@ -185,8 +185,8 @@ class Rank {
 void on_ranks(int world, const std::function<void(muonrt::Comm&)>& work,
               muonrt::ThreadFaults faults = {});
 
-/// Runs `script` on all ranks and assembles their tensors. Throws the error of the first rank, or
-/// std::runtime_error if replicas differ.
+/// Runs `script` on all ranks and assembles their tensors. Throws the error of the first rank that
+/// fails, or std::runtime_error if replicas differ.
 Tensors tensors_after(const Case& of, const std::function<void(Rank&, muonrt::Comm&)>& script,
                       const MakeDevice& make_device = host_device,
                       muonrt::ThreadFaults faults = {});

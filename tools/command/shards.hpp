@@ -33,7 +33,7 @@ std::string sha256_of(const std::string& text);
 /// immediately, and keeps none in memory.
 class ShardWriter {
  public:
-  /// @param sums  whether to compute the SHA-256 of each file, which written() returns.
+  /// @param sums  whether to compute the SHA-256 of each file; written() returns the hashes.
   ShardWriter(std::string folder, std::string name, std::vector<Shard> shards, bool sums);
 
   /// Writes the data of the next tensor. Errors: IO, with the name of the file.

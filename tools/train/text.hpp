@@ -36,13 +36,13 @@ class Corpus {
   int64_t validation_bytes() const { return size() - train_bytes_; }
   int64_t window() const { return window_; }
 
-  /// Returns the sequences [first, first + count) of the global batch of `step`, one after another.
+  /// Returns sequences `first` to `first + count - 1` of the global batch of `step`, concatenated.
   /// They are random windows of the training part. Each window depends only on seed, step and its
   /// index, so a global batch is the same for any number of ranks.
   std::vector<uint8_t> train_batch(uint64_t seed, int64_t step, int64_t first, int64_t count) const;
 
-  /// Returns the windows [first, first + count) of `total`, one after another. The `total` windows
-  /// are spread evenly over the validation part.
+  /// Returns windows `first` to `first + count - 1` of `total` windows, concatenated. The `total`
+  /// windows are spread evenly over the validation part.
   std::vector<uint8_t> validation_batch(int64_t first, int64_t count, int64_t total) const;
 
  private:

@@ -20,7 +20,7 @@ Matrix outputs_first(const OptimizerSettings& settings, Matrix m) {
   return m;
 }
 
-/// Returns whether the rows or the columns of a matrix are normalized, or kOff if neither are.
+/// Returns whether the rows or the columns of a matrix are normalized, or kOff if neither is.
 NormuonAxis axis_of(const OptimizerSettings& settings, const Matrix& m) {
   const ParamSettings& p = settings.params[static_cast<size_t>(m.param)];
   const GroupSettings& g = settings.groups[static_cast<size_t>(p.group)];

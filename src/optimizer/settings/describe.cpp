@@ -9,8 +9,9 @@ namespace muonrt {
 
 namespace {
 
-/// Describes a mesh by its sizes above 1 and its ranks, which the hash of a layout contains, too.
-/// For a large mesh, listing the first ranks suffices, because different submeshes differ in them.
+/// Describes a mesh by its sizes that are larger than 1, and by its ranks. The hash of a layout
+/// contains the same values. For a large mesh, listing the first ranks suffices, because different
+/// submeshes differ in them.
 std::string text(const Mesh& mesh) {
   constexpr size_t kShown = 32;
   std::string out;

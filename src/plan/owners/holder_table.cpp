@@ -187,7 +187,7 @@ int32_t HolderTable::add_group(const Layout& layout, const MatrixHolders& holder
   group.partial_count = static_cast<int32_t>(layout.partial_count());
   group.replicas = static_cast<int32_t>(layout.replicas() / layout.partial_count());
   // If the layout assigns the whole tensor to one rank, only this rank may own the matrix.
-  // Otherwise a rank with an empty shard may own it, too.
+  // Otherwise, a rank with an empty shard may also own it.
   const bool whole = layout.kind() == Layout::Kind::kOwner;
   std::vector<int32_t> candidates;
   for (const std::vector<int>& ranks : replicas) {

@@ -38,7 +38,7 @@ struct HolderGroup {
 };
 
 /// The distinct layouts of a problem and the holders of their matrices. Parameters with equal
-/// layouts share an entry. An index into the table is valid in copies of the table, too.
+/// layouts share an entry. An index into the table is also valid in copies of the table.
 class HolderTable {
  public:
   HolderTable() = default;

@@ -72,7 +72,7 @@ void require_apart(const std::vector<StateShard>& from, const std::vector<StateS
   const auto end = [&](const StateShard& s) {
     return begin(s) + static_cast<uintptr_t>(s.extent.numel() * bytes_of(s.tensor));
   };
-  // The shards of `from`, ordered by the end of their memory.
+  // The shards of `from`, ordered by the address at which their memory ends.
   std::map<uintptr_t, const StateShard*> by_end;
   for (const StateShard& s : from) by_end[end(s)] = &s;
   for (const StateShard& s : to) {

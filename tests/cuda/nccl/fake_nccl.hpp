@@ -48,7 +48,7 @@ std::vector<const void*> unwritten();
 
 /// From now on, makes NCCL report to this rank that another rank has failed.
 void fail(int rank);
-/// From now on, makes creating or splitting a communicator return `result` on this rank.
+/// Makes all later calls on this rank that create or split a communicator return `result`.
 void refuse(int rank, muonrt::cuda::NcclResult result);
 /// Prevents the stream of this rank from reaching its all_reduce, so that the other ranks wait.
 void stall_reductions(int rank, bool stalled);

@@ -32,7 +32,7 @@ struct Launch {
 std::vector<Launch> launches();
 /// Returns the number of searches for algorithms so far.
 int64_t searches();
-/// The arguments of a search. asked() returns those of all searches since its last call.
+/// The arguments of a search. asked() returns the arguments of all searches since its last call.
 struct Asked {
   int64_t m, n, k, count, stride;  // column-major; `stride` is that of the result
   uint32_t reductions;  // the allowed ways to add the parts of a product whose depth is divided

@@ -40,7 +40,8 @@ std::vector<float> gathered(const void* data, const FakeCublasLayout& l, bool by
 void multiply(const Operands& o, float alpha, const void* a, const void* b, float beta,
               const void* c, void* d) {
   constexpr int64_t kStep = 16;  // number of terms that tensor cores add at once
-  // The rows of op(A) and the columns of B. In both arrays, the elements of a sum are contiguous.
+  // The rows of op(A) and the columns of B. In both arrays, the elements that are multiplied for
+  // one sum are contiguous.
   const std::vector<float> rows = gathered(a, o.a, !o.transposed), cols = gathered(b, o.b, false);
   const int64_t m = o.m(), n = o.n(), k = o.k();
   for (int64_t i = 0; i < o.d.count; ++i)

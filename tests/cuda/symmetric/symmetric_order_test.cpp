@@ -76,7 +76,7 @@ TEST_CASE("symmetric order: no list ends much later than its work allows", "[emu
     const int64_t least = least_makespan(shapes, blocks);
     CHECK(makespan(shapes, blocks) <= least + least / 24 + 2 * deepest);
   }
-  // One matrix has a large depth, and many other matrices have a smaller depth. If the first matrix
+  // One matrix has a large depth, and many other matrices have a smaller depth. If the deep matrix
   // had wide tiles, a block with one of these tiles would have too much work.
   for (const int blocks : {124, 132})
     for (const Shapes& shapes : {Shapes{{1024, 16384, 1}, {2048, 2048, 8}},
@@ -152,8 +152,8 @@ TEST_CASE(
 
 TEST_CASE("symmetric order: jobs on a diagonal are computed next to the pairs of their matrix",
           "[emulated]") {
-  // For each product, jobs on the diagonal read twice as many bytes as pairs do. If all blocks
-  // computed diagonals at the same time, they would exceed the memory bandwidth.
+  // For each product that they compute, jobs on the diagonal read twice as many bytes as pairs. If
+  // all blocks computed diagonals at the same time, they would exceed the memory bandwidth.
   for (const int blocks : {124, 132})
     for (const auto& [n, batch] : {std::pair{2048, 216}, {4096, 40}, {1280, 200}}) {
       const Shapes shapes = {{n, 7168, batch}};
@@ -180,7 +180,7 @@ TEST_CASE("symmetric order: a band of tiles is ordered column by column", "[emul
   CHECK(places(small_jobs(shapes, Tiles::kSmall, 2)) ==
         Places{{0, 0}, {0, 1}, {1, 1}, {0, 2}, {1, 2}});
   CHECK(places(medium_jobs(shapes, 1, 2).jobs) == Places{{0, 0}, {1, 2}, {0, 3}, {1, 5}, {0, 6}});
-  // Returns the first row of each pair of squares of 2 x 2 cells.
+  // Returns the row and column at which each of the first four pairs begins.
   const auto pairs = [&](int64_t raster) {
     Places out;
     for (const TileJob& job : mixed_jobs(Shapes{{1536, 64, 1}}, 2, {.raster = raster}).jobs)

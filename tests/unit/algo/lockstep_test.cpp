@@ -142,7 +142,7 @@ class LimitedOps : public wrapped::Ops {
 };
 
 /// Returns a case with several shapes, whose groups have different coefficients, forms and dtypes.
-/// The case has about three chunks.
+/// Its plan has about three chunks.
 world::Case make_case() {
   world::Case c;
   c.mesh = {2};

@@ -109,7 +109,7 @@ namespace {
 // and locale, and that no call changes the environment or the locale.
 constexpr int64_t kRows = 24, kCols = 40;
 
-// Returns values with many subnormal products, which flush-to-zero would change.
+// Returns values of which many products are subnormal, so flush-to-zero would change the results.
 std::vector<float> filled(int64_t salt, float scale) {
   std::vector<float> out(kRows * kCols);
   for (size_t i = 0; i < out.size(); ++i) {

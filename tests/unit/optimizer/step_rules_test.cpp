@@ -272,7 +272,8 @@ TEST_CASE("blocks, update_every: step numbers that differ between ranks return M
   rests.params[0].partial_grads = 3;
   rests.settings.groups = world::default_groups();
   rests.settings.groups[1].update_every = 2;
-  // On rank 2, the next step would be a full step, or a step in which the parameter is inactive.
+  // The number that rank 2 sets would make its next step a full step (first case), or a step in
+  // which the parameter is inactive (second case).
   for (const auto& [c, number, setting] :
        {std::tuple{with_blocks(), 2 * kPeriod, "block_period 3"}, {rests, 4, "update_every 2"}}) {
     const auto ends = world::on_each(c, [number = number](world::Rank& rank, Comm& comm) {

@@ -157,7 +157,7 @@ TEST_CASE("checkpoint: parameters that the caller restores give the same bits as
 TEST_CASE("checkpoint: stochastic rounding uses the saved keys if the order of parameters changes",
           "[bits][state]") {
   // The cases differ only in the order of the parameters. Gradients depend on the index of the
-  // parameter, so they are swapped, too.
+  // parameter, so they are also swapped.
   const auto made = [](bool turned, int64_t seed) {
     world::Case c = world::on_mesh({2});
     c.settings.seed = seed;

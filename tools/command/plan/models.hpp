@@ -37,8 +37,9 @@ std::vector<std::string> model_names();
 /// Returns the tensors of a model. `text` is the name of a published model, a file
 /// (models/model_file.hpp), or a list such as "768x768x4,3072x768,53". An item of the list is rows
 /// x columns x count (matrices for Muon), or one size (a vector for AdamW). Names determine the
-/// roles (muonrt_routing_resolve), unless a JSON file of shapes states them. AdamW updates tensors
-/// with at most one dimension above 1. Throws std::runtime_error with the allowed forms of `text`.
+/// roles (muonrt_routing_resolve), unless a JSON file of shapes specifies them. AdamW updates
+/// tensors in which at most one dimension is larger than 1. Throws std::runtime_error with the
+/// allowed forms of `text`.
 /// @param notes  receives sentences about tensors that are left out; may be null.
 /// @param dtype  receives the dtype of the weights in a config.json, or ""; may be null.
 std::vector<ModelTensor> model_tensors(const std::string& text,

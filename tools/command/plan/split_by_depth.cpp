@@ -104,7 +104,7 @@ DepthSplit split_by_depth(const Planning& planning, const MachineProfile& profil
     if (matrices * std::ssize(load) > kMaxPlacings) break;
     for (int64_t ranks = 2; ranks <= std::min<int64_t>(64, std::ssize(load)); ranks *= 2) {
       const double after = divided_makespan(planning, kinds, divided, ranks, load);
-      // Divide more matrices, among more ranks, only if the gain is large enough.
+      // Divide more matrices, or among more ranks, only if the gain is large enough.
       if (out.matrices > 0 && after * kNotable >= out.after) continue;
       out.after = after;
       out.matrices = matrices;

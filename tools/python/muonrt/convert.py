@@ -113,8 +113,8 @@ def format_of(found: dict) -> str:
 
 
 def read_dict(out: Checkpoint, found: dict, names) -> None:
-    """Adds an optimizer's state dict to `out`. `names`: an iterator over missing parameter
-    names."""
+    """Adds an optimizer's state dict to `out`. `names` iterates over the names of parameters
+    that have no name in the dict."""
     form = format_of(found)
     for group in found["param_groups"]:
         keys = list(group["params"])

@@ -246,7 +246,7 @@ struct Array {
 
 /// Checks an array from another framework and keeps it alive.
 /// @param what      the name of the array in messages, such as "param 'w': data".
-/// @param dtype     the dtype that the caller states, such as "bfloat16" for uint16 bits, or "".
+/// @param dtype     the dtype that the caller specifies, such as "bfloat16" for uint16 bits, or "".
 /// @param writable  whether to reject a read-only array.
 Array take_array(const std::string& what, nb::handle object, const std::string& dtype,
                  bool writable);

@@ -58,8 +58,9 @@ def test_no_rank_answers():
 
 
 # Ranks 0 and 2 run on the machine with torch's store, and rank 1 runs on another machine. Both
-# machines have the same host name, which resolves to 127.0.1.1 on each of them, and a bridge with
-# the same address. The first machine also resolves the store's name to 127.0.1.1.
+# machines have the same host name, and each of them resolves it to 127.0.1.1. Both also have a
+# bridge, with the same address on each machine. The first machine also resolves the store's name to
+# 127.0.1.1.
 RANK = """
 import os, sys, torch, torch.distributed as dist
 from muonrt import _torch_ranks as ranks

@@ -4,10 +4,11 @@ model_roles.jsonl, which were reviewed by hand.
 Each line describes a model. "outputs" contains the sizes in its configuration, and "head" is its
 output embedding. "params" contains the name, shape, module class and role of each parameter. The
 class is followed by its torch.nn base class and, for a convolution, by the arguments of its
-constructor. The role is "muon" or "adamw", with the interpretation of the tensor; null if the
-parameter is frozen; or "= name" if the parameter is tied to another one. If the role that follows
-from the name alone differs, it is the fifth entry. If the names of parameters differ only by
-numbers, the line lists only one of them. Of the vectors, it lists only those of norms."""
+constructor. The role is one of the following: "muon" or "adamw", followed by the view of the tensor
+if it has one; null if the parameter is frozen; or "= name" if the parameter is tied to another one.
+If the role that follows from the name alone differs, it is the fifth entry. If the names of
+parameters differ only by numbers, the line lists only one of them. Of the vectors, it lists only
+those of norms."""
 
 import json
 from pathlib import Path

@@ -48,7 +48,7 @@ def test_other_parameters_continue_and_new_ones_start(dtype):
     m, rest, late = (Model().to(dtype) for _ in range(3))
     one = unfreeze(m)
     # For comparison, one optimizer trains the original parameters for four steps, and another one
-    # trains the late parameters for two.
+    # trains the late parameters for two steps.
     for x, steps, settings in ((rest, range(4), {}),
                                (late, range(2, 4), dict(lr=0.05, adamw_lr=0.05))):
         for name, p in x.named_parameters():

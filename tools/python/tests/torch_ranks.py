@@ -36,7 +36,8 @@ def on_gloo(size, work, *arguments, lost=None):
     try:
         return _on_gloo(size, work, *arguments, lost=lost)
     except AssertionError as error:
-        # Sometimes gloo fails to connect two ranks at the start. Then start the ranks again.
+        # Sometimes gloo fails to connect two ranks at the start. If this happens, start the ranks
+        # again.
         if "Gloo connectFullMesh failed" not in str(error) or "in init_process_group" not in str(error):
             raise
     return _on_gloo(size, work, *arguments, lost=lost)

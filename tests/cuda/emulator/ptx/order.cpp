@@ -45,7 +45,7 @@ struct Word {
   std::vector<Epoch> reads, atomics;
 };
 
-/// A barrier of threads. Some threads may leave one round while others are already arriving for the
+/// A thread barrier. Some threads may leave one round while others are already arriving for the
 /// next round.
 struct ThreadBarrier {
   std::array<Clocks, 2> arrived;
@@ -62,7 +62,7 @@ struct Phases {
 struct Thread {
   Clocks knows;
   std::vector<uint32_t> fences;                   // the thread's clocks at its fences
-  std::unordered_map<unsigned, uint32_t> rounds;  // number of rounds at each barrier of threads
+  std::unordered_map<unsigned, uint32_t> rounds;  // number of rounds at each thread barrier
   size_t bulk = 0;                                // id of the thread's copy engine, or 0 if it has
                                                   // none yet
   // The latest groups that are complete.

@@ -50,10 +50,10 @@ void products_wait(uint32_t pending);
 /// Makes the running thread's accesses to shared memory visible to bulk copies and tensor cores.
 void fence();
 
-/// Records that the thread arrives at a barrier of threads.
+/// Records that the thread arrives at a thread barrier.
 /// @param which  the number of the barrier.
 void arrive(unsigned which);
-/// Records that the thread leaves a barrier of threads.
+/// Records that the thread leaves a thread barrier.
 void depart(unsigned which);
 /// Each of these functions returns the number of a barrier: of a block, of a warp, or of the
 /// cluster.
