@@ -238,7 +238,7 @@ MUONRT_API muonrt_status_t muonrt_optimizer_save_begin(muonrt_optimizer_t* optim
  * the folder.
  *
  * Threads: one at a time per optimizer. Collective: over the optimizer's ranks, between steps.
- * Blocking.
+ * Blocking; the timeout is that of muonrt_optimizer_save().
  *
  * @param[in] optimizer  The optimizer.
  *
@@ -280,7 +280,7 @@ MUONRT_API muonrt_status_t muonrt_optimizer_save_wait(muonrt_optimizer_t* optimi
  * verified every byte that they need.
  *
  * Threads: one at a time per optimizer. Collective: over the optimizer's ranks, between steps.
- * Blocking.
+ * Blocking; the timeout is that of muonrt_optimizer_save().
  *
  * @param[in] optimizer  The optimizer.
  * @param[in] folder     Path of the folder that holds the checkpoint.
