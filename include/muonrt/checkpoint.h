@@ -238,7 +238,7 @@ MUONRT_API muonrt_status_t muonrt_optimizer_save_begin(muonrt_optimizer_t* optim
  * the folder.
  *
  * Threads: one at a time per optimizer. Collective: over the optimizer's ranks, between steps.
- * Blocking.
+ * Blocking; the timeout is that of muonrt_optimizer_save().
  *
  * @param[in] optimizer  The optimizer.
  *
@@ -259,8 +259,9 @@ MUONRT_API muonrt_status_t muonrt_optimizer_save_wait(muonrt_optimizer_t* optimi
  * checkpoint, and the same kinds of state in the same dtypes. With `partial`, parameters and kinds
  * of state may be missing from the checkpoint or from the optimizer. The following may always
  * differ:
- *   - The momentum convention (heavy ball or EMA). If it differs, the momentum is converted with
- *     m_heavy_ball = m_ema / (1 - momentum), where `momentum` is the saved value.
+ *   - The momentum convention: heavy ball or EMA (with or without bias correction). If it differs,
+ *     the momentum is converted with m_heavy_ball = m_ema / (1 - momentum), where `momentum` is the
+ *     saved value.
  *   - The form of the master weights: f32 values, or remainders (the lower 16 bits of the f32
  *     values). If the form differs, the master weights are converted without a change of their f32
  *     values. A conversion to remainders also writes the parameter, because a parameter with
@@ -279,7 +280,7 @@ MUONRT_API muonrt_status_t muonrt_optimizer_save_wait(muonrt_optimizer_t* optimi
  * verified every byte that they need.
  *
  * Threads: one at a time per optimizer. Collective: over the optimizer's ranks, between steps.
- * Blocking.
+ * Blocking; the timeout is that of muonrt_optimizer_save().
  *
  * @param[in] optimizer  The optimizer.
  * @param[in] folder     Path of the folder that holds the checkpoint.

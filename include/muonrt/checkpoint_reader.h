@@ -144,7 +144,7 @@ typedef struct muonrt_checkpoint_tensor {
   /** Coefficient of the parameter's momentum: `momentum` of Muon, `beta1` of AdamW. */
   double momentum;
 
-  /** MUONRT_MOMENTUM_HEAVY_BALL, or MUONRT_MOMENTUM_EMA for an exponential moving average. */
+  /** MUONRT_MOMENTUM_HEAVY_BALL, or MUONRT_MOMENTUM_EMA (also for _EMA_CORRECTED and AdamW). */
   muonrt_momentum_kind_t momentum_kind;
 
   /** Reserved; 0. */

@@ -22,9 +22,9 @@ extern "C" {
  * Use a communicator from one thread at a time; only muonrt_comm_abort() may be called from any
  * thread at any time. An optimizer duplicates its communicator when it is created, so you can
  * destroy the communicator before the optimizer. After an error in the optimizer, your communicator
- * is still usable, unless it shares one of the following resources with its duplicates: TCP
- * connections, the `state` of a transport without `duplicate` (muonrt/transport.h), or a borrowed
- * ncclComm_t (muonrt/nccl.h).
+ * is still usable, unless the error affects a resource that it shares with its duplicates: a TCP
+ * connection that was lost, the `state` of a transport without `duplicate` (muonrt/transport.h), or
+ * a borrowed ncclComm_t (muonrt/nccl.h).
  *
  * @par Handles
  * These rules apply to the handles of communicators, thread groups and optimizers:
@@ -314,7 +314,9 @@ MUONRT_API muonrt_status_t muonrt_comm_allreduce_sum(double* sums, muonrt_comm_t
  *   - MUONRT_ERROR_INVALID_ARGUMENT: a message has an invalid peer, no data, 0 bytes, or a value
  *     other than 0 in `reserved`; or there are two messages to or from the same peer. After this
  *     error, the communicator is unusable on all ranks;
- *   - MUONRT_ERROR_MISMATCH: the sender and the receiver of a message pass different sizes.
+ *   - MUONRT_ERROR_MISMATCH: the sender and the receiver of a message pass different sizes, and the
+ *     ranks are threads or are connected by TCP. With MPI or callbacks, different sizes may cause
+ *     another error or wrong data.
  */
 MUONRT_API muonrt_status_t muonrt_comm_exchange(muonrt_comm_t* comm, const muonrt_send_t* sends,
                                                 int64_t n_sends, const muonrt_receive_t* receives,

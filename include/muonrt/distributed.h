@@ -137,7 +137,7 @@ typedef struct muonrt_distributed_config {
    * Sets `*owner` to the rank that orthogonalizes parameter `param`. The function must set the same
    * owner on every rank. For a stack, `owner` has `info->n_matrices` elements, which muonrt has set
    * to -1. The function sets either only the first element, to choose one owner for the whole
-   * stack, or all elements. If `gather` is NULL, the owner of a matrix must hold a part of the
+   * stack, or all elements. If `gather` is NULL, the owner of a matrix must hold a shard of the
    * matrix. muonrt_optimizer_create() calls the function once for each Muon parameter, in the order
    * of the parameters. For these parameters, the field `owner` of muonrt_param_t must be -1.
    * Default: NULL, which lets muonrt choose the owners.

@@ -113,10 +113,10 @@ MUONRT_API muonrt_status_t muonrt_nccl_get_version(int32_t* version);
  *     instead.
  *
  * @par NCCL environment variables
- * NCCL gives its environment variables precedence over `options`; muonrt itself reads no
- * environment variable. The ranks compare their options, but not their environment variables. If
- * you set one of the following variables, set it to the same value on all ranks, and set max_ctas
- * to the resulting number of thread blocks:
+ * NCCL gives its environment variables precedence over `options`; the muonrt library itself reads
+ * none. The ranks compare their options, but not their environment variables. If you set one of the
+ * following variables, set it to the same value on all ranks, and set max_ctas to the resulting
+ * number of thread blocks:
  *   - NCCL_MIN_CTAS, NCCL_MAX_CTAS, NCCL_CGA_CLUSTER_SIZE, NCCL_NCHANNELS_PER_NET_PEER;
  *   - NCCL_MIN_NCHANNELS, NCCL_MAX_NCHANNELS, NCCL_MIN_P2P_NCHANNELS, NCCL_MAX_P2P_NCHANNELS.
  *

@@ -85,8 +85,8 @@ typedef struct muonrt_optimizer_options {
   int32_t threads;
 
   /**
-   * Timeout in ms of every wait for another rank in a step, 1 to 31622400000 (366 days). In
-   * muonrt_optimizer_create(), the timeout of the communicator applies instead. Default: 600000.
+   * Timeout in ms of every wait in steps, saves, loads and copies to this optimizer, 1 to
+   * 31622400000 (366 days). Creation first uses the communicator's timeout. Default: 600000.
    */
   int64_t timeout_ms;
 

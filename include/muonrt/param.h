@@ -269,10 +269,9 @@ typedef struct muonrt_param {
   float* master;
 
   /**
-   * For Muon, the rank that orthogonalizes the parameter. This rank must hold elements of every
-   * matrix of the parameter. For stacks, see `owners`. Default: -1, which lets muonrt choose. The
-   * value must be -1 for AdamW, and also for Muon if `assign` of muonrt_distributed_config_t is
-   * set.
+   * For Muon, the rank that orthogonalizes the parameter. This rank must hold a shard (possibly
+   * empty) of each matrix. For stacks, see `owners`. Default: -1, which lets muonrt choose. For
+   * AdamW, and if `assign` of muonrt_distributed_config_t is set, -1 is required.
    */
   int32_t owner;
 
@@ -341,7 +340,7 @@ typedef struct muonrt_param {
 
   /**
    * For Muon, `n_owners` ranks, one for each matrix of the stack. Each element is the rank that
-   * orthogonalizes the matrix, or -1, which lets muonrt choose. The rank must hold elements of the
+   * orthogonalizes the matrix, or -1, which lets muonrt choose. The rank must hold a shard of the
    * matrix. If `owners` is set, `owner` must be -1. Default: NULL, which means that `owner`
    * applies.
    */

@@ -109,7 +109,7 @@ MUONRT_API void muonrt_recovery_init_sized(muonrt_recovery_t* recovery, uint32_t
  * or state.
  *
  * Threads: one at a time per optimizer. Collective: over `survivors`. Blocking; the timeout of
- * `survivors` limits every wait.
+ * `survivors` (muonrt_comm_set_timeout()) limits every wait.
  *
  * @param[in]     optimizer  The optimizer.
  * @param[in]     survivors  A communicator that you have created for the survivors after the fault.
@@ -166,8 +166,8 @@ MUONRT_API muonrt_status_t muonrt_optimizer_recover(muonrt_optimizer_t* optimize
  * for a buffer of elements. The size of this buffer is about 64 MiB, or 256 KiB times the number of
  * ranks of `to` if that is larger.
  *
- * Threads: one at a time per optimizer. Collective: over the ranks of `to`. Blocking; the timeout
- * of `to` limits every wait.
+ * Threads: one at a time per optimizer. Collective: over the ranks of `to`. Blocking; `timeout_ms`
+ * of the options of `to` limits every wait.
  *
  * @param[in] to    The new optimizer.
  * @param[in] from  The old optimizer, in which a step may have failed; it is not changed. NULL if

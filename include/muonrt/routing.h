@@ -2,8 +2,9 @@
  * @file muonrt/routing.h
  * Functions that derive the role of a parameter (Muon or AdamW) from its name.
  *
- * The optimizer itself never interprets names. Use these functions to set `role`, `view` and
- * `qk_clip` according to the naming conventions of PyTorch models, or set these fields yourself.
+ * The optimizer itself interprets names only for QK-clip (`kind` and `layer` in muonrt/param.h).
+ * Use these functions to set `role`, `view` and `qk_clip` according to the naming conventions of
+ * PyTorch models, or set these fields yourself.
  */
 #ifndef MUONRT_ROUTING_H
 #define MUONRT_ROUTING_H

@@ -83,8 +83,8 @@ CoefficientSettings default_settings(CoefficientFamily family, int steps = 0);
 /// Creates the list of steps that a group uses. The Keller Jordan and classical families repeat one
 /// step, and DeepSeek-V4 repeats its last step. Other published lists have a fixed number of steps.
 /// Errors: INVALID_ARGUMENT if a setting is out of range, a coefficient is non-finite, a step maps
-/// a value in (0, 1] to a value above 4, or the list changes sign or exceeds kHeadroomLimit within
-/// (0, kReach].
+/// a value in (0, 1] to a value above 4, or the list changes sign or exceeds the larger of
+/// kHeadroomLimit and 1.25 times its largest image of (0, 1] within (0, kReach].
 /// @param iteration  Dtype of the iterates. For f32, the list must have headroom only within (0,
 ///     kReachF32].
 CoefficientList make_coefficients(CoefficientFamily family, const CoefficientSettings& settings,
