@@ -299,11 +299,9 @@ Address address_of_rank_0(const Launcher& launcher) {
   if (port < 0 && slurm && job >= 0)
     port = 10000 + (job + std::max(0, number_in("SLURM_STEP_ID"))) % 20000;
   if (out.host.empty() || port < 1 || port > 65535) {
-    throw LaunchError(cause(launcher) +
-                      (out.host.empty() ? "MASTER_ADDR is not set"
-                                        : "MASTER_PORT is not set to a port from 1 to 65535") +
-                      "; set MASTER_ADDR and MASTER_PORT to an address of rank 0, "
-                      "start muonrt under mpirun" +
+    throw LaunchError(cause(launcher) + (out.host.empty() ? "MASTER_ADDR" : "MASTER_PORT") +
+                      " is not set or invalid; set MASTER_ADDR and MASTER_PORT to an address of "
+                      "rank 0, start muonrt under mpirun" +
                       remedy(launcher));
   }
   out.port = std::to_string(port);
