@@ -21,8 +21,9 @@ VendorLibrary find_nccl(const char* const* names, int count) {
 NcclApi load_nccl(const char* const* names, int count) {
   const VendorLibrary library = find_nccl(names, count);
   const auto resolve = [&](auto& function, const char* name) {
-    library.resolve(function, name,
-                    "(NCCL is older than 2.19 there, or hides some); install a newer one");
+    library.resolve(
+        function, name,
+        "(it is older than NCCL 2.19, or does not export all functions); install a newer one");
   };
   NcclApi api;
   resolve(api.get_version, "ncclGetVersion");

@@ -234,7 +234,7 @@ class NcclComm final : public Comm {
   void run(const char* what, int64_t messages, Stream& stream, Function work) {
     const DeviceGuard guard(options_.device_index);
     refuse_captured(handle_of(stream), "nccl", "the stream",
-                    "the watchdog must see the end of each operation");
+                    "the communicator must check when each operation ends");
     try {
       shared_->require_open();
       // If another thread aborts, only the bootstrap reports the abort. The watchdog polls the

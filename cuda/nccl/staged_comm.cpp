@@ -130,7 +130,7 @@ class StagedComm final : public Comm {
   void run(Stream& stream, Function work) {
     const DeviceGuard guard(device_);
     refuse_captured(handle_of(stream), "staged", "the stream",
-                    "the host moves the messages and cannot be replayed");
+                    "the host sends the messages, which a graph cannot replay");
     try {
       work(handle_of(stream));
     } catch (const Error& error) {

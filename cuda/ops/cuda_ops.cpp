@@ -84,7 +84,7 @@ void CudaOps::copy(Stream& stream, void* to, const void* from, int64_t bytes) {
   const cudaStream_t handle = handle_of(stream);
   const MemoryKind from_kind = device_.kind_of(from), to_kind = device_.kind_of(to);
   MUONRT_CHECK_INTERNAL(is_reached(to_kind), "copy of ", bytes,
-                        " bytes to memory that the device does not reach");
+                        " bytes to memory that the device cannot access");
   MUONRT_CHECK_INTERNAL(from_kind != MemoryKind::kElsewhere, "copy of ", bytes,
                         " bytes from memory of another device, or of none");
   if (from_kind == MemoryKind::kHost && bytes <= kInlineBytes)

@@ -26,8 +26,9 @@ VendorLibrary find_cublas() {
 CublasApi load() {
   const VendorLibrary library = find_cublas();
   const auto resolve = [&](auto& function, const char* name) {
-    library.resolve(function, name,
-                    "(it is older or newer than this build expects); install another one");
+    library.resolve(
+        function, name,
+        "(this build does not support its version); install another version of cuBLAS 12 or 13");
   };
   CublasApi api{};
   api.place = library.place();

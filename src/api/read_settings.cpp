@@ -167,7 +167,7 @@ GroupSettings read_group(const muonrt_group_t* given, const std::string& who, bo
   if (with_lists) read_restarts(out, g, who);
   const bool custom = out.coefficients == CoefficientFamily::kCustom;
   MUONRT_REQUIRE(custom || !g.custom || !with_lists, kInvalidArg, who,
-                 ": custom is given, but coefficients is ", g.coefficients,
+                 ": custom is set, but coefficients is ", g.coefficients,
                  "; set it to MUONRT_COEFFICIENTS_CUSTOM");
   if (with_lists && custom) {
     MUONRT_REQUIRE(g.custom && g.steps >= 1 && g.steps <= kMaxSteps, kInvalidArg, who,

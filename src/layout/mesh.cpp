@@ -56,7 +56,8 @@ Mesh::Mesh(std::vector<int64_t> shape, std::vector<std::string> names, std::vect
 
   if (ranks.empty()) return;
   MUONRT_REQUIRE(std::ssize(ranks) == size_, Status::kInvalidArgument, "mesh ", shape_, ": ",
-                 ranks.size(), " ranks given, ", size_, " needed; list one rank per position");
+                 "there are ", ranks.size(), " ranks for ", size_,
+                 " positions; list one rank per position");
   by_rank_.reserve(ranks.size());
   for (size_t i = 0; i < ranks.size(); ++i) {
     MUONRT_REQUIRE(ranks[i] >= 0, Status::kInvalidArgument, "mesh: rank ", ranks[i],
@@ -113,7 +114,8 @@ std::optional<std::vector<int64_t>> Mesh::coords(int rank) const {
 
 int Mesh::rank_at(const std::vector<int64_t>& coords) const {
   MUONRT_REQUIRE(coords.size() == shape_.size(), Status::kInvalidArgument, "mesh ", describe(),
-                 ": ", coords.size(), " coordinates given; give one for each of ", dims(), " dims");
+                 ": there are ", coords.size(), " coordinates for ", dims(),
+                 " dims; give one for each dim");
   int64_t position = 0;
   for (size_t k = 0; k < coords.size(); ++k) {
     MUONRT_REQUIRE(coords[k] >= 0 && coords[k] < shape_[k], Status::kInvalidArgument, "mesh ",

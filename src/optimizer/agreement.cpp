@@ -137,8 +137,9 @@ std::optional<Error> AgreementTable::find_mismatch(Comm& comm) const {
   const size_t no_memory =
       std::min(incomplete, headers.find([](const TableHeader& h) { return !h.has_room; }));
   if (no_memory < headers.count())
-    return make_error(Status::kMismatch, "ranks disagree, and rank ", no_memory,
-                      " has no memory to find out where; pass the same on every rank");
+    return make_error(Status::kMismatch,
+                      "ranks disagree, but the difference is unknown, because rank ", no_memory,
+                      " is out of memory; pass the same values on every rank");
   int64_t longest = 0;
   for (size_t r = 0; r < headers.count(); ++r) longest = std::max(longest, headers[r].entries);
   return find_entry_mismatch(comm, longest, room);
@@ -170,9 +171,9 @@ std::optional<Error> AgreementTable::find_entry_mismatch(Comm& comm, int64_t lim
   const auto other = std::find_if(all.begin(), all.end(),
                                   [&](const SentEntry& x) { return x.hash != all[0].hash; });
   if (other == all.end())
-    return make_error(
-        Status::kMismatch,
-        "ranks disagree, but their tables are equal: a hash collision; rename a parameter");
+    return make_error(Status::kMismatch,
+                      "ranks disagree, but the difference is unknown, because of a hash collision; "
+                      "rename a parameter");
   const SentEntry& first = all[0];
   const bool same_label = std::strcmp(first.label, other->label) == 0;
   return make_error(Status::kMismatch, "ranks disagree: ", first.label, " is ", first.value,

@@ -65,7 +65,7 @@ void add_arguments(AgreementTable& table, const OptimizerSettings& settings, con
             cat(double{std::bit_cast<float>(factor ^ host)}));
   for (size_t i = 0; i < settings.params.size(); ++i) {
     const std::string who = cat("step: param '", settings.params[i].name, "'");
-    table.add(who + " takes part", cat(tables.params()[i].active));
+    table.add(who + ": active", cat(tables.params()[i].active));
     table.add(who + ": update count", cat(tables.updates(static_cast<int64_t>(i))));
   }
   for (size_t i = 0; i < settings.groups.size(); ++i)
@@ -73,11 +73,10 @@ void add_arguments(AgreementTable& table, const OptimizerSettings& settings, con
   // These entries come last, because their differences may be caused by a difference in an entry
   // above.
   for (size_t i = 0; i < settings.params.size(); ++i)
-    table.add(
-        cat("step: param '", settings.params[i].name,
-            "' compares with its replicas (call muonrt_optimizer_reset_masters, _set_step and "
-            "_set_update_count on every rank)"),
-        check.described(static_cast<int64_t>(i)));
+    table.add(cat("step: param '", settings.params[i].name,
+                  "': replica check (call muonrt_optimizer_reset_masters, _set_step and "
+                  "_set_update_count on every rank)"),
+              check.described(static_cast<int64_t>(i)));
 }
 
 }  // namespace

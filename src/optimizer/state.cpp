@@ -50,7 +50,7 @@ int64_t bytes_of(const StateEntry& entry) {
     case StateKind::kMomentum:
       break;
     case StateKind::kVariance:
-      why = "' has no variance, because it is a Muon parameter; ask for its momentum";
+      why = "' has no variance, because it is a Muon parameter; read its momentum";
       break;
     case StateKind::kMaster:
       why = "' has no master weights, because of its master_kind; read the parameter itself";
@@ -64,7 +64,7 @@ int64_t bytes_of(const StateEntry& entry) {
       why =
           "' has no NorMuon moments, because its group has NorMuon off, or it has one row or "
           "column; "
-          "ask for its momentum";
+          "read its momentum";
       break;
   }
   if (why) throw Error(Status::kInvalidState, cat("param '", name, why));

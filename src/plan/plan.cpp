@@ -30,8 +30,8 @@ void check_options(const PlanOptions& o) {
                  ", but must be at least 0; use 0 (the default) or more");
   MUONRT_REQUIRE(o.replica_mode != ReplicaMode::kAuto || !o.machine.products.empty(),
                  Status::kInvalidArgument,
-                 "plan: replica_mode is auto, but there is no machine "
-                 "whose times could be compared; set a machine");
+                 "plan: replica_mode is auto, but no machine is set, so times cannot be compared; "
+                 "set a machine");
   MUONRT_REQUIRE(o.window >= 1, Status::kInvalidArgument, "plan: window is ", o.window,
                  ", but must be at least 1; use 1 or more");
 }

@@ -72,7 +72,8 @@ TEST_CASE("normalize: divides by the norm, rounded once, with the same bits on e
     check(c);
 }
 
-TEST_CASE("normalize: the same for very many and for very long rows", "[ops][every][nosan]") {
+TEST_CASE("normalize: very many and very long rows have the same bits on every backend",
+          "[ops][every][nosan]") {
   for (const Case& c : {Case{2, 270001}, Case{33000, 9}, Case{1, 2048 * 256},
                         Case{1, 2048 * 256 + 1}, Case{1, 1400001}})
     check(c);

@@ -18,7 +18,7 @@ size_t count(const std::string& text, const std::string& part) {
 
 }  // namespace
 
-TEST_CASE("train curve: table and picture hold every point, and nothing where none is known",
+TEST_CASE("train curve: the table and the picture contain the known points and no others",
           "[unit][train]") {
   const double none = std::nan("");
   const std::vector<Curve> curves = {
@@ -44,7 +44,7 @@ TEST_CASE("train curve: table and picture hold every point, and nothing where no
   }
 }
 
-TEST_CASE("timeline: boxes lie where the spans of a trace say", "[unit][train]") {
+TEST_CASE("timeline: each box is at the time of its span in the trace", "[unit][train]") {
   using muonrt::tool::Timeline;
   const std::string args = "\"args\":{\"step\":3,\"chunk\":1";
   // The trace has two ranks. There are 8 ms between the start of the first span and the end of the

@@ -36,7 +36,7 @@ std::string written(bool terminal, int64_t first, int64_t later_steps, int64_t c
 
 }  // namespace
 
-TEST_CASE("train progress: a log file gets whole lines, seldom, and the last step",
+TEST_CASE("train progress: a log file gets few lines, all complete, and the last step",
           "[unit][train]") {
   // Lines are written after 0.1 s (step 1), after another 5 s (step 51), and at the end. A step
   // processes 2048 tokens.

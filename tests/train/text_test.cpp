@@ -68,7 +68,7 @@ TEST_CASE("train text: a text that is too short is rejected with the size it nee
   CHECK_THROWS(Corpus(numbered(0), 1));
 }
 
-TEST_CASE("train text: a file is taken as it is", "[unit][train]") {
+TEST_CASE("train text: a file is used unchanged", "[unit][train]") {
   const std::string content(
       "line\r\n\0\xff"
       "end",
@@ -83,7 +83,7 @@ TEST_CASE("train text: a file is taken as it is", "[unit][train]") {
   CHECK_THROWS_WITH(load_text("/tmp"), Catch::Contains("'/tmp' does not exist or cannot be read"));
 }
 
-TEST_CASE("train text: with no file it is the King James text", "[unit][train]") {
+TEST_CASE("train text: the default is the King James text", "[unit][train]") {
   if (std::system("command -v bible > /dev/null") != 0) return;
   const Text text = load_text("");
   CHECK(text.bytes.size() == 4404412);
@@ -91,7 +91,7 @@ TEST_CASE("train text: with no file it is the King James text", "[unit][train]")
         "Ge1:1 In the beginning God created the heaven and the earth.");
 }
 
-TEST_CASE("train text: without the reader of the King James text it is a licence text",
+TEST_CASE("train text: if the King James text is not installed, the default is a licence",
           "[unit][train]") {
   const std::string licence = "/usr/share/common-licenses/GPL-3";
   const char* found = std::getenv("PATH");

@@ -106,7 +106,7 @@ constexpr int kFailed = 1 << 8;
 
 LaunchError ranks_differ(int ranks, int size) {
   return LaunchError("--ranks is " + std::to_string(ranks) + ", but the launcher started " +
-                     std::to_string(size) + "; leave --ranks out");
+                     std::to_string(size) + " ranks; leave --ranks out");
 }
 
 /// Runs one rank. If it throws, prints the message and aborts the communicator for its peers.
@@ -300,8 +300,8 @@ Address address_of_rank_0(const Launcher& launcher) {
     port = 10000 + (job + std::max(0, number_in("SLURM_STEP_ID"))) % 20000;
   if (out.host.empty() || port < 1 || port > 65535) {
     throw LaunchError(cause(launcher) + (out.host.empty() ? "MASTER_ADDR" : "MASTER_PORT") +
-                      " is not set; set MASTER_ADDR and MASTER_PORT to an address of rank 0, "
-                      "start muonrt under mpirun" +
+                      " is not set or invalid; set MASTER_ADDR and MASTER_PORT to an address of "
+                      "rank 0, start muonrt under mpirun" +
                       remedy(launcher));
   }
   out.port = std::to_string(port);
@@ -382,7 +382,7 @@ int launch(int ranks, double timeout, const std::function<int(Comm&)>& work,
   if (link.given() && under_launcher())
     throw LaunchError(
         "messages are delayed only between threads of one process; use --ranks N without a "
-        "launcher, or leave the rates of the link out");
+        "launcher, or leave out --link-bytes and --link-message-seconds");
 #if MUONRT_TOOL_MPI
   if (under_mpi()) return run_mpi(ranks, timeout, work);
 #else

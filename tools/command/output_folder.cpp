@@ -145,7 +145,7 @@ OutputFolder::OutputFolder(std::string option, const std::string& path, bool rep
   owns_work_ = was_left;
   try {
     if (fs::exists(work_) && !was_left)
-      fail(work_ + " is there, and no run of this command has left it; remove it");
+      fail(work_ + " already exists, but this command did not create it; remove it");
     fs::remove_all(work_);
     before_ = checked_state();
     if (mkdir(work_.c_str(), kFolderMode) != 0) fail(work_ + " cannot be written: " + reason());
@@ -184,7 +184,7 @@ bool OutputFolder::lock() {
     fail(target_.string() + " is being written by another run (" + run_of(lock_path_) +
          "); wait for it, or give another folder");
   if (!locked && was_there)
-    fail(lock_path_ + " is of another run (" + run_of(lock_path_) +
+    fail(lock_path_ + " belongs to another run (" + run_of(lock_path_) +
          "), and the file system cannot lock it, so that run may still write; remove it if that "
          "run has ended");
   // If the lock file is empty, the run that created it exited before it created a work folder.
@@ -208,7 +208,7 @@ void OutputFolder::require_replaceable() const {
   if (!fs::is_directory(found))
     fail(name + " is not a folder; pass a folder, or a name that does not exist yet");
   if (is_mount_point(target_))
-    fail(name + " is a mount point, which cannot be replaced; give the name of a folder in it");
+    fail(name + " is a mount point, which cannot be replaced; give the name of a folder inside it");
 }
 
 /// Returns the state of the target. Throws unless the target is missing, is empty, or contains only
@@ -217,8 +217,8 @@ std::string OutputFolder::checked_state() const {
   std::error_code error;
   if (!fs::exists(target_, error)) return "";
   const auto refuse = [&](const std::string& file, const char* what) {
-    fail(target_.string() + " has '" + file + "' in it" + what +
-         " and is left as it is; give a new folder");
+    fail(target_.string() + " contains '" + file + "'" + what +
+         " and is left unchanged; give a new folder");
   };
   const Json marker = replaces_ ? marker_of(target_) : Json();
   if (marker.is_null()) {
@@ -271,7 +271,8 @@ void OutputFolder::keep(const std::string& problem) {
 }
 
 void OutputFolder::fail_changed() const {
-  fail(target_.string() + " has changed since this run began, and is left as it is");
+  fail(target_.string() +
+       " has changed since this run began, so it was not replaced; give a new folder");
 }
 
 /// Exchanges the old and the new folder atomically.

@@ -69,10 +69,10 @@ void check_inherited_rate(const StepConfig& config, const Rule& adamw) {
     const ParamConfig& c = rule.config;
     const std::string scale = other_scale(c);
     if (!adamw.inherits_lr || !rule.inherits_lr || scale.empty()) continue;
-    throw std::runtime_error(adamw.config.rule +
-                             ".lr: missing, but the lr of defaults is that of " + c.rule +
-                             ", whose scale_rule is " + scale +
-                             ", and not a rate of AdamW; set lr in this rule, such as 3e-4");
+    throw std::runtime_error(
+        adamw.config.rule +
+        ".lr is missing, and the lr of defaults is not a rate of AdamW, because " + c.rule +
+        " uses it with scale_rule " + scale + "; set lr in this rule, such as 3e-4");
   }
 }
 
@@ -144,7 +144,9 @@ void read_rules(StepConfig& out, const Value& list, const ParamConfig& defaults,
     for (const ParamConfig& config : roles_of(made.config)) {
       if (const std::string scale = other_scale(config); config.by_name && !scale.empty())
         rule.refuse("role is missing, so the rule may apply to both roles, but its scale_rule is " +
-                    scale + ", whose rates are not AdamW's; set role in two rules with an lr each");
+                    scale +
+                    ", whose learning rates differ from AdamW's; write a rule for each role, with "
+                    "its own lr");
       add_rule(out, {made.pattern, config}, rule, steps);
     }
   }

@@ -46,7 +46,7 @@ fs::path regular_target(const std::string& path) {
   const fs::file_status found = fs::status(target, error);
   if (fs::is_directory(found)) refuse(path, "is a folder; give the name of a file");
   if (fs::exists(found) && !fs::is_regular_file(found)) {
-    refuse(path, "is no regular file; give the name of a regular or of a new file");
+    refuse(path, "is not a regular file; give the name of a regular file or a new file");
   }
   return target;
 }

@@ -224,10 +224,11 @@ def on_ranks(args, ranks: int):
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--layers", type=int, default=12)
-    parser.add_argument("--width", type=int, default=768)
-    parser.add_argument("--steps", type=int, default=5)
-    parser.add_argument("--dtype", default="float32", choices=TOLERANCE)
+    parser.add_argument("--layers", type=int, default=12, help="number of layers (default: 12)")
+    parser.add_argument("--width", type=int, default=768, help="width of the model, an even number (default: 768)")
+    parser.add_argument("--steps", type=int, default=5, help="number of measured steps (default: 5)")
+    parser.add_argument("--dtype", default="float32", choices=TOLERANCE,
+                        help="dtype in which the optimizers iterate (default: float32)")
     args = parser.parse_args()
     if args.width % 2:
         parser.error(f"--width is {args.width}, but must be even for two ranks; pass an even width")

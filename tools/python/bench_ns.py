@@ -66,10 +66,12 @@ def measure(shape: tuple, dtype: str, threads: int, form: str, rounds: int) -> t
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=5, help="number of turns of each library (default: 5)")
     parser.add_argument("--threads", default="1,2", help="numbers of threads (default: 1,2)")
-    parser.add_argument("--cells", nargs="+", default=CELLS, metavar="SHAPE")
-    parser.add_argument("--dtypes", nargs="+", default=list(DTYPES), choices=DTYPES)
+    parser.add_argument("--cells", nargs="+", default=CELLS, metavar="SHAPE",
+                        help=f"shapes to measure: rows x columns, or matrices x rows x columns (default: {' '.join(CELLS)})")
+    parser.add_argument("--dtypes", nargs="+", default=list(DTYPES), choices=DTYPES,
+                        help="iteration dtypes to measure (default: all)")
     args = parser.parse_args()
     columns = [(dtype, int(n)) for dtype in args.dtypes for n in args.threads.split(",")]
     print(f"torch {torch.__version__} / muonrt, ratios of times")

@@ -317,12 +317,14 @@ def measure_steps(text, args, rows, left_out):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--products", default="")
-    parser.add_argument("--ns", default="")
-    parser.add_argument("--steps", default="")
-    parser.add_argument("--iters", type=int, default=10)
-    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--products", metavar="SHAPES", default="", help="shapes of the products to measure")
+    parser.add_argument("--ns", metavar="SHAPES", default="", help="shapes of the matrices to orthogonalize")
+    parser.add_argument("--steps", metavar="LISTS", default="",
+                        help="lists of parameters, separated by semicolons; one step for each list")
+    parser.add_argument("--iters", type=int, default=10, help="number of timed runs of each reference (default: 10)")
+    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda",
+                        help="device of the references (default: cuda)")
+    parser.add_argument("--json", action="store_true", help="print JSON")
     args = parser.parse_args()
     if args.device == "cuda" and not torch.cuda.is_available():
         print(json.dumps({"skipped": "PyTorch sees no GPU"}))

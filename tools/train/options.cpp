@@ -40,8 +40,11 @@ void check_optimizers(const Options& o) {
     const TrainOptimizer optimizer(name, preset(o.preset), o.qk_clip, o.steps);
     clips = clips || !optimizer.clipped_layers().empty();
   }
-  require(o.qk_clip == 0 || clips, "--qk-clip", fmt::format("{}", o.qk_clip),
-          "but no optimizer updates query or key matrices with Muon; add one that does");
+  if (o.qk_clip != 0 && !clips)
+    throw std::runtime_error(fmt::format(
+        "--qk-clip is {}, but no optimizer updates query or key matrices with Muon; add "
+        "one that does",
+        o.qk_clip));
 }
 
 }  // namespace
@@ -66,9 +69,9 @@ void check_options(const Options& o) {
           "use a name of `muonrt info optimizers`");
   const std::vector<std::string> names = o.optimizers();
   for (auto name = names.begin(); name != names.end(); ++name) {
-    require(!name->empty(), "--optimizer", "'" + o.optimizer + "'", "a name is empty in it");
+    require(!name->empty(), "--optimizer", "'" + o.optimizer + "'", "remove the empty name");
     require(std::find(names.begin(), name, *name) == name, "--optimizer", "'" + o.optimizer + "'",
-            "name each once");
+            "name each optimizer once");
   }
   check_rates(o, names.size());
   check_checkpoints(o, names.size());

@@ -58,7 +58,7 @@ Text load_text(const std::string& path) {
   if (bible.bytes.size() >= kBibleLeast && bible.bytes.size() <= kBibleMost) return bible;
   std::error_code error;
   if (fs::is_regular_file(kLicence, error))
-    return {"GNU GPL 3 (for want of bible-kjv)", read_file(kLicence).bytes};
+    return {"GNU GPL 3 (because bible-kjv is not installed)", read_file(kLicence).bytes};
   throw std::runtime_error(
       "there is no text to train on, because the `bible` reader is not installed; install "
       "bible-kjv, "

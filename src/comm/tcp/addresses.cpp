@@ -108,7 +108,7 @@ HostAndPort parse_address(const std::string& text) {
   const size_t colon = text.rfind(':');
   MUONRT_REQUIRE(colon != std::string::npos && colon > 0 && colon + 1 < text.size(),
                  Status::kInvalidArgument, "rendezvous: address is '", text,
-                 "', but must be host:port, or [address]:port for IPv6; correct it");
+                 "', but must be host:port, or [address]:port for IPv6; use one of these forms");
   HostAndPort out{text.substr(0, colon), text.substr(colon + 1)};
   const std::string& port = out.port;
   MUONRT_REQUIRE(port.find_first_not_of("0123456789") == std::string::npos && port.size() <= 5 &&

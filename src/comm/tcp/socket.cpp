@@ -42,7 +42,12 @@ std::string errno_text(int error) {
   return cat("errno ", error, ", ", text);
 }
 
-std::vector<Socket> listen_at(const std::vector<SocketAddress>& addresses) {
+namespace {
+
+/// Does what listen_at() does.
+/// @param taken  the remedy in the error if another program uses the port.
+std::vector<Socket> listen_or_throw(const std::vector<SocketAddress>& addresses,
+                                    const std::string& taken) {
   std::vector<Socket> out;
   std::string problems;
   for (SocketAddress address : addresses) {
@@ -58,7 +63,7 @@ std::vector<Socket> listen_at(const std::vector<SocketAddress>& addresses) {
     const bool elsewhere = error == EADDRNOTAVAIL || error == EAFNOSUPPORT;
     // If another program listens at one of the addresses, ranks would connect to that program.
     MUONRT_REQUIRE(good || elsewhere, Status::kComm, "rendezvous: this rank cannot listen at ",
-                   problems, "; pass a port that is free on this machine");
+                   problems, "; ", taken);
     if (good) out.push_back(std::move(one));
   }
   MUONRT_REQUIRE(!out.empty(), Status::kComm, "rendezvous: this rank cannot listen at ", problems,
@@ -66,20 +71,26 @@ std::vector<Socket> listen_at(const std::vector<SocketAddress>& addresses) {
   return out;
 }
 
+}  // namespace
+
+std::vector<Socket> listen_at(const std::vector<SocketAddress>& addresses) {
+  return listen_or_throw(addresses, "pass a port that is free on this machine");
+}
+
 std::vector<Socket> listen_in_range(std::vector<SocketAddress> addresses, PortRange ports) {
   constexpr int kTries = 20;
   const bool any = ports.last == 0;
   const int32_t tries = any ? kTries : ports.last - ports.first + 1;
+  const std::string taken = any ? "free a port on this machine"
+                                : cat("no port from ", ports.first, " to ", ports.last,
+                                      " is free, so pass a larger range of ports");
   for (int32_t i = 0;; ++i) {
     const int32_t port = any ? 0 : ports.first + i;
     for (SocketAddress& a : addresses) a = a.with_port(static_cast<uint16_t>(port));
     try {
-      return listen_at(addresses);
+      return listen_or_throw(addresses, taken);
     } catch (const Error& error) {  // another program uses the port at one of the addresses
-      if (error.status() == Status::kComm && i + 1 < tries) continue;
-      if (error.status() != Status::kComm || any) throw;
-      throw error.with_context("", cat("; no port from ", ports.first, " to ", ports.last,
-                                       " is free, so pass a larger range of ports"));
+      if (error.status() != Status::kComm || i + 1 >= tries) throw;
     }
   }
 }

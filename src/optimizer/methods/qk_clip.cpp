@@ -47,11 +47,12 @@ void check_names(const OptimizerSettings& settings) {
       if (!(keys ? has_keys(c.kind) : has_queries(c.kind))) continue;
       const auto [at, is_new] = found.try_emplace({c.layer, keys}, &p);
       const ParamSettings& first = *at->second;
-      MUONRT_REQUIRE(is_new || !(c.from_name || first.qk_clip.from_name), kInvalidArg, "param '",
-                     p.name, "': qk_clip: ", keys ? "keys" : "queries", " of layer ", c.layer,
-                     ", as param '", first.name,
-                     "', so both would have the same logits; set kind and layer of one of them, or "
-                     "leave its qk_clip out");
+      MUONRT_REQUIRE(
+          is_new || !(c.from_name || first.qk_clip.from_name), kInvalidArg, "param '", p.name,
+          "': qk_clip clips the ", keys ? "keys" : "queries", " of layer ", c.layer,
+          ", as does that of param '", first.name,
+          "', so both would use the same logits; set kind and layer of one of them, or leave its "
+          "qk_clip out");
     }
   }
 }
@@ -88,7 +89,8 @@ void resolve_qk_clip(QkClipSettings& c, const std::string& param, int32_t ndim) 
     c.layer = -1;
     if (c.nope > 0 || c.rope > 0) {
       MUONRT_REQUIRE(c.kind != QkKind::kKey, kInvalidArg, who, ": nope is ", c.nope,
-                     " and rope is ", c.rope, ", which only MLA has, but the name is that of a '",
+                     " and rope is ", c.rope,
+                     ", which only MLA uses, but by its name the weight has kind '",
                      name_of(c.kind), "'; set kind, or leave qk_clip out");
       MUONRT_REQUIRE(c.head_dim == 0 || c.head_dim == int64_t{c.nope} + c.rope, kInvalidArg, who,
                      ": head_dim is ", c.head_dim, ", but nope + rope is ",
@@ -100,9 +102,9 @@ void resolve_qk_clip(QkClipSettings& c, const std::string& param, int32_t ndim) 
   }
   if (c.kind == QkKind::kNone || c.layer != -1) return;
   const int64_t layer = layer_of_name(param);
-  MUONRT_REQUIRE(layer >= 0 && layer <= 1 << 20, kInvalidArg, who, ": '", name_of(c.kind),
+  MUONRT_REQUIRE(layer >= 0 && layer <= 1 << 20, kInvalidArg, who, ": kind is '", name_of(c.kind),
                  "', but the layer by the name is ", layer,
-                 ", and must be between 0 and 1048576; set kind and layer");
+                 ", which must be between 0 and 1048576; set kind and layer");
   c.layer = static_cast<int32_t>(layer);
   c.from_name = true;
 }
@@ -163,9 +165,9 @@ void validate_qk_clip(const OptimizerSettings& settings, const ParamSettings& p)
                  " heads are not a multiple of kv_heads, which is ", c.kv_heads,
                  "; set kv_heads to a divisor of heads");
   const int64_t rows = p.layout.shape()[0];
-  MUONRT_REQUIRE(rows_of(c) == rows, kInvalidArg, who, ": '", name_of(c.kind), "' has ", rows_of(c),
-                 " rows by its heads and sizes, but shape is ", p.layout.shape(),
-                 "; give the sizes of this weight");
+  MUONRT_REQUIRE(rows_of(c) == rows, kInvalidArg, who, ": with kind '", name_of(c.kind),
+                 "', its heads and sizes give ", rows_of(c), " rows, but shape is ",
+                 p.layout.shape(), "; set the heads and sizes of this weight");
   MUONRT_REQUIRE(c.threshold > 0 && c.threshold < 1e30, kInvalidArg, who, ": threshold is ",
                  c.threshold, ", but must be above 0 and below 1e30; use a number in that range");
   MUONRT_REQUIRE(c.exponent >= 0 && c.exponent <= 1, kInvalidArg, who, ": exponent is ", c.exponent,
@@ -173,8 +175,8 @@ void validate_qk_clip(const OptimizerSettings& settings, const ParamSettings& p)
   std::set<int32_t> seen;
   for (const int32_t head : c.select) {
     MUONRT_REQUIRE(head >= 0 && head < c.heads && seen.insert(head).second, kInvalidArg, who,
-                   ": select holds head ", head, ", but may hold each head from 0 to ", c.heads - 1,
-                   " once; remove it");
+                   ": select contains head ", head, ", but may contain only heads from 0 to ",
+                   c.heads - 1, ", each once; remove it");
   }
 }
 

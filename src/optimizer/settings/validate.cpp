@@ -102,8 +102,8 @@ void check_layouts(const ParamSettings& p, const std::string& who, int rank, int
   }
   const auto local = p.layout.local_shape(rank);
   MUONRT_REQUIRE(!p.local_shape_given || p.local_shape == local, kInvalidArg, who,
-                 ": local_shape is ", p.local_shape, ", but by the layout ", p.layout.describe(),
-                 " of ", p.layout.shape(), " rank ", rank, " has ", local,
+                 ": local_shape is ", p.local_shape, ", but with layout ", p.layout.describe(),
+                 " of shape ", p.layout.shape(), ", rank ", rank, " has ", local,
                  "; register the shard of that shape, or change the layout");
 }
 
@@ -160,7 +160,7 @@ void check_master(const ParamSettings& p, const std::string& who, int64_t numel)
   MUONRT_REQUIRE(p.master_kind != MasterKind::kCaller || p.master || numel == 0, kInvalidArg, who,
                  ": master is NULL, but master_kind is MUONRT_MASTER_CALLER; pass the f32 shard");
   MUONRT_REQUIRE(p.master_kind == MasterKind::kCaller || !p.master, kInvalidArg, who,
-                 ": master is given, but master_kind is ", static_cast<int32_t>(p.master_kind),
+                 ": master is set, but master_kind is ", static_cast<int32_t>(p.master_kind),
                  "; set it to MUONRT_MASTER_CALLER");
 }
 

@@ -136,16 +136,16 @@ void add_warnings(const Plan& plan, PlanReport& out) {
   if (out.return_peers > bound)
     out.warnings.push_back(cat("return: a rank sends to ", out.return_peers,
                                " peers in one exchange, more than max_peers ", bound,
-                               "; two levels cannot have fewer here, and holders of partial "
-                               "gradients are returned to in one"));
+                               "; two levels would not reduce this number, or owners send the "
+                               "updates of partial gradients directly"));
   if (out.traffic.moved_total > 0 && !plan.matrices().empty() && out.hidden_bytes == 0)
     out.warnings.push_back(
         cat("overlap: no exchange can run while matrices are orthogonalized, because ",
             no_overlap_reason(plan)));
   if (out.balance > kGoodBalance)
     out.warnings.push_back(cat("load: the busiest rank has ", fixed(out.balance, 4),
-                               " x the proven lower bound, because the matrices are few or "
-                               "different, or because the caller has set owners"));
+                               " x the proven lower bound, because there are few matrices, their "
+                               "costs differ, or the caller has set owners"));
 }
 
 }  // namespace

@@ -110,7 +110,7 @@ std::unique_ptr<Device> host_device() { return make_host(); }
 
 }  // namespace
 
-TEST_CASE("cuda step: the same as on the host, except for products", "[cuda]") {
+TEST_CASE("cuda step: results equal those of the host, except for products", "[cuda]") {
   for (const CommitMode commit : {CommitMode::kAtomic, CommitMode::kEager}) {
     Machine cuda_memory(cuda_device()), host_memory(host_device());
     SelfComm cuda_comm, host_comm;

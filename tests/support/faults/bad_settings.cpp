@@ -64,7 +64,7 @@ std::vector<BadCase> setting_cases() {
          a.params[1].view = MUONRT_VIEW_FLATTEN;
          a.params[1].row_dims = 1;
        }},
-      {{"group 0", "custom is given, but coefficients is 0", "MUONRT_COEFFICIENTS_CUSTOM"},
+      {{"group 0", "custom is set, but coefficients is 0", "MUONRT_COEFFICIENTS_CUSTOM"},
        [](A& a) { a.groups[0].custom = a.custom; }},
       {{"group 0", "restarts", "MUONRT_FORM_STANDARD"},
        [](A& a) {

@@ -102,7 +102,7 @@ TEST_CASE("plan time: a profile is a text, and each of its numbers counts", "[un
   CHECK(planned.time(twice).products_seconds == Approx(time.products_seconds / 2));
 }
 
-TEST_CASE("plan time: bad arguments are named, and the struct stays as it is", "[unit][api]") {
+TEST_CASE("plan time: bad arguments are named, and the struct does not change", "[unit][api]") {
   const Planned planned;
   muonrt_plan_time_t out;
   muonrt_plan_time_init(&out);

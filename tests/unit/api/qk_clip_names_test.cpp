@@ -193,7 +193,7 @@ TEST_CASE("qk-clip by name: a name that does not determine the rows is an error 
       {{{"layers.1.wq_b.weight", 20}},
        settings(2, 4, 3, 2, 4),
        {"head_dim is 4", "nope + rope is 5"}},
-      {{{"layers.1.wq.weight", 9}}, settings(2, 3), {"'q' has 12 rows"}},
+      {{{"layers.1.wq.weight", 9}}, settings(2, 3), {"kind 'q'", "give 12 rows"}},
       {{{"encoder.layers.1.wq.weight", 12}, {"decoder.layers.1.wq.weight", 12}},
        settings(2, 3),
        {"'decoder.layers.1.wq.weight'", "queries of layer 1", "'encoder.layers.1.wq.weight'"}},

@@ -81,7 +81,8 @@ TEST_CASE("gradient layouts: any cut of the gradient gives the results of one ra
   check_forms(false);
 }
 
-TEST_CASE("gradient layouts: the same with bf16 gradients and masters", "[bits][grad_layout]") {
+TEST_CASE("gradient layouts: any cut gives the results of one rank, bf16 with masters",
+          "[bits][grad_layout]") {
   check_forms(true);
 }
 

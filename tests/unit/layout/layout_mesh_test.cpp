@@ -74,7 +74,7 @@ TEST_CASE("mesh: invalid meshes are rejected with the value", "[unit][layout]") 
   CHECK_THROWS_WITH(Mesh({2, 2}, {"dp"}), Contains("1 names for 2 dims"));
   CHECK_THROWS_WITH(Mesh({2, 2}, {"dp", "dp"}), Contains("named 'dp'"));
   CHECK_THROWS_WITH(Mesh({2, 2}, {"dp", ""}), Contains("dim 1 is empty"));
-  CHECK_THROWS_WITH(Mesh({2, 2}, {}, {0, 1, 2}), Contains("3 ranks given, 4 needed"));
+  CHECK_THROWS_WITH(Mesh({2, 2}, {}, {0, 1, 2}), Contains("3 ranks for 4 positions"));
   CHECK_THROWS_WITH(Mesh({2, 2}, {}, {0, 1, 2, 1}), Contains("rank 1 occurs at positions 1 and 3"));
   CHECK_THROWS_WITH(Mesh({2}, {}, {0, -3}), Contains("rank -3 at position 1"));
   CHECK_THROWS_WITH(Mesh({2, 2}, {"dp", "tp"}).dim_of("cp"),

@@ -186,7 +186,7 @@ TEST_CASE("partial: f32 sums at the owner are bitwise identical to one rank with
   covering_array(false);
 }
 
-TEST_CASE("partial: the same with bf16 gradients and parameters with master weights",
+TEST_CASE("partial: bf16 gradients and master weights are bitwise identical to one rank",
           "[bits][partial]") {
   covering_array(true);
 }

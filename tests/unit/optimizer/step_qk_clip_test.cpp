@@ -310,11 +310,11 @@ TEST_CASE("qk-clip: sizes that do not fit the weight are rejected with an error 
           "[unit][optimizer][qkclip]") {
   const std::vector<float> few(3, 1.0f);
   const std::pair<std::function<void(world::Case&)>, const char*> rows[] = {
-      {[](auto& c) { c.params[0].qk_clip.head_dim = 4; }, "'w0': qk_clip: 'q' has 16 rows"},
+      {[](auto& c) { c.params[0].qk_clip.head_dim = 4; }, "'q', its heads and sizes give 16 rows"},
       {[](auto& c) { c.params[1].qk_clip.kv_heads = 3; }, "kv_heads, which is 3"},
       {[](auto& c) { c.params[0].qk_clip.threshold = 0; }, "threshold is 0"},
       {[](auto& c) { c.params[0].qk_clip.exponent = 2; }, "exponent is 2"},
-      {[](auto& c) { c.params[0].qk_clip.select = {4}; }, "select holds head 4"},
+      {[](auto& c) { c.params[0].qk_clip.select = {4}; }, "select contains head 4"},
       {[](auto& c) {
          QkClipSettings& clip = c.params[8].qk_clip;
          clip.layer = 7;

@@ -125,7 +125,7 @@ TEST_CASE("step rules: a gradient that is not read in this step may be missing",
   });
 }
 
-TEST_CASE("normuon: a single row or column is left alone on every axis",
+TEST_CASE("normuon: has no effect on a single row or column, on any axis",
           "[unit][optimizer][normuon]") {
   const auto after = [](NormuonAxis axis, std::vector<int64_t> shape, bool transposed, bool part) {
     world::Case c = world::on_mesh({2});

@@ -131,7 +131,7 @@ TEST_CASE("chunks: overlap, the matrices and the size of messages limit the numb
   CHECK(least_part(6400, 640) == 64000);  // 100 bytes for each of 640 messages
 }
 
-TEST_CASE("chunks: no chunk is empty, even if more chunks than matrices are wanted",
+TEST_CASE("chunks: no chunk is empty, even if more chunks than matrices are requested",
           "[unit][plan][property]") {
   CHECK(rc::check("wanted", [] {
     std::vector<ChunkItem> items;

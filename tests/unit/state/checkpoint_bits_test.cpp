@@ -62,7 +62,7 @@ TEST_CASE("checkpoint: continuing in another world gives the bits of a run witho
   over_meshes(true);
 }
 
-TEST_CASE("checkpoint: the same with remainders, stochastic rounding and bf16 momentum",
+TEST_CASE("checkpoint: remainders, stochastic rounding and bf16 momentum continue bitwise",
           "[bits][state]") {
   for (const MasterKind kind :
        {MasterKind::kOwned, MasterKind::kRemainder, MasterKind::kStochastic, MasterKind::kNone}) {
@@ -79,7 +79,7 @@ TEST_CASE("checkpoint: the same with remainders, stochastic rounding and bf16 mo
   }
 }
 
-TEST_CASE("checkpoint: the same for every form of layout, stacks and parts, with NorMuon",
+TEST_CASE("checkpoint: every form of layout, stacks and parts continue bitwise, with NorMuon",
           "[bits][state]") {
   const auto made = [](const forms::Form& form, ReplicaMode replicas) {
     world::Case c = forms::make(form, 2, CommitMode::kAtomic, 2048);
@@ -100,7 +100,8 @@ TEST_CASE("checkpoint: the same for every form of layout, stacks and parts, with
   }
 }
 
-TEST_CASE("checkpoint: the same if owners keep the state of partial gradients", "[bits][state]") {
+TEST_CASE("checkpoint: state that owners keep for partial gradients continues bitwise",
+          "[bits][state]") {
   const Placement sum{PlacementKind::kPartial, 0, 1}, all{PlacementKind::kReplicate, 0, 1};
   const auto shard = [](int dim) { return Placement{PlacementKind::kShard, dim, 1}; };
   const std::vector<gradients::Lay> lays = {

@@ -53,9 +53,7 @@ TEST_CASE(
   covering_array(false);
 }
 
-TEST_CASE("same bits: the same with bf16 parameters, gradients and iteration", "[bits]") {
-  covering_array(true);
-}
+TEST_CASE("same bits: bf16 parameters, gradients and iteration", "[bits]") { covering_array(true); }
 
 TEST_CASE("same bits: every variant of orthogonalization, with f16, AOL and blocks", "[bits]") {
   const auto meshes = static_cast<int>(bits::meshes().size());

@@ -30,14 +30,14 @@ int DeviceReport::run(const std::function<void()>& work) {
   try {
     work();
   } catch (const std::bad_alloc&) {
-    return finish("memory is exhausted; ask for smaller shapes");
+    return finish("out of memory; use smaller shapes");
   } catch (const Error& error) {
     if (error.status() == Status::kTimeout) give_up(error.message());
     return finish(error.message());
   }
   return finish(rows() > 0 ? ""
-                           : "nothing was measured, because portable loops leave large products "
-                             "out; ask for smaller shapes or other providers");
+                           : "nothing was measured, because portable loops skip large products; "
+                             "use smaller shapes or other providers");
 }
 
 void DeviceReport::give_up(const std::string& why) {

@@ -88,12 +88,13 @@ std::vector<Provider> providers(const DeviceArguments& a, bool best) {
   }
   if (!unknown.empty())
     throw CLI::ValidationError(
-        "--providers", fmt::format("there is no {} on {}; there are {}", unknown.front(), a.device,
-                                   fmt::join(names, ", ")));
+        "--providers", fmt::format("{} does not exist on {}; use one of {}", unknown.front(),
+                                   a.device, fmt::join(names, ", ")));
   const auto sm90 = [](const Provider& provider) { return provider.name == "sm90"; };
   if (!a.tune.empty() && std::none_of(out.begin(), out.end(), sm90))
-    throw CLI::ValidationError("--tune",
-                               "it is for sm90; use --device cuda, and sm90 among the --providers");
+    throw CLI::ValidationError(
+        "--tune",
+        "only sm90 has these settings; use --device cuda, and include sm90 in --providers");
   return out;
 }
 
@@ -110,7 +111,7 @@ std::vector<Provider> present_providers(DeviceReport& report, bool best) {
       why_not = error.message();
     }
   }
-  if (out.empty()) throw Error(Status::kNotSupported, "there is no provider: " + why_not);
+  if (out.empty()) throw Error(Status::kNotSupported, "no provider is available: " + why_not);
   return out;
 }
 

@@ -105,7 +105,7 @@ PlanMeshes::PlanMeshes(const std::string& mesh, const std::string& experts)
     return;
   }
   throw std::runtime_error(
-      fmt::format("--experts '{}' has {} of {} ranks; name the dimension of the replicas, too",
+      fmt::format("--experts '{}' has only {} of {} ranks; add a dimension for the replicas",
                   experts, some, all));
 }
 

@@ -29,7 +29,7 @@ std::vector<ModelTensor> listed_tensors(const std::string& text) {
     const int64_t copies = sizes.size() == 3 ? sizes[2] : 1;
     if (copies > kMaxTensors - std::ssize(out)) {
       throw std::runtime_error(
-          fmt::format("'{}': more than {} tensors; ask for fewer", text, kMaxTensors));
+          fmt::format("'{}' has more than {} tensors; use fewer", text, kMaxTensors));
     }
     sizes.resize(std::min<size_t>(sizes.size(), 2));
     for (int64_t i = 0; i < copies; ++i)

@@ -107,7 +107,7 @@ class Comparison {
     for (const std::string& line : lines_) print_fitted(line + "\n");
     if (!lines_.empty()) fmt::print("\n");
     if (different_.rows() > 0) fmt::print("{}\n", different_.text());
-    print_fitted(fmt::format("{} tensors of both, {} differ{}\n", tensors_.rows(),
+    print_fitted(fmt::format("{} tensors are in both, {} differ{}\n", tensors_.rows(),
                              different_.rows(), equal() ? "; the checkpoints are equal" : ""));
   }
   bool equal() const { return lines_.empty() && different_.rows() == 0; }

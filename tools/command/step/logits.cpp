@@ -29,13 +29,13 @@ StepLogits read_file(const std::string& path,
   for (const auto& [layer, heads] : layers) {
     const std::string name = "layer." + std::to_string(layer);
     const TensorEntry* entry = file.table().find(name);
-    if (!entry) refuse(name, " is missing, but parameters of this layer have qk_clip");
+    if (!entry) refuse(name, " is missing, but parameters of this layer have qk_clip; add it");
     known.insert(entry->name);
     if (!is_float(entry->dtype))
-      refuse(name, ": its dtype is " + entry->dtype + ", but must be F32, BF16 or F16");
+      refuse(name, ": its dtype is " + entry->dtype + ", but must be F32, BF16 or F16; convert it");
     if (entry->elements() != heads)
       refuse(name, ": it has " + std::to_string(entry->elements()) + " values, but the layer has " +
-                       std::to_string(heads) + " query heads");
+                       std::to_string(heads) + " query heads; write one value for each head");
     const unsigned char* values = file.bytes(*entry).data();
     for (int64_t h = 0; h < heads; ++h)
       out.values.push_back(
@@ -56,8 +56,8 @@ std::vector<StepLogits> read_logits(const std::vector<std::pair<int32_t, int32_t
   if (layers.empty() && !paths.empty())
     throw std::runtime_error("--logits: no parameter has qk_clip; omit the option");
   if (!layers.empty() && paths.size() != steps)
-    throw std::runtime_error("--logits: " + std::to_string(paths.size()) + " files for " +
-                             std::to_string(steps) + " steps, but qk_clip needs one for each");
+    throw std::runtime_error("--logits: there are " + std::to_string(paths.size()) + " files for " +
+                             std::to_string(steps) + " steps; pass one file for each step");
   std::vector<StepLogits> out(steps);
   for (size_t i = 0; i < paths.size(); ++i) out[i] = read_file(paths[i], layers);
   return out;

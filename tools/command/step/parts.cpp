@@ -24,7 +24,8 @@ std::vector<MatrixPart> listed(const PartsConfig& config, int64_t size, const st
     take_rates(part, item, config.each);
     if (item.runs.empty()) {
       if (item.size > size - at) {
-        refuse(where, "the sizes add up to more than the " + std::to_string(size) + " there are");
+        refuse(where,
+               "the sizes add up to more than the " + std::to_string(size) + " rows or columns");
       }
       part.runs.push_back({at, at + item.size});
     } else {

@@ -195,10 +195,10 @@ std::vector<unsigned char> gather_tensor(Comm& comm, const StepTensor& tensor, c
         unsigned char* to = whole.data() + element * length;
         const unsigned char* from = shards[static_cast<size_t>(r)].data() + (s.local + i) * bytes;
         if (placed[element] && std::memcmp(to, from, length) != 0)
-          throw std::runtime_error("param " + shown(tensor.entry->name) + ": rank " +
-                                   std::to_string(r) + " holds another value of element " +
-                                   std::to_string(element) +
-                                   " than a rank before it (replicas differ)");
+          throw std::runtime_error(
+              "param " + shown(tensor.entry->name) + ": rank " + std::to_string(r) +
+              " and a lower rank have different values of element " + std::to_string(element) +
+              "; check the machines for a fault and repeat the run");
         std::memcpy(to, from, length);
         placed[element] = true;
       }

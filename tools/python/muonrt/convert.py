@@ -366,7 +366,7 @@ def convert(inputs: list[Path], output: Path, to: str | None = None, names: Path
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser("python -m muonrt.convert", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("paths", nargs="+", type=Path, metavar="IN... OUT")
+    parser.add_argument("paths", nargs="+", type=Path, metavar="IN... OUT", help="inputs, and the new output")
     parser.add_argument("--to", choices=sorted(KINDS), help="default: muonrt.torch; not with a .safetensors OUT")
     parser.add_argument("--names", type=Path, help="names of parameters, one per line, in the "
                         "optimizers' order, if an optimizer was created without named_parameters()")

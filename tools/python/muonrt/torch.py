@@ -72,10 +72,10 @@ class Muon(Folders, Steps):
         whole tensor. If the function is missing or returns None, AdamW updates embeddings, output
         heads, norms and vectors, and Muon updates the other matrices. If you pass the model, muonrt
         determines these roles by modules, and otherwise by names; see describe().
-    :param qk_clip: a muonrt.QkClip without kind and layer. It clips all query and key projections whose
-        names muonrt recognizes, such as "layers.3.self_attn.q_proj.weight"; see muonrt_qk_layer_parse().
-        The function `role` can return a different "qk_clip" for a parameter, or "qk_clip": None to
-        disable clipping.
+    :param qk_clip: a muonrt.QkClip in which kind and layer are None. It clips all query and key
+        projections whose names muonrt recognizes, such as "layers.3.self_attn.q_proj.weight"; see
+        muonrt_qk_layer_parse(). The function `role` can return a different "qk_clip" for a
+        parameter, or "qk_clip": None to disable clipping.
     :param muon: further settings of muonrt.Group for Muon, such as {"coefficients":
         "keller_jordan"}. They cannot be changed later.
     :param adamw: further settings of muonrt.Group for AdamW. They cannot be changed later.
