@@ -218,11 +218,10 @@ std::string ThreadChannel::timeout_text(const Exchange& x) const {
     who += cat(who.empty() ? "" : ", and ", name_ranks(busy),
                " did not finish copying a message of this rank");
   }
-  return cat(
-      name_of(x.operation.kind), " #", x.operation.sequence, " on rank ", x.rank,
-      " (thread): ", who,
-      " before the timeout; check whether these ranks are still running, or raise the "
-      "timeout (timeout_ms of the optimizer in a step, otherwise muonrt_comm_set_timeout())");
+  return cat(name_of(x.operation.kind), " #", x.operation.sequence, " on rank ", x.rank,
+             " (thread): ", who,
+             " before the timeout; check whether these ranks are still running, or raise the "
+             "timeout (timeout_ms of the optimizer, or muonrt_comm_set_timeout())");
 }
 
 void ThreadChannel::throw_if_peer_left(const Exchange& x) const {

@@ -93,10 +93,9 @@ void Communicator::throw_timeout() const {
       who += cat(who.empty() ? "" : ", and ", ranks_text(std::move(not_taking)),
                  " did not receive a message of this rank");
     }
-    return cat(
-        who,
-        " before the timeout; check whether these ranks are still running, or raise the "
-        "timeout (timeout_ms of the optimizer in a step, otherwise muonrt_comm_set_timeout())");
+    return cat(who,
+               " before the timeout; check whether these ranks are still running, or raise the "
+               "timeout (timeout_ms of the optimizer, or muonrt_comm_set_timeout())");
   });
 }
 

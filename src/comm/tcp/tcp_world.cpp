@@ -311,12 +311,12 @@ void TcpWorld::throw_timeout(const Channel& channel) {
   const bool receives = at != channel.peers.end();
   if (!receives) at = missing(&Peer::send);
   const auto peer = static_cast<int32_t>(at - channel.peers.begin());
-  throw make_error(
-      Status::kTimeout, receives ? "received no message from rank " : "rank ", peer,
-      receives ? "" : " accepted no message", " before the timeout; check whether rank ", peer,
-      " is still running, or raise the timeout (timeout_ms of the optimizer in a step, otherwise "
-      "muonrt_comm_set_timeout())",
-      link(peer).state == Link::State::kOpen ? "" : "; " + missing_link_text(peer));
+  throw make_error(Status::kTimeout, receives ? "received no message from rank " : "rank ", peer,
+                   receives ? "" : " accepted no message",
+                   " before the timeout; check whether rank ", peer,
+                   " is still running, or raise the timeout (timeout_ms of the optimizer, or "
+                   "muonrt_comm_set_timeout())",
+                   link(peer).state == Link::State::kOpen ? "" : "; " + missing_link_text(peer));
 }
 
 }  // namespace muonrt
