@@ -1,6 +1,5 @@
-/* Assigns owners and exchanges data with its own functions, which use MPI (muonrt/distributed.h).
- * The weights must be bitwise identical to those with muonrt's own exchanges. If you pass an
- * argument, the program initializes MPI without support for threads. */
+/* Assigns owners and exchanges data with its own functions over MPI (muonrt/distributed.h). The
+ * weights equal those of muonrt's own exchanges. With an argument, MPI does not support threads. */
 #include <muonrt/mpi_comm.h>
 #include <muonrt/muonrt.h>
 #include <stdio.h>

@@ -20,10 +20,8 @@ import muonrt.torch
 class MegatronMuon(torch.optim.Optimizer):
     """Updates the matrices in the same way as Megatron's Muon. Megatron's own AdamW updates all other parameters.
 
-    Megatron changes the parameter groups of this optimizer after the constructor has returned. It
-    replaces bf16 parameters with float32 copies, and its layer-wise optimizer removes from each
-    rank the matrices that other ranks update. This class therefore creates muonrt's optimizer just
-    before the first step."""
+    After the constructor has returned, Megatron replaces bf16 parameters with float32 copies, and its layer-wise
+    optimizer removes the matrices that other ranks update. So muonrt's optimizer is created before the first step."""
 
     def __init__(self, params, lr=3e-4, weight_decay=0.01, muon_momentum=0.95, muon_nesterov=False,
                  use_layer_wise_distributed_optimizer=False, betas=None):
