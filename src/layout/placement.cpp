@@ -20,8 +20,9 @@ int64_t factor_of(const Placement& p) {
 std::vector<Placement> normalized(const Mesh& mesh, int tensor_dims,
                                   const std::vector<Placement>& placements) {
   MUONRT_REQUIRE(std::ssize(placements) == mesh.dims(), Status::kInvalidArgument,
-                 "placements: there are ", placements.size(), " placements for the mesh ",
-                 mesh.describe(), "; give one for each mesh dim, R for a dim that replicates");
+                 "placements: the number of placements is ", placements.size(), ", but the mesh ",
+                 mesh.describe(), " has ", mesh.dims(),
+                 " dims; give one for each, R for a dim that replicates");
   std::vector<Placement> out = placements;
   for (size_t k = 0; k < out.size(); ++k) {
     const auto kind = static_cast<int32_t>(out[k].kind);

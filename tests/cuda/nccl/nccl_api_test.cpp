@@ -92,7 +92,7 @@ TEST_CASE("nccl api: the real library resolves, and makes ids without a driver",
 TEST_CASE("nccl api: an error names a library that is missing or is not a library", "[nccl]") {
   CHECK(says(loading({"libno-such-nccl.so.2"}), Status::kNotSupported, "NCCL cannot be loaded"));
   CHECK(says(loading({"libc.so.6"}), Status::kNotSupported,
-             "libc.so.6 has no function ncclGetVersion (NCCL is older than 2.19"));
+             "libc.so.6 has no function ncclGetVersion (it is older than NCCL 2.19"));
 }
 
 TEST_CASE("nccl api: if all names are missing, the error contains each, the first one first",
