@@ -348,8 +348,7 @@ MUONRT_API void muonrt_layout_init_sized(muonrt_layout_t* layout, uint32_t size)
  * @param[in]  layout       The layout; NULL for a tensor that is replicated over all ranks.
  * @param[in]  world        Number of ranks of the communicator, >= 1.
  * @param[in]  ndim         Number of dimensions of the tensor, 0 to MUONRT_MAX_DIMS.
- * @param[in]  shape        The global shape: `ndim` sizes, each >= 0, whose product is less than
- * 2^63.
+ * @param[in]  shape        The global shape: `ndim` sizes, each >= 0, with a product below 2^63.
  * @param[in]  rank         The rank, 0 to `world` - 1.
  *
  * @return MUONRT_OK, or
@@ -379,7 +378,7 @@ MUONRT_API muonrt_status_t muonrt_layout_get_local_shape(int64_t* local_shape,
  * @param[in]  layout    The layout; NULL for a tensor that is replicated over all ranks.
  * @param[in]  world     Number of ranks of the communicator, >= 1.
  * @param[in]  ndim      Number of dimensions of the tensor, 1 to MUONRT_MAX_DIMS.
- * @param[in]  shape     The global shape: `ndim` sizes, each >= 0, whose product is less than 2^63.
+ * @param[in]  shape     The global shape: `ndim` sizes, each >= 0, with a product below 2^63.
  * @param[in]  rank      The rank, 0 to `world` - 1.
  * @param[in]  dim       The tensor dimension, 0 to `ndim` - 1.
  *
