@@ -14,8 +14,8 @@ constexpr int kSumThreads = 512;  // maximum; the sums do not depend on the numb
 constexpr int kRound = 256;       // number of block sums that are computed before they are added
 static_assert(kRound <= kSumThreads, "a thread for each sum of a round");
 
-/// Adds the upper half of a warp's chains to the lower half until one sum is left, which is valid
-/// in lane 0.
+/// Repeatedly adds the upper half of a warp's chains to the lower half, until one sum is left. The
+/// sum is valid in lane 0.
 __device__ inline float halved(Values<kWidth> chain) {
 #pragma unroll
   for (int width = kWidth / 2; width > 0; width /= 2)

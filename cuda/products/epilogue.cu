@@ -78,7 +78,8 @@ __device__ inline void mirror_elements(Tile& tile, const TransposedTile<false>& 
       store_raw(c.to.data, c.to.dtype, c.to.index(col, across), Raw<1>{tile.bits[across][col]});
 }
 
-/// Like mirror_halves, but for elements of four bytes, or for addresses of any alignment.
+/// Like mirror_halves, but for any size and alignment. The elements have two bytes if `kHalves` is
+/// true, and four bytes if it is false.
 template <bool kHalves>
 __device__ inline void mirror_squares(Tile& tile, const TransposedTile<false>& c,
                                       bool on_diagonal) {

@@ -260,8 +260,8 @@ MUONRT_API muonrt_status_t muonrt_optimizer_save_wait(muonrt_optimizer_t* optimi
  * of state may be missing from the checkpoint or from the optimizer. The following may always
  * differ:
  *   - The momentum convention: heavy ball or EMA (with or without bias correction). If it differs,
- *     the momentum is converted with m_heavy_ball = m_ema / (1 - momentum), where `momentum` is the
- *     saved value.
+ *     the momentum is converted by m_heavy_ball = m_ema / (1 - c), where c is the momentum
+ *     coefficient in the checkpoint.
  *   - The form of the master weights: f32 values, or remainders (the lower 16 bits of the f32
  *     values). If the form differs, the master weights are converted without a change of their f32
  *     values. A conversion to remainders also writes the parameter, because a parameter with
@@ -321,9 +321,9 @@ MUONRT_API muonrt_status_t muonrt_optimizer_load(muonrt_optimizer_t* optimizer, 
  *   - the number of parameters that are unchanged because the checkpoint contains neither their
  *     values nor their master weights.
  *
- * Each of the other lines names a setting that differs, or momentum or master weights that were
- * converted. With `partial`, a line may also name a parameter or a kind of state that was
- * initialized or ignored.
+ * Each of the other lines names either a setting that differs, or state (momentum or master
+ * weights) that was converted. With `partial`, a line may also name a parameter or a kind of state
+ * that was initialized or ignored.
  *
  * Threads: one at a time per optimizer. Collective: no.
  *

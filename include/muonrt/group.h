@@ -213,8 +213,8 @@ enum muonrt_adam_form {
  * @par Coefficients
  * muonrt_optimizer_create() rejects a list of coefficients unless both conditions are true:
  *   - Singular values that start in (0, 1] never exceed 4 after a step.
- *   - All steps together map singular values of up to 1 + 2^-7 (in f32: 1 + 2^-20) to positive
- *     values of at most max(1.5, 1.25 y). Here y is the largest result for values in (0, 1].
+ *   - Let y be the largest result of all steps for values in (0, 1]. Then the results for values up
+ *     to 1 + 2^-7 (in f32: 1 + 2^-20) are positive and at most max(1.5, 1.25 y).
  */
 typedef struct muonrt_group {
   /** Size of the struct in bytes; set by the init macro. */
@@ -296,8 +296,8 @@ typedef struct muonrt_group {
   double normalize_eps;
 
   /**
-   * Muon: numbers of the Newton-Schulz steps before which the Gram form restarts, ascending, 1 to
-   * steps - 1. The first step is number 0. A restart applies the previous steps to the matrix and
+   * Muon: indices (1 to steps - 1, ascending) of the Newton-Schulz steps before which the Gram form
+   * restarts. The first step has index 0. A restart applies the previous steps to the matrix and
    * computes a new Gram matrix. Must be NULL with MUONRT_FORM_STANDARD. Fixed. Default: NULL:
    * muonrt chooses restarts that keep the error at or below that of the standard form in bf16.
    */

@@ -3,8 +3,8 @@
  * Layouts, which describe how a global tensor is distributed over a mesh of ranks.
  *
  * A layout has three parts:
- *   1. A mesh, which is an array of ranks with one or more dimensions. A rank outside the mesh
- *      holds no elements.
+ *   1. A mesh: an array of ranks with one or more dimensions. A rank outside the mesh holds no
+ *      elements.
  *   2. Cuts. A cut shards one tensor dimension over one or more mesh dimensions. You can describe
  *      the cuts either with placements, one for each mesh dimension as in DTensor, or with a list
  *      of muonrt_cut_t.
@@ -60,7 +60,7 @@ extern "C" {
 #define MUONRT_MAX_DIMS 8
 
 /**
- * A mesh, which is a row-major array of ranks. Call muonrt_mesh_init() before you set fields.
+ * A mesh: a row-major array of ranks. Call muonrt_mesh_init() before you set fields.
  *
  * A call that receives the struct reads everything that the struct points to, and keeps no pointer.
  */
@@ -348,7 +348,7 @@ MUONRT_API void muonrt_layout_init_sized(muonrt_layout_t* layout, uint32_t size)
  * @param[in]  layout       The layout; NULL for a tensor that is replicated over all ranks.
  * @param[in]  world        Number of ranks of the communicator, >= 1.
  * @param[in]  ndim         Number of dimensions of the tensor, 0 to MUONRT_MAX_DIMS.
- * @param[in]  shape        The global shape: `ndim` sizes >= 0, with fewer than 2^63 elements.
+ * @param[in]  shape        The global shape: `ndim` sizes, each >= 0, with a product below 2^63.
  * @param[in]  rank         The rank, 0 to `world` - 1.
  *
  * @return MUONRT_OK, or
@@ -378,7 +378,7 @@ MUONRT_API muonrt_status_t muonrt_layout_get_local_shape(int64_t* local_shape,
  * @param[in]  layout    The layout; NULL for a tensor that is replicated over all ranks.
  * @param[in]  world     Number of ranks of the communicator, >= 1.
  * @param[in]  ndim      Number of dimensions of the tensor, 1 to MUONRT_MAX_DIMS.
- * @param[in]  shape     The global shape: `ndim` sizes >= 0, with fewer than 2^63 elements.
+ * @param[in]  shape     The global shape: `ndim` sizes, each >= 0, with a product below 2^63.
  * @param[in]  rank      The rank, 0 to `world` - 1.
  * @param[in]  dim       The tensor dimension, 0 to `ndim` - 1.
  *

@@ -33,7 +33,7 @@ typedef struct muonrt_optimizer muonrt_optimizer_t;
 typedef int32_t muonrt_device_t;
 enum muonrt_device { MUONRT_DEVICE_HOST = 0, MUONRT_DEVICE_CUDA = 1 };
 
-/** A kind of state of a parameter (muonrt/state.h), or the parameter itself. */
+/** Identifies one kind of parameter state (muonrt/state.h), or the parameter itself. */
 typedef int32_t muonrt_state_kind_t;
 enum muonrt_state_kind {
   /** The parameter itself; used only in muonrt/health.h and muonrt/checkpoint_reader.h. */
@@ -282,8 +282,8 @@ MUONRT_API muonrt_status_t muonrt_optimizer_reset_masters(muonrt_optimizer_t* op
  *
  * @return MUONRT_OK, or an error, after which nothing has changed:
  *   - MUONRT_ERROR_INVALID_ARGUMENT: `index` or a field is out of range, or a fixed field differs;
- *   - MUONRT_ERROR_NOT_SUPPORTED: a fixed field differs, and its value cannot be combined with the
- *     other settings.
+ *   - MUONRT_ERROR_NOT_SUPPORTED: a fixed field has a new value that cannot be combined with the
+ *     group's other settings.
  */
 MUONRT_API muonrt_status_t muonrt_optimizer_set_group(muonrt_optimizer_t* optimizer, int32_t index,
                                                       const muonrt_group_t* group);

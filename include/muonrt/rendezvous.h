@@ -142,7 +142,8 @@ MUONRT_API void muonrt_tcp_options_init_sized(muonrt_tcp_options_t* options, uin
  * a port scanner, is closed without an answer. Data is neither encrypted nor signed, so use a
  * network that you trust. muonrt does not read options from environment variables. If all addresses
  * of rank 0 are loopback addresses, the ranks listen only on loopback addresses. Otherwise they
- * listen on all addresses of their machine, or only on the addresses of `interface_name`.
+ * listen on all addresses of their machine or, if `interface_name` is set, only on addresses of
+ * that interface.
  *
  * @par When rank 0 exits
  * Rank 0 forwards errors to the other ranks, so destroy the communicator of rank 0 last, even after

@@ -2,8 +2,8 @@
  * @file muonrt/tuning.h
  * Optimizer options that few programs need: for tuning speed and memory use, and for debugging.
  *
- * muonrt_optimizer_options_t (muonrt/optimizer.h) points to these structs. You may free the structs
- * after muonrt_optimizer_create() has returned.
+ * muonrt_optimizer_options_t (muonrt/optimizer.h) points to the structs in this header. You may
+ * free the structs after muonrt_optimizer_create() has returned.
  */
 #ifndef MUONRT_TUNING_H
 #define MUONRT_TUNING_H
@@ -195,13 +195,13 @@ typedef struct muonrt_tuning_options {
   /**
    * The caller's functions that choose owners and exchange data (muonrt/distributed.h). The
    * functions and their state must remain valid until the optimizer is destroyed. Default: NULL,
-   * which uses muonrt's own functions.
+   * which selects muonrt's own functions.
    */
   const muonrt_distributed_config_t* distributed;
 
   /**
    * The caller's allocator for device memory (muonrt/allocator.h). Its functions and state must
-   * remain valid until the optimizer is destroyed. Default: NULL, which uses muonrt's own
+   * remain valid until the optimizer is destroyed. Default: NULL, which selects muonrt's own
    * allocator.
    */
   const muonrt_allocator_t* allocator;

@@ -159,7 +159,7 @@ std::vector<int> find_restarts(const CoefficientList& list, DType dtype,
                                const CoefficientList& standard, double fewest) {
   if (static_cast<int>(list.steps.size()) > kMaxSearchedSteps) return before_every_step(list);
   // A search takes some milliseconds. The results are cached, because the optimizers of a process
-  // use only a few lists.
+  // use only a few coefficient lists.
   struct Found {
     Key key;
     std::vector<int> restarts;

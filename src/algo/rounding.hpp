@@ -15,8 +15,8 @@ struct TwoLevels {
   double share;  // share of the directions with level `high`, in (0, 1)
 };
 
-/// Predicts the error of an orthogonalization in the spectral norm, relative to the same list in
-/// exact arithmetic. Assumes that every iterate is rounded to `dtype` and that products are
+/// Predicts the error of an orthogonalization, measured in the spectral norm, relative to the same
+/// list in exact arithmetic. Assumes that every iterate is rounded to `dtype` and that products are
 /// accumulated exactly. The prediction is of first order: every rounding adds a random matrix,
 /// which the following products multiply by divided differences of their polynomials.
 ///

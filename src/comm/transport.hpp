@@ -60,10 +60,12 @@ class Transport {
   virtual bool receivers_copy() const { return false; }
   /// Gathers `bytes` bytes from every rank into `all`, in rank order. The buffers must not overlap.
   void allgather(const void* mine, void* all, int64_t bytes);
-  /// Writes the maximum over all ranks to `out`. NaN counts as larger than every number and becomes
-  /// 0x7fc00000, and +0 counts as larger than -0. `in` and `out` may be the same array.
+  /// Writes the element-wise maximum over all ranks to `out`. NaN counts as larger than every
+  /// number and becomes 0x7fc00000, and +0 counts as larger than -0. `in` and `out` may be the same
+  /// array.
   void reduce_max(const float* in, float* out, int64_t n);
-  /// Writes the sum over all ranks, modulo 2^64, to `out`. `in` and `out` may be the same array.
+  /// Writes the element-wise sum over all ranks, modulo 2^64, to `out`. `in` and `out` may be the
+  /// same array.
   void reduce_sum(const int64_t* in, int64_t* out, int64_t n);
   /// Allocates the memory for reductions of up to `bytes` bytes, so that the reductions do not
   /// allocate.

@@ -34,7 +34,7 @@ MUONRT_ALWAYS_INLINE void finish_row(const float* __restrict values, float alpha
   for (int64_t i = 0; i < n; ++i) out[i] = from_f32<C>(alpha * values[i] + beta * to_f32(d[i]));
 }
 
-/// Like finish_row, for one element. Also adds gamma before the rounding.
+/// Like finish_row, for one element. Also adds gamma before rounding.
 template <class C, class D>
 MUONRT_ALWAYS_INLINE C finish_one(float value, const GemmArgs& args, const D* d) {
   value *= args.alpha;

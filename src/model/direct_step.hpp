@@ -28,7 +28,7 @@ struct DirectChunk {
 /// commits after the products of the next chunk. The step ends with a pass over `last_bytes`.
 /// @param plan      Only its matrices and groups are used.
 /// @param methods   One entry for each group.
-/// @param scratch   Receives the scratch bytes of the batch group that needs the most; may be null.
+/// @param scratch   Receives the maximum number of scratch bytes of a batch group; may be null.
 RankRecording record_direct_step(const Plan& plan, const std::vector<NewtonSchulz>& methods,
                                  const MatrixRules& rules, const MachineProfile& profile,
                                  int32_t rank, std::vector<DirectChunk> chunks, int window,

@@ -54,7 +54,7 @@ class ParamTables {
   /// Returns a hash of the set of active parameters. The hash is at least 2^32, so it never equals
   /// a rank number.
   int64_t active_hash() const;
-  /// Counts the step of the last fill_for_step() as committed.
+  /// Adds 1 to the update count of each active parameter. Call it when the step is committed.
   void on_commit();
 
   /// Returns the update count of a parameter: the number of committed steps in which the parameter

@@ -1,4 +1,4 @@
-// Replaces the functions of the C library for threads, locks and clocks. The linker uses these
+// Replaces the C library's functions for threads, locks and clocks. The linker uses these
 // definitions in the whole program, including libstdc++, so no changes to the code under test are
 // needed.
 

@@ -6,7 +6,7 @@
 
 namespace muonrt::tool {
 
-/// A published optimizer, which is a file in tools/optimizers.
+/// A published optimizer: a file in tools/optimizers.
 struct NamedOptimizer {
   std::string_view name;
   std::string_view opt_json;

@@ -40,7 +40,7 @@ TOLERANCE = {"float32": 1e-4, "bfloat16": 6e-2, "default": 6e-2}
 
 
 def shapes(args, tiny: bool = False) -> dict[str, tuple]:
-    """Returns the shapes of GPT-2's parameters; matrices are outputs x inputs."""
+    """Returns the shapes of GPT-2's parameters; matrices have the shape (outputs, inputs)."""
     d = args.width
     out = {"wte.weight": (50257, d), "wpe.weight": (1024, d)}
     for i in range(args.layers):

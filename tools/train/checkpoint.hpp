@@ -28,8 +28,8 @@ struct SavedRun {
   /// changes only the number of steps in train.json. Call this function on rank 0 before the first
   /// checkpoint. Throws std::runtime_error if the folder holds a checkpoint of another run and
   /// `options.overwrite` is not set, or if another run has locked the folder.
-  /// @return  the lock on the folder; empty if the file system does not support locks. The run must
-  ///     hold the lock, so that the weights and train.json belong to the same run.
+  /// @return  the lock on the folder; empty if the file system does not support locks. Keep the
+  ///     lock until the run ends, so that the weights and train.json belong to the same run.
   FolderLock begin_saving() const;
   /// Throws std::runtime_error on every rank unless `options.resume` holds a checkpoint of a run
   /// with the same options; only its number of steps may be smaller. The message names each option

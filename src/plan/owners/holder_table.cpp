@@ -87,7 +87,7 @@ void check_parts(const ParamSpec& spec) {
                  "whole matrix");
 }
 
-/// Returns a hash that is equal for parameters with equal layouts and parts.
+/// Returns a hash that is the same for all parameters with equal layouts and parts.
 uint64_t digest(const ParamSpec& spec) {
   Hash hash;
   hash.value(static_cast<int64_t>(spec.layout.hash()));

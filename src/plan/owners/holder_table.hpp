@@ -46,7 +46,7 @@ class HolderTable {
   /// stack, or if a mesh contains a rank outside the world.
   HolderTable(const std::vector<ParamSpec>& params, int32_t world);
 
-  /// Returns an index that is equal for parameters with equal layouts and parts.
+  /// Returns an index that is the same for all parameters with equal layouts and parts.
   int32_t layout_of(int32_t param) const { return layout_of_[static_cast<size_t>(param)]; }
   int32_t layouts() const { return static_cast<int32_t>(layouts_.size()); }
   /// Returns the holders of matrix `index` of a Muon parameter.

@@ -16,9 +16,9 @@ class BlockExchange {
  public:
   explicit BlockExchange(Optimizer& optimizer);
 
-  /// Sends `blocks[r]` to rank r, and returns the blocks that the ranks have sent to this rank. The
-  /// sizes of the returned blocks must be `receive_bytes`. Collective. Errors: any error of the
-  /// communicator, which then cannot be used again.
+  /// Sends `blocks[r]` to rank r, and returns the blocks that the ranks have sent to this rank.
+  /// `receive_bytes[r]` must be the size of the block that rank r sends to this rank. Collective.
+  /// Errors: any error of the communicator, which then cannot be used again.
   Blocks run(const Blocks& blocks, const std::vector<int64_t>& receive_bytes);
 
  private:

@@ -137,7 +137,7 @@ struct ElementwiseWorkload {
     return {bench.put(padded), dtype, m, n, ld, 1, m * ld};
   }
 
-  /// Returns the bytes that the passes write, without the padding of rows.
+  /// Returns the data that the passes have written, without row padding.
   std::vector<unsigned char> result() {
     std::vector<unsigned char> out;
     const auto add = [&](const void* from, int64_t count, int64_t size, int64_t stride) {

@@ -16,7 +16,7 @@ class PeerCopies {
  public:
   /// Opens the receive buffers of all ranks. Collective. Errors, on every rank: NOT_SUPPORTED if
   /// the build has no CUDA backend; DEVICE if a buffer of another rank cannot be opened.
-  /// @param out, in  the bytes that this rank sends and receives, from Device::allocate().
+  /// @param out, in  this rank's send and receive buffers, both from Device::allocate().
   static std::unique_ptr<PeerCopies> of(Comm& comm, int gpu, const void* out, void* in,
                                         const ExchangeSizes& sizes);
   virtual ~PeerCopies() = default;

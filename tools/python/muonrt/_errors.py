@@ -119,8 +119,8 @@ class InternalError(Error):
 
 _BY_STATUS = {c.status: c for c in Error.__subclasses__()}
 
-# Python names of C functions that do not follow the usual pattern SCOPE.METHOD(). Enum values are
-# lower-case strings in Python.
+# Python names of C functions that do not follow the usual pattern SCOPE.METHOD(). The table omits
+# enum values, which are lower-case strings in Python.
 _OTHER_NAMES = {
     "optimizer_copy_state": "optimizer.copy_state_from()", "optimizer_set_step": "optimizer.steps = ...",
     "optimizer_get_trace": "optimizer.trace()", "comm_create_mpi": "Comm.mpi()",

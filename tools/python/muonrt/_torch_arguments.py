@@ -137,8 +137,8 @@ def reject_unknown(what: str, given: Iterable[str], known: "Sequence[str]", *,
     """Rejects names that other optimizers use, and names that resemble a known one.
 
     keeps_others: whether to accept all other names, because a trainer can add entries such as
-        "initial_lr" to a group. If it is True, "fused" and "foreach" are also accepted: torchtitan
-        sets them in each group, and they do not affect results.
+        "initial_lr" to a group. If it is True, "fused" and "foreach" are accepted too, although other
+        optimizers use them: torchtitan sets them in each group, and they do not affect results.
     """
     for name in given:
         if name in known or keeps_others and name in ("foreach", "fused"):
