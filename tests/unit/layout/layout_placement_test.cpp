@@ -116,7 +116,8 @@ TEST_CASE("placement: invalid placements are rejected with the value", "[unit][l
     return cuts_from_placements(mesh, dims, p, reading, flat);
   };
   const Placement r, s0{PlacementKind::kShard, 0, 1}, s1{PlacementKind::kShard, 1, 1};
-  CHECK_THROWS_WITH(read({r}, Reading::kLiteral), Contains("placements is 1") && Contains("dp=2, tp=3"));
+  CHECK_THROWS_WITH(read({r}, Reading::kLiteral),
+                    Contains("placements is 1") && Contains("dp=2, tp=3"));
   CHECK_THROWS_WITH(read({r, {PlacementKind::kShard, 2, 1}}, Reading::kLiteral),
                     Contains("tensor dim 2 does not exist in a tensor of 2"));
   CHECK_THROWS_WITH(read({r, {PlacementKind::kShard, -3, 1}}, Reading::kLiteral),
