@@ -75,7 +75,7 @@ __attribute__((target("sse4.2"))) uint32_t by_instruction(const void* data, size
   for (; bytes >= 3 * kStretch; bytes -= 3 * kStretch, at += 3 * kStretch) {
     uint64_t second = 0, third = 0;
     for (size_t i = 0; i < kStretch; i += 8) {
-      // The processor's own prefetching does not follow three ranges that begin anew every 6 KiB.
+      // The processor's own prefetching does not follow three ranges of only 2 KiB each.
       for (size_t k = 3; i % 64 == 0 && k < 6; ++k) __builtin_prefetch(at + k * kStretch + i);
       crc = __builtin_ia32_crc32di(crc, word_at(at + i));
       second = __builtin_ia32_crc32di(second, word_at(at + kStretch + i));
