@@ -157,13 +157,14 @@ TEST_CASE("train optimizers: contradictory arguments are rejected with an error 
     double qk_clip;
     const char* words;
   };
-  for (const Row& row :
-       {Row{"muon,nothing", {}, 0, "'nothing' is not known; use one of adamw, "},
-        Row{"adamw", {}, 100, "--qk-clip is 100"},
-        Row{"adamw,normuon,muon", {0.1, 0.2}, 0, "--lr is a list of 2"},
-        Row{"adamw", {0}, 0, "--lr is 0"}, Row{"muon,normuon,muon", {}, 0, "each once"},
-        Row{"muon,", {}, 0, "a name is empty"}, Row{"muon,,normuon", {}, 0, "a name is empty"},
-        Row{"", {}, 0, "--optimizer is empty"}}) {
+  for (const Row& row : {Row{"muon,nothing", {}, 0, "'nothing' is not known; use one of adamw, "},
+                         Row{"adamw", {}, 100, "--qk-clip is 100"},
+                         Row{"adamw,normuon,muon", {0.1, 0.2}, 0, "--lr is a list of 2"},
+                         Row{"adamw", {0}, 0, "--lr is 0"},
+                         Row{"muon,normuon,muon", {}, 0, "name each optimizer once"},
+                         Row{"muon,", {}, 0, "remove the empty name"},
+                         Row{"muon,,normuon", {}, 0, "remove the empty name"},
+                         Row{"", {}, 0, "--optimizer is empty"}}) {
     Options o = tiny_options();
     o.optimizer = row.optimizer;
     o.lr = row.lr;
