@@ -42,12 +42,8 @@ std::string errno_text(int error) {
   return cat("errno ", error, ", ", text);
 }
 
-namespace {
-
-/// Does what listen_at() does.
-/// @param taken  the remedy in the error if another program uses the port.
-std::vector<Socket> listen_or_throw(const std::vector<SocketAddress>& addresses,
-                                    const std::string& taken) {
+std::vector<Socket> listen_at(const std::vector<SocketAddress>& addresses,
+                              const std::string& taken) {
   std::vector<Socket> out;
   std::string problems;
   for (SocketAddress address : addresses) {
@@ -71,12 +67,6 @@ std::vector<Socket> listen_or_throw(const std::vector<SocketAddress>& addresses,
   return out;
 }
 
-}  // namespace
-
-std::vector<Socket> listen_at(const std::vector<SocketAddress>& addresses) {
-  return listen_or_throw(addresses, "pass a port that is free on this machine");
-}
-
 std::vector<Socket> listen_in_range(std::vector<SocketAddress> addresses, PortRange ports) {
   constexpr int kTries = 20;
   const bool any = ports.last == 0;
@@ -88,7 +78,7 @@ std::vector<Socket> listen_in_range(std::vector<SocketAddress> addresses, PortRa
     const int32_t port = any ? 0 : ports.first + i;
     for (SocketAddress& a : addresses) a = a.with_port(static_cast<uint16_t>(port));
     try {
-      return listen_or_throw(addresses, taken);
+      return listen_at(addresses, taken);
     } catch (const Error& error) {  // another program uses the port at one of the addresses
       if (error.status() != Status::kComm || i + 1 >= tries) throw;
     }

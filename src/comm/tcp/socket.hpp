@@ -22,7 +22,10 @@ std::string errno_text(int error);
 /// Listens at all of `addresses` that belong to this machine. Addresses with port 0 get the same
 /// free port. Errors: COMM if none of the addresses belongs to this machine, or if another program
 /// listens at one of them.
-std::vector<Socket> listen_at(const std::vector<SocketAddress>& addresses);
+/// @param taken  the remedy in the error if another program listens.
+std::vector<Socket> listen_at(
+    const std::vector<SocketAddress>& addresses,
+    const std::string& taken = "pass a port that is free on this machine");
 
 /// A range of ports. If `last` is 0, any free port may be used.
 struct PortRange {

@@ -60,7 +60,7 @@ std::vector<BadCase> step_cases() {
          a.args.n_group_lrs = 2;
        },
        kMismatch},
-      {{"param 'wq'", "active", "1", "0"},
+      {{"param 'wq': active", "1", "0"},
        [](A& a) {
          a.inactive[0] = 0;
          a.args.inactive_params = a.inactive;
