@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "base/error.hpp"
-#include "host/fp_env.hpp"
 #include "host/gemm_epilogue.hpp"
 
 namespace muonrt::host {
@@ -322,7 +321,6 @@ void gemm(const GemmArgs& args, ThreadPool& pool, GemmScratch& scratch) {
   check_overlap(args, args.a, "A");
   check_overlap(args, args.b, "B");
   if (reads_d(args)) check_overlap(args, args.d, "D");
-  const FpEnvironment fp_environment;
   const PreparedGemm& prepared = scratch.prepare(args);
   const Operands operands = operands_of(args, scratch.kernel_);
   const Workspace workspace(args, operands, prepared, pool.threads(), scratch.packed_bytes_);

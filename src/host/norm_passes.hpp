@@ -63,14 +63,17 @@ struct SquaresPass {
 
  private:
   static MUONRT_ALWAYS_INLINE float block(const T* __restrict x, int64_t n, float up, float up2) {
-    float chains[kChains] = {};
+    float chains[kChains];
+    const int64_t first = n < kChains ? n : kChains, eights = ceil_div(first, kEight);
+    for (int64_t c = 0; c < first; ++c) chains[c] = square(x[c], up, up2);
+    for (int64_t c = first; c < eights * kEight; ++c) chains[c] = 0.0f;
     // The variable bound prevents GCC from interchanging the two loops. After an interchange, the
     // inner loop would read memory in strides.
-    for (int64_t i = 0; i < n; i += kChains) {
+    for (int64_t i = kChains; i < n; i += kChains) {
       const int64_t count = n - i < kChains ? n - i : kChains;
       for (int64_t c = 0; c < count; ++c) chains[c] += square(x[i + c], up, up2);
     }
-    return halved(chains, n < kChains ? ceil_div(n, kEight) : kSums);
+    return halved(chains, eights);
   }
 
   /// Adds the partial sums.
@@ -82,8 +85,11 @@ struct SquaresPass {
       const float* x = chains + kEight * i;
       sum[i] = ((x[0] + x[4]) + (x[2] + x[6])) + ((x[1] + x[5]) + (x[3] + x[7]));
     }
-    for (int64_t width = kSums / 2; width > 0; width /= 2)
+#pragma GCC unroll 5
+    for (int64_t width = kSums / 2; width > 0; width /= 2) {
+#pragma GCC unroll 16
       for (int64_t i = 0; i < width; ++i) sum[i] += sum[i + width];
+    }
     return sum[0];
   }
 

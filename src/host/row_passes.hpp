@@ -3,6 +3,7 @@
 #include <bit>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <type_traits>
 
 #include "backend/scalars.hpp"
@@ -10,6 +11,7 @@
 #include "backend/weight_bits.hpp"
 #include "base/dtype.hpp"
 #include "host/isa.hpp"
+#include "host/streamed.hpp"
 #include "host/transpose.hpp"
 
 // The inner loops over n consecutive elements. Each element is computed independently, so a row may
@@ -231,6 +233,7 @@ struct TransposePass {
                                            To* __restrict out, int64_t out_ld, int64_t rows,
                                            int64_t cols) {
     uint32_t bad = 0;
+    const bool stream = may_stream(out, out_ld, rows * cols);
     for (int64_t begin = 0; begin < rows; begin += kBand) {
       const int64_t end = rows - begin < kBand ? rows : begin + kBand;
       for (int64_t c = 0; c < cols; c += kTile) {
@@ -239,53 +242,98 @@ struct TransposePass {
           To* const to = out + c * out_ld + r;
           const int64_t height = end - r, width = cols - c;
           bad |= height >= kTile && width >= kTile
-                     ? run_tile(from, in_ld, to, out_ld, kTile, kTile)
+                     ? run_whole_tile(from, in_ld, to, out_ld, stream)
                      : run_tile(from, in_ld, to, out_ld, height < kTile ? height : kTile,
                                 width < kTile ? width : kTile);
         }
       }
     }
+    if (stream) end_of_stream();
     return bad;
   }
 
  private:
-  static constexpr int kTile = 32, kSquare = 8;
+  static constexpr int kTile = 32, kSquare = sizeof(To) == 2 ? 16 : 8;
   /// Number of rows whose tiles are processed before the next column of tiles. It is limited
   /// because the rows of `out` are on different pages.
   static constexpr int64_t kBand = 128;
+  /// From this size on, `out` would not stay in the cache until it is read, so it is written with
+  /// non-temporal stores, which do not read the cache line first.
+  static constexpr int64_t kStreamBytes = int64_t{8} << 20;
   using Tile = To[kTile][kTile];
-  using Row =
-      typename VectorOf<std::conditional_t<sizeof(To) == 2, uint16_t, uint32_t>, kSquare>::type;
+  using Bits = std::conditional_t<sizeof(To) == 2, int16_t, int32_t>;
+  using Row = typename VectorOf<Bits, kSquare>::type;
 
-  /// @param rows, cols  at most kTile; constants for most tiles, so that the loops are unrolled.
-  static MUONRT_ALWAYS_INLINE uint32_t run_tile(const From* in, int64_t in_ld, To* out,
-                                                int64_t out_ld, int64_t rows, int64_t cols) {
-    Tile tile, transposed;
+  static MUONRT_ALWAYS_INLINE bool may_stream(const To* out, int64_t out_ld, int64_t elements) {
+    constexpr int64_t kSize = sizeof(To);
+    return kCanStream && elements * kSize >= kStreamBytes && out_ld * kSize % kStreamed == 0 &&
+           reinterpret_cast<uintptr_t>(out) % kStreamed == 0;
+  }
+
+  static MUONRT_ALWAYS_INLINE uint32_t run_whole_tile(const From* in, int64_t in_ld, To* out,
+                                                      int64_t out_ld, bool stream) {
+    for (int64_t i = 0; i < kTile; ++i) __builtin_prefetch(in + i * in_ld + kTile);
+    alignas(64) Tile transposed;
     uint32_t bad = 0;
-    if (rows < kTile || cols < kTile) std::memset(static_cast<void*>(tile), 0, sizeof tile);
-    for (int64_t i = 0; i < rows; ++i)
-      bad |= CastPass<From, To>::run(in + i * in_ld, tile[i], cols);
-    for (int64_t i = 0; i < rows; ++i) __builtin_prefetch(in + i * in_ld + kTile);
-    transpose_tile(tile, transposed);
-    for (int64_t j = 0; j < cols; ++j)
-      std::memcpy(static_cast<void*>(out + j * out_ld), transposed[j],
-                  static_cast<size_t>(rows) * sizeof(To));
+    if constexpr (std::is_same_v<From, To>) {
+      // CastPass would change only NaNs.
+      bad = transpose_tile(in, in_ld, transposed);
+      if (bad) return run_tile(in, in_ld, out, out_ld, kTile, kTile);
+    } else {
+      alignas(64) Tile tile;
+      for (int64_t i = 0; i < kTile; ++i)
+        bad |= CastPass<From, To>::run(in + i * in_ld, tile[i], kTile);
+      transpose_tile(tile[0], kTile, transposed);
+    }
+    for (int64_t j = 0; j < kTile; ++j) {
+      if (stream) {
+        stream_bytes<sizeof transposed[j]>(transposed[j], out + j * out_ld);
+      } else {
+        std::memcpy(static_cast<void*>(out + j * out_ld), transposed[j], sizeof transposed[j]);
+      }
+    }
     return bad;
   }
 
-  static MUONRT_ALWAYS_INLINE void transpose_tile(const Tile& from, Tile& to) {
+  /// @param rows, cols  at most kTile.
+  static MUONRT_ALWAYS_INLINE uint32_t run_tile(const From* in, int64_t in_ld, To* out,
+                                                int64_t out_ld, int64_t rows, int64_t cols) {
+    Tile tile;
+    uint32_t bad = 0;
+    for (int64_t i = 0; i < rows; ++i)
+      bad |= CastPass<From, To>::run(in + i * in_ld, tile[i], cols);
+    for (int64_t j = 0; j < cols; ++j)
+      for (int64_t i = 0; i < rows; ++i) out[j * out_ld + i] = tile[i][j];
+    return bad;
+  }
+
+  /// Returns 1 if a value is non-finite.
+  static MUONRT_ALWAYS_INLINE uint32_t transpose_tile(const To* from, int64_t from_ld, Tile& to) {
+    constexpr auto kMagnitude = std::numeric_limits<Bits>::max();
+    Row largest = {};
     for (int i = 0; i < kTile; i += kSquare) {
       for (int j = 0; j < kTile; j += kSquare) {
         Row rows[kSquare];
-#pragma GCC unroll 8
-        for (int k = 0; k < kSquare; ++k) std::memcpy(&rows[k], &from[i + k][j], sizeof rows[k]);
+#pragma GCC unroll 16
+        for (int k = 0; k < kSquare; ++k) {
+          std::memcpy(&rows[k], from + (i + k) * from_ld + j, sizeof rows[k]);
+          const Row magnitude = rows[k] & kMagnitude;
+          largest = magnitude > largest ? magnitude : largest;
+        }
         transpose<kSquare>(rows);
-#pragma GCC unroll 8
+#pragma GCC unroll 16
         for (int k = 0; k < kSquare; ++k)
           std::memcpy(static_cast<void*>(&to[j + k][i]), &rows[k], sizeof rows[k]);
       }
     }
+    Bits most = 0;
+    for (int k = 0; k < kSquare; ++k) most = largest[k] > most ? largest[k] : most;
+    return most >= kInfinityBits;
   }
+
+  static constexpr Bits kInfinityBits = std::is_same_v<To, bf16>  ? 0x7f80
+                                        : std::is_same_v<To, f16> ? 0x7c00
+                                                                  : 0x7f800000;
 };
 
 }  // namespace muonrt::host

@@ -1,4 +1,5 @@
 #include <array>
+#include <bit>
 #include <catch2/catch.hpp>
 #include <functional>
 #include <utility>
@@ -273,6 +274,49 @@ TEST_CASE("host gemm: kernels other than oneDNN sum f32 from first to last",
       REQUIRE(multiply(*kernel, {.a = a.ref(), .b = b.ref(), .d = {}, .c = c.ref()}));
       INFO(name);
       CHECK(c.same_bits(expected));
+    }
+  }
+}
+
+// The AVX-512 instruction that rounds to bf16 flushes subnormal values and keeps the payload of
+// NaN.
+TEST_CASE("host gemm: NaN, infinities and subnormal values are rounded to bf16 like all others",
+          "[unit][gemm][bits]") {
+  constexpr int64_t kSide = 256;
+  constexpr uint32_t kLowBits[] = {0, 1, 0x7fff, 0x8000, 0x8001, 0xffff};
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    Matrix d(dtype, kSide, kSide);
+    for (int64_t i = 0; i < kSide; ++i) {
+      for (int64_t j = 0; j < kSide; ++j) {
+        const uint32_t high = static_cast<uint32_t>(i * kSide + j) << 16;
+        d.set(i, j, std::bit_cast<float>(high | kLowBits[(i + j) % 6]));
+      }
+    }
+    for (const float beta : {1.0f, 0.75f}) {
+      for (const bool symmetric : {false, true}) {
+        Matrix a(DType::kBF16, kSide, 1), expected(DType::kBF16, kSide, kSide);
+        for (int64_t i = 0; i < kSide; ++i)
+          for (int64_t j = 0; j < kSide; ++j) {
+            const float x = symmetric ? d.value(std::min(i, j), std::max(i, j)) : d.value(i, j);
+            expected.set(i, j, static_cast<double>(0.0f + beta * x));
+          }
+        GemmArgs args{.a = a.ref(),
+                      .b = a.ref(),
+                      .d = d.ref(),
+                      .c = {},
+                      .transpose_b = true,
+                      .symmetric = symmetric,
+                      .alpha = 1.0f,
+                      .beta = beta};
+        args.a.cols = args.b.cols = 0;
+        for (const TileKernel* kernel : kernels()) {
+          Matrix c(DType::kBF16, kSide, kSide);
+          args.c = c.ref();
+          REQUIRE(multiply(*kernel, args));
+          INFO(kernel->identity() << ", D " << name_of(dtype) << ", beta " << beta);
+          CHECK(c.same_bits(expected));
+        }
+      }
     }
   }
 }

@@ -155,6 +155,38 @@ TEST_CASE("host passes: a value that is not finite is detected at every index", 
   }
 }
 
+// From 8 MiB on, and if its rows are aligned, `out` is written with non-temporal stores.
+TEMPLATE_TEST_CASE("host passes: matrices of all sizes are transposed exactly", "[unit][host]",
+                   float, bf16) {
+  using Element = TestType;
+  for (const auto& [rows, cols] :
+       {std::pair<int64_t, int64_t>{2080, 2072}, {2081, 2079}, {70, 33}}) {
+    for (const int64_t shift : {0, 3}) {
+      const int64_t in_ld = cols + shift, out_ld = round_up(rows, 16) + shift;
+      auto in = values<Element>(21, rows * in_ld);
+      const std::vector<Element> before(static_cast<size_t>(cols * out_ld), Element{});
+      std::vector<Element> expected = before;
+      for (int64_t i = 0; i < rows; ++i)
+        for (int64_t j = 0; j < cols; ++j)
+          expected[static_cast<size_t>(j * out_ld + i)] = in[static_cast<size_t>(i * in_ld + j)];
+      for (const Isa isa : {Isa::kBaseline, Isa::kAvx2, Isa::kAvx512}) {
+        if (isa > best_isa()) continue;
+        std::vector<Element> out = before;
+        REQUIRE(run_pass<TransposePass<Element, Element>>(isa, in.data(), in_ld, out.data(), out_ld,
+                                                          rows, cols) == 0);
+        REQUIRE(same_bits(out, expected));
+      }
+      for (const int64_t at : {rows * in_ld / 2 / in_ld * in_ld + cols / 2, int64_t{0}}) {
+        auto bad = in;
+        bad[static_cast<size_t>(at)] = from_f32<Element>(-INFINITY);
+        std::vector<Element> out = before;
+        REQUIRE(run_pass<TransposePass<Element, Element>>(best_isa(), bad.data(), in_ld, out.data(),
+                                                          out_ld, rows, cols) == 1);
+      }
+    }
+  }
+}
+
 TEST_CASE("host passes: a norm's bits do not depend on instruction sets or alignment",
           "[unit][host]") {
   for (const int64_t n : {1, 31, 32, 33, 255, 256, 257, 2047, 2048, 2049, 5000}) {
