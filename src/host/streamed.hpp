@@ -11,19 +11,18 @@
 
 namespace muonrt::host {
 
-/// The alignment in bytes of a destination of stream_bytes().
-inline constexpr int64_t kStreamed = 16;
+/// The alignment in bytes of a destination of stream_bytes(): a cache line.
+inline constexpr int64_t kStreamed = 64;
 
 #if defined(__x86_64__)
 
 inline constexpr bool kCanStream = true;
 
-/// Copies kBytes bytes, a multiple of kStreamed. Call end_of_stream() before another thread reads
-/// them.
+/// Copies kBytes bytes, a multiple of 16. Call end_of_stream() before another thread reads them.
 template <int64_t kBytes>
 MUONRT_ALWAYS_INLINE void stream_bytes(const void* from, void* to) {
 #pragma GCC unroll 8
-  for (int64_t i = 0; i < kBytes / kStreamed; ++i)
+  for (int64_t i = 0; i < kBytes / 16; ++i)
     _mm_stream_si128(static_cast<__m128i*>(to) + i,
                      _mm_loadu_si128(static_cast<const __m128i*>(from) + i));
 }
