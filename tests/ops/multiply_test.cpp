@@ -212,6 +212,45 @@ TEST_CASE("multiply: the bits of a matrix do not depend on the batch or the numb
   }
 }
 
+/// Returns the bits of X X^T, R R + 0.5 R and Z X + 3 X for a batch of X, or nothing if the backend
+/// does not compute a batch matrix by matrix.
+std::vector<Bytes> chain(Machine& machine, DType dtype, int64_t count, bool by_matrix) {
+  const Case first{48, 48, 80, count, true, true}, last{48, 80, 48, count, false, false, true};
+  const Operands gram(machine, first, dtype, dtype), square(machine, first, dtype, dtype),
+      out(machine, last, dtype, dtype);
+  std::vector<Product> products = {gram.p, square.p, out.p};
+  products[1].a = products[1].b = products[1].d = gram.p.c;
+  products[1].beta = 0.5f;
+  products[2].a = square.p.c;
+  products[2].b = products[2].d = gram.p.a;
+  products[2].beta = 3.0f;
+  for (const Product& p : products) machine.ops().reserve(p.c.rows, p.c.cols, p.a.cols, dtype);
+  if (!by_matrix) {
+    for (const Product& p : products) machine.ops().multiply(machine.on(), p);
+  } else if (!machine.ops().multiply_by_matrix(machine.on(), products)) {
+    return {};
+  }
+  machine.finish();
+  std::vector<Bytes> results;
+  for (const Product& p : products)
+    results.push_back(machine.get(static_cast<const unsigned char*>(p.c.data),
+                                  p.c.count * p.c.stride * size_of(dtype)));
+  return results;
+}
+
+TEST_CASE("multiply: a batch that is computed matrix by matrix has the same bits", "[ops][tsan]") {
+  for (const Subject& subject : product_subjects()) {
+    for (const DType dtype : kDTypes) {
+      CAPTURE(subject.name, name_of(dtype));
+      Machine machine(subject.make());
+      const std::vector<Bytes> found = chain(machine, dtype, 7, true);
+      CHECK(found.empty() == !is_host(subject));
+      if (!found.empty()) CHECK(found == chain(machine, dtype, 7, false));
+      CHECK(chain(machine, dtype, 1, true).empty());
+    }
+  }
+}
+
 TEST_CASE("multiply: after reserve a product allocates nothing", "[ops]") {
   for (const Subject& subject : product_subjects()) {
     if (!is_host(subject)) continue;  // optimizer_test counts allocations on CUDA

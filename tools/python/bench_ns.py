@@ -4,11 +4,11 @@
 
 A ratio is the time of torch divided by the time of muonrt, so muonrt is faster if the ratio is above
 1. torch and muonrt use the same input, coefficients, number of steps, iteration dtype and number of
-threads. They run in turn, and the times are medians. Each turn has two runs, of which only the
-second is timed, because the other library's threads may still be spinning during the first run. For
-a batch, torch uses batched products. If the aspect ratio of a matrix is at least 2, the benchmark
-prints a second ratio, for muonrt's Gram form. If a result differs from torch's by more than rounding
-errors, the exit code is 1.
+threads. They run in turn, and the times are medians. In each turn, the timed run comes after runs of
+at least 50 ms, because the other library's threads may still be spinning at first. For a batch,
+torch uses batched products. If the aspect ratio of a matrix is at least 2, the benchmark prints a
+second ratio, for muonrt's Gram form. If a result differs from torch's by more than rounding errors,
+the exit code is 1.
 """
 
 import argparse
@@ -26,6 +26,7 @@ import muonrt  # noqa: E402
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 CELLS = ["768x768", "1024x4096", "2048x2048", "8x512x512", "64x128x128"]
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
+WARM_SECONDS = 0.05
 # Largest RMS of the difference of two results, divided by the RMS of the result
 TOLERANCE = {"bfloat16": 6e-2, "float32": 1e-4}
 
@@ -56,7 +57,10 @@ def measure(shape: tuple, dtype: str, threads: int, form: str, rounds: int) -> t
     error = float((out.double() - expected.double()).norm() / expected.double().norm())
     for _ in range(rounds):
         for work, taken in zip(works, times):
+            warm = time.perf_counter() + WARM_SECONDS
             work()
+            while time.perf_counter() < warm:
+                work()
             start = time.perf_counter()
             work()
             taken.append(time.perf_counter() - start)
