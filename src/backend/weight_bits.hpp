@@ -59,6 +59,29 @@ struct RandomBlock {
   }
 };
 
+/// One round of Philox4x32.
+MUONRT_HOST_DEVICE inline void philox_round(uint32_t& c0, uint32_t& c1, uint32_t& c2, uint32_t& c3,
+                                            uint32_t k0, uint32_t k1) {
+  const uint64_t a = uint64_t{0xd2511f53u} * c0, b = uint64_t{0xcd9e8d57u} * c2;
+  c0 = static_cast<uint32_t>(b >> 32) ^ c1 ^ k0;
+  c1 = static_cast<uint32_t>(b);
+  c2 = static_cast<uint32_t>(a >> 32) ^ c3 ^ k1;
+  c3 = static_cast<uint32_t>(a);
+}
+
+/// The key of a round of Philox4x32. next() changes it to that of the next round.
+struct PhiloxKey {
+  MUONRT_HOST_DEVICE PhiloxKey(uint64_t seed, uint64_t step)
+      : k0(static_cast<uint32_t>(seed)),
+        k1(static_cast<uint32_t>(seed >> 32) ^ static_cast<uint32_t>(step >> 32)) {}
+  MUONRT_HOST_DEVICE void next() {
+    k0 += 0x9e3779b9u;
+    k1 += 0xbb67ae85u;
+  }
+  uint32_t k0, k1;
+};
+constexpr int kPhiloxRounds = 10;
+
 /// Returns the random bits for elements [8 block, 8 block + 8) of one parameter in one step. They
 /// are the same on every rank. The generator is Philox4x32-10. Source: Salmon et al. 2011, Parallel
 /// Random Numbers: As Easy as 1, 2, 3.
@@ -66,17 +89,9 @@ MUONRT_HOST_DEVICE inline RandomBlock random_block(uint64_t seed, uint64_t step,
                                                    uint64_t block) {
   uint32_t c0 = static_cast<uint32_t>(block), c1 = static_cast<uint32_t>(block >> 32);
   uint32_t c2 = param, c3 = static_cast<uint32_t>(step);
-  uint32_t k0 = static_cast<uint32_t>(seed);
-  uint32_t k1 = static_cast<uint32_t>(seed >> 32) ^ static_cast<uint32_t>(step >> 32);
-  for (int round = 0; round < 10; ++round) {
-    const uint64_t a = uint64_t{0xd2511f53u} * c0, b = uint64_t{0xcd9e8d57u} * c2;
-    c0 = static_cast<uint32_t>(b >> 32) ^ c1 ^ k0;
-    c1 = static_cast<uint32_t>(b);
-    c2 = static_cast<uint32_t>(a >> 32) ^ c3 ^ k1;
-    c3 = static_cast<uint32_t>(a);
-    k0 += 0x9e3779b9u;
-    k1 += 0xbb67ae85u;
-  }
+  PhiloxKey key(seed, step);
+  for (int round = 0; round < kPhiloxRounds; ++round, key.next())
+    philox_round(c0, c1, c2, c3, key.k0, key.k1);
   return {{c0, c1, c2, c3}};
 }
 

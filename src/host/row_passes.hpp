@@ -176,11 +176,50 @@ struct StochasticPass {
                                        int64_t element) {
     for (int64_t i = 0; i < n;) {
       const uint64_t at = static_cast<uint64_t>(element) + static_cast<uint64_t>(i);
+      if (at % kRandomBlock == 0 && n - i >= kGroup) {
+        alignas(64) uint32_t words[kGroup / 2];
+        random_blocks(seed, step, param, at / kRandomBlock, words);
+        uint16_t random[kGroup];  // the lower half of a word belongs to the first element
+        std::memcpy(random, words, sizeof random);
+        for (int64_t k = 0; k < kGroup; ++k)
+          out[i + k].bits = round_stochastic(in[i + k], random[k]);
+        i += kGroup;
+        continue;
+      }
       const RandomBlock random = random_block(seed, step, param, at / kRandomBlock);
       const int64_t left = static_cast<int64_t>(kRandomBlock - at % kRandomBlock);
       const int64_t count = n - i < left ? n - i : left;
       for (int64_t k = 0; k < count; ++k, ++i)
         out[i].bits = round_stochastic(in[i], random.of(at + static_cast<uint64_t>(k)));
+    }
+  }
+
+ private:
+  // The number of blocks whose random bits are computed together, and of their elements.
+  static constexpr int kBlocks = 32;
+  static constexpr int64_t kGroup = kBlocks * static_cast<int64_t>(kRandomBlock);
+
+  /// Writes the random bits of kGroup elements, the same as random_block() for each of their
+  /// blocks.
+  static MUONRT_ALWAYS_INLINE void random_blocks(uint64_t seed, uint64_t step, uint32_t param,
+                                                 uint64_t block, uint32_t* words) {
+    alignas(64) uint32_t c0[kBlocks], c1[kBlocks], c2[kBlocks], c3[kBlocks];
+    for (uint32_t i = 0; i < kBlocks; ++i) {
+      c0[i] = static_cast<uint32_t>(block + i);
+      c1[i] = static_cast<uint32_t>((block + i) >> 32);
+      c2[i] = param;
+      c3[i] = static_cast<uint32_t>(step);
+    }
+    PhiloxKey key(seed, step);
+    for (int round = 0; round < kPhiloxRounds; ++round, key.next())
+#pragma GCC unroll 1
+      for (int i = 0; i < kBlocks; ++i) philox_round(c0[i], c1[i], c2[i], c3[i], key.k0, key.k1);
+#pragma GCC unroll 1
+    for (int i = 0; i < kBlocks; ++i) {
+      words[4 * i] = c0[i];
+      words[4 * i + 1] = c1[i];
+      words[4 * i + 2] = c2[i];
+      words[4 * i + 3] = c3[i];
     }
   }
 };

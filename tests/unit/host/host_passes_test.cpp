@@ -103,6 +103,25 @@ TEST_CASE("host passes: split and random weights do not depend on cuts or instru
   });
 }
 
+TEST_CASE("host passes: each element is rounded with the random bits of its index",
+          "[unit][host]") {
+  const auto in = values<float>(22, 1300);
+  for (const Isa isa : {Isa::kBaseline, Isa::kAvx2, Isa::kAvx512}) {
+    if (isa > best_isa()) continue;
+    // The blocks of the last case cross the limit of 32 bits.
+    for (const int64_t first : {int64_t{0}, int64_t{5}, (int64_t{8} << 32) - 640}) {
+      std::vector<bf16> out(in.size());
+      run_pass<StochasticPass>(isa, in.data(), out.data(), std::ssize(in), uint64_t{7} << 40,
+                               uint64_t{11} << 33 | 5, 3u, first);
+      for (size_t i = 0; i < in.size(); ++i) {
+        const uint64_t element = static_cast<uint64_t>(first) + i;
+        const uint32_t random = random_bits(uint64_t{7} << 40, uint64_t{11} << 33 | 5, 3, element);
+        REQUIRE(out[i].bits == round_stochastic(in[i], random));
+      }
+    }
+  }
+}
+
 TEST_CASE("host passes: AdamW's bits do not depend on cuts or instruction sets", "[unit][host]") {
   const auto grad = values<float>(9, kN);
   AdamScalars s;
