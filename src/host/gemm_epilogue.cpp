@@ -7,9 +7,6 @@
 #include "host/gemm_tile.hpp"
 #include "host/isa.hpp"
 #include "host/transpose.hpp"
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
 
 namespace muonrt::host {
 
@@ -37,76 +34,11 @@ MUONRT_ALWAYS_INLINE void finish_row(const float* __restrict values, float alpha
   for (int64_t i = 0; i < n; ++i) out[i] = from_f32<C>(alpha * values[i] + beta * to_f32(d[i]));
 }
 
-/// The rows of a tile that are rounded together, and where the results are written.
-template <class C, class D>
-struct Rows {
-  const float* values;
-  int64_t values_ld, count, n;
-  float alpha, beta;
-  const D* d;  // null if beta is 0
-  int64_t d_ld;
-  C* out;
-  int64_t out_ld;
-  C* copy;  // with rows of kSmallTile elements; null if the product is not symmetric
-};
-
-/// The instructions for which a store is compiled.
-enum class Width { kNarrow, kWide, kWideBf16 };  // 16 bytes, 64 bytes, 64 bytes with AVX512_BF16
-
-#if defined(__x86_64__)
-#define MUONRT_AVX512_BF16 "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16"
-
-template <class D>
-__attribute__((target(MUONRT_AVX512_BF16), always_inline)) inline __m512 load_lanes(
-    const D* d, __mmask16 used) {
-  if constexpr (sizeof(D) == 4) {
-    return _mm512_maskz_loadu_ps(used, d);
-  } else {
-    const __m512i bits = _mm512_maskz_cvtepu16_epi32(used, _mm256_maskz_loadu_epi16(used, d));
-    return _mm512_castsi512_ps(_mm512_maskz_slli_epi32(used, bits, 16));
-  }
-}
-
-/// Rounds rows to bf16 with the processor's instruction.
-/// @return false if a value is NaN or subnormal. The instruction does not round these values in the
-///     same way as finish_row, so the caller must call that function.
-template <class D>
-__attribute__((target(MUONRT_AVX512_BF16))) bool finish_rows_bf16(const Rows<bf16, D>& rows) {
-  constexpr int64_t kLanes = 16;
-  constexpr int kNanOrSubnormal = 0x01 | 0x20 | 0x80;
-  const __m512 alpha = _mm512_set1_ps(rows.alpha), beta = _mm512_set1_ps(rows.beta);
-  unsigned special = 0;
-  for (int64_t r = 0; r < rows.count; ++r) {
-    const float* const values = rows.values + r * rows.values_ld;
-    const D* const d = rows.d == nullptr ? nullptr : rows.d + r * rows.d_ld;
-    bf16* const out = rows.out + r * rows.out_ld;
-    bf16* const copy = rows.copy == nullptr ? nullptr : rows.copy + r * kSmallTile;
-    for (int64_t i = 0; i < rows.n; i += kLanes) {
-      const int64_t left = rows.n - i;
-      const auto used = static_cast<__mmask16>(left >= kLanes ? 0xffffu : (1u << left) - 1);
-      __m512 x = _mm512_mul_ps(alpha, load_lanes(values + i, used));
-      if (d != nullptr) x = _mm512_add_ps(x, _mm512_mul_ps(beta, load_lanes(d + i, used)));
-      special |= _mm512_fpclass_ps_mask(x, kNanOrSubnormal);
-      const __m256i rounded = (__m256i)_mm512_cvtneps_pbh(x);
-      if (left >= kLanes) {
-        _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + i), rounded);
-      } else {
-        _mm256_mask_storeu_epi16(out + i, used, rounded);
-      }
-      if (copy != nullptr) _mm256_store_si256(reinterpret_cast<__m256i*>(copy + i), rounded);
-    }
-  }
-  return special == 0;
-}
-#endif
-
 /// Rounds rows to the dtype of C.
-template <Width kWidth, class C, class D>
-MUONRT_ALWAYS_INLINE void finish_rows(const Rows<C, D>& rows) {
-#if defined(__x86_64__)
-  if constexpr (kWidth == Width::kWideBf16 && std::is_same_v<C, bf16> && !std::is_same_v<D, f16>)
-    if (finish_rows_bf16(rows)) return;
-#endif
+template <class C, class D>
+MUONRT_ALWAYS_INLINE void finish_rows(const TileRows<C, D>& rows) {
+  if constexpr (std::is_same_v<C, bf16> && !std::is_same_v<D, f16>)
+    if (round_rows_natively(rows)) return;
   for (int64_t r = 0; r < rows.count; ++r) {
     C* const out = rows.out + r * rows.out_ld;
     finish_row(rows.values + r * rows.values_ld, rows.alpha,
@@ -182,29 +114,29 @@ MUONRT_ALWAYS_INLINE void mirror_block(const C* __restrict from, int64_t from_ld
 
 /// Stores rows [begin, end) of a tile, at most kSide rows. If kSymmetric is true, also stores their
 /// transpose.
-template <Width kWidth, bool kSymmetric, class C, class D>
+template <bool kWide, bool kSymmetric, class C, class D>
 MUONRT_ALWAYS_INLINE void store_rows(const GemmArgs& args, const TilePosition& position,
                                      const float* tile, int64_t begin, int64_t end) {
   // Number of elements of type C in an AVX-512 register (at most 16) or in an SSE2 register.
-  constexpr int N = kWidth != Width::kNarrow ? 16 : static_cast<int>(16 / sizeof(C));
+  constexpr int N = kWide ? 16 : static_cast<int>(16 / sizeof(C));
   alignas(64) C rounded[kSymmetric ? kSide * kSmallTile : 1];
   const int64_t above = position.row + begin - position.col;
   const bool on_diagonal = kSymmetric && above >= 0;
   const bool add = args.d.data != nullptr && args.beta != 0.0f;
   const int64_t first = on_diagonal ? above : 0, n = position.cols - first,
                 row = position.row + begin, col = position.col + first;
-  const Rows<C, D> part{.values = tile + begin * position.cols + first,
-                        .values_ld = position.cols,
-                        .count = end - begin,
-                        .n = n,
-                        .alpha = args.alpha,
-                        .beta = args.beta,
-                        .d = add ? element<D>(args.d.data, args.d.ld, row, col) : nullptr,
-                        .d_ld = args.d.ld,
-                        .out = element<C>(args.c.data, args.c.ld, row, col),
-                        .out_ld = args.c.ld,
-                        .copy = kSymmetric ? rounded : nullptr};
-  finish_rows<kWidth>(part);
+  const TileRows<C, D> part{.values = tile + begin * position.cols + first,
+                            .values_ld = position.cols,
+                            .count = end - begin,
+                            .n = n,
+                            .alpha = args.alpha,
+                            .beta = args.beta,
+                            .d = add ? element<D>(args.d.data, args.d.ld, row, col) : nullptr,
+                            .d_ld = args.d.ld,
+                            .out = element<C>(args.c.data, args.c.ld, row, col),
+                            .out_ld = args.c.ld,
+                            .copy = kSymmetric ? rounded : nullptr};
+  finish_rows(part);
   for (int64_t r = 0; args.gamma != 0.0f && r < part.count; ++r) {
     const int64_t i = row + r - col;
     if (i < 0 || i >= n) continue;
@@ -225,7 +157,8 @@ MUONRT_ALWAYS_INLINE void store_rows(const GemmArgs& args, const TilePosition& p
   }
 }
 
-template <Width kWidth>
+/// @param kWide  whether 64-byte vectors are fast.
+template <bool kWide>
 struct StoreTile {
   static MUONRT_ALWAYS_INLINE void run(const GemmArgs* args, const TilePosition* position,
                                        float* tile) {
@@ -256,21 +189,13 @@ struct StoreTile {
     for (int64_t r = 0; r < position.rows; r += kSide) {
       const int64_t end = std::min(r + kSide, position.rows);
       if (args.symmetric) {
-        store_rows<kWidth, true, C, D>(args, position, tile, r, end);
+        store_rows<kWide, true, C, D>(args, position, tile, r, end);
       } else {
-        store_rows<kWidth, false, C, D>(args, position, tile, r, end);
+        store_rows<kWide, false, C, D>(args, position, tile, r, end);
       }
     }
   }
 };
-
-#if defined(__x86_64__)
-__attribute__((target(MUONRT_AVX512_BF16))) void run_avx512_bf16(const GemmArgs& args,
-                                                                 const TilePosition& position,
-                                                                 float* tile) {
-  StoreTile<Width::kWideBf16>::run(&args, &position, tile);
-}
-#endif
 
 template <class From>
 struct WidenPass {
@@ -284,12 +209,8 @@ struct WidenPass {
 
 void store_tile(const GemmArgs& args, const TilePosition& position, float* tile) {
   const Isa isa = best_isa();
-  if (isa != Isa::kAvx512) return run_pass<StoreTile<Width::kNarrow>>(isa, &args, &position, tile);
-#if defined(__x86_64__)
-  if (args.c.dtype == DType::kBF16 && __builtin_cpu_supports("avx512bf16"))
-    return run_avx512_bf16(args, position, tile);
-#endif
-  run_pass<StoreTile<Width::kWide>>(isa, &args, &position, tile);
+  if (isa == Isa::kAvx512) return run_pass<StoreTile<true>>(isa, &args, &position, tile);
+  run_pass<StoreTile<false>>(isa, &args, &position, tile);
 }
 
 void copy_rows_dense(const ConstMatrixRef& from, DType to, void* dense, int64_t begin,

@@ -11,7 +11,6 @@
 #include "backend/weight_bits.hpp"
 #include "base/dtype.hpp"
 #include "host/isa.hpp"
-#include "host/streamed.hpp"
 #include "host/transpose.hpp"
 
 // The inner loops over n consecutive elements. Each element is computed independently, so a row may
