@@ -68,22 +68,18 @@ inline const char* frame_problem(const FrameHeader& h, int32_t peer, int32_t me,
   const bool forwarded = !between && peer == 0 && h.from >= 0 && h.from < size && h.from != me;
   if ((h.from != peer && !forwarded) || (h.to != me && (between || h.to != kToAll)))
     return "a frame has an invalid sender or receiver";
-  int64_t least = 0, most = 0;  // bytes of the payload
+  bool fits = h.payload_bytes == 0;
   switch (h.kind) {
-    case FrameKind::kData: {
-      const bool inside =
-          h.offset >= 0 && h.offset < h.message_bytes && h.offset % kMaxPayloadBytes == 0;
-      const bool next =
-          inside && h.payload_bytes == std::min(kMaxPayloadBytes, h.message_bytes - h.offset);
-      return next ? nullptr : "a part of a message has an invalid size or offset";
-    }
+    case FrameKind::kData:
+      fits = h.offset >= 0 && h.offset < h.message_bytes && h.offset % kMaxPayloadBytes == 0 &&
+             h.payload_bytes == std::min(kMaxPayloadBytes, h.message_bytes - h.offset);
+      return fits ? nullptr : "a part of a message has an invalid size or offset";
     case FrameKind::kGrant:
-      return h.message_bytes > 0 && h.offset == 0 && h.payload_bytes == 0
-                 ? nullptr
-                 : "a size of a message is invalid";
+      fits = fits && h.message_bytes > 0 && h.offset == 0;
+      return fits ? nullptr : "a size of a message is invalid";
     case FrameKind::kError:
-      least = sizeof(ErrorFrameHeader);
-      most = least + kTextLimit;
+      fits = h.payload_bytes >= int64_t{sizeof(ErrorFrameHeader)} &&
+             h.payload_bytes <= int64_t{sizeof(ErrorFrameHeader)} + kTextLimit;
       break;
     case FrameKind::kLeft:
       break;
@@ -93,9 +89,7 @@ inline const char* frame_problem(const FrameHeader& h, int32_t peer, int32_t me,
     default:
       return "a frame has an unknown kind";
   }
-  return h.payload_bytes >= least && h.payload_bytes <= most
-             ? nullptr
-             : "a frame has a size that its kind does not allow";
+  return fits ? nullptr : "a frame has a size that its kind does not allow";
 }
 
 }  // namespace muonrt

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <arpa/inet.h>
 #include <sys/socket.h>
 
 #include <cstdint>
@@ -10,9 +11,79 @@
 #include "base/deadline.hpp"
 #include "base/descriptor.hpp"
 #include "base/error.hpp"
-#include "comm/tcp/addresses.hpp"
 
 namespace muonrt {
+
+/// An address and a port. The ranks also send addresses to each other in this form.
+class SocketAddress {
+ public:
+  SocketAddress() = default;  // no address
+  explicit SocketAddress(const sockaddr* address);
+
+  int family() const { return data_.sin6_family; }  // AF_INET or AF_INET6; 0 if there is no address
+  uint16_t port() const { return ntohs(data_.sin6_port); }
+  SocketAddress with_port(uint16_t other) const;
+  bool operator==(const SocketAddress& other) const;
+  bool same_host(const SocketAddress& other) const { return with_port(0) == other.with_port(0); }
+  /// Returns true if the address is in 127.0.0.0/8 or is ::1, so only its own machine can reach it.
+  bool is_loopback() const;
+  bool is_link_local() const {
+    return family() == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&data_.sin6_addr);
+  }
+  /// Returns the bytes of the address, without the port.
+  std::string_view ip() const;
+  /// Returns a string such as "10.0.0.5" or "fd00::5".
+  std::string host() const;
+  /// Returns a string such as "10.0.0.5:4567" or "[fd00::5]:4567".
+  std::string text() const;
+
+  // The form that system calls need.
+  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&data_); }
+  socklen_t length() const { return family() == AF_INET6 ? sizeof data_ : sizeof(sockaddr_in); }
+
+ private:
+  sockaddr_in6 data_{};  // may contain a sockaddr_in: its family and port have the same offsets
+};
+
+/// Returns the port of "host:port" or "[::1]:port"; 0 means any free port. Errors: INVALID_ARGUMENT
+/// if the text has a different form.
+uint16_t port_of(const std::string& host_and_port);
+/// Returns the text with its port replaced by `port`.
+std::string with_port(const std::string& host_and_port, uint16_t port);
+
+/// Resolves "host:port" or "[::1]:port" to addresses without duplicates. If the name cannot be
+/// resolved, perhaps only temporarily, returns no address and sets `why`. The system's resolver has
+/// its own timeouts. Errors: INVALID_ARGUMENT if the text has a different form.
+std::vector<SocketAddress> look_up(const std::string& host_and_port, std::string& why);
+/// Like look_up(), but throws COMM if the name cannot be resolved.
+std::vector<SocketAddress> resolve(const std::string& host_and_port);
+
+/// Returns this machine's addresses, with port 0. Omits link-local addresses, which have no meaning
+/// on other machines.
+std::vector<SocketAddress> local_addresses();
+
+// The following functions have an argument `interface`: the name of an interface ("eth0") or one of
+// its addresses ("10.0.0.5"). An interface may have multiple addresses. Errors: INVALID_ARGUMENT if
+// this machine has no such interface, or if the interface has no address of a required family.
+
+/// Returns the addresses that rank 0 listens at on `interface`: the elements of `addresses` that
+/// belong to this interface. If there are none, for example after address translation (NAT),
+/// returns the first address of the interface in the family of `addresses`.
+std::vector<SocketAddress> addresses_on(const std::string& interface,
+                                        const std::vector<SocketAddress>& addresses);
+
+/// A local and a remote address of a connection.
+struct SocketRoute {
+  SocketAddress from;  // the port is 0; an empty address stands for any address
+  SocketAddress to;
+  bool local = false;  // true if `to` belongs to the interface
+};
+/// Returns a route to each of `addresses` if `interface` has an address of the same family. If the
+/// interface has multiple addresses in the family, prefers an equal address, then an address in the
+/// same network, then the first address that is not link-local. If `interface` is empty, a route
+/// may start at any address.
+std::vector<SocketRoute> routes_from(const std::string& interface,
+                                     const std::vector<SocketAddress>& addresses);
 
 using Socket = Descriptor;
 

@@ -17,13 +17,6 @@ Error invalid_frame_error(int32_t from, const What&... what) {
                     "; use the same build of muonrt on all ranks");
 }
 
-Error checksum_error(int32_t from) {
-  return make_error(
-      Status::kComm, "the checksum of a message from rank ", from,
-      " is wrong, so data was corrupted in transit; check the network and the memory of both "
-      "machines");
-}
-
 Error size_error(int32_t from, int64_t sent, int64_t expected) {
   return make_error(Status::kMismatch, "rank ", from, " sent ", sent,
                     " bytes, but this rank expected ", expected,
@@ -129,14 +122,9 @@ void TcpWorld::read(int32_t from) {
   for (int reads = 0;
        reads < kReads && (more || l.payload_left > 0) && l.state == Link::State::kOpen; ++reads) {
     const bool begun = l.payload_left > 0;
-    switch (l.fill(stage_, more)) {
-      case Progress::kBlocked:
-        return;
-      case Progress::kEnded:
-        return end_link(from, "");
-      case Progress::kDone:
-        break;
-    }
+    const Progress progress = l.fill(stage_, more);
+    if (progress == Progress::kEnded) end_link(from, "");
+    if (progress != Progress::kDone) return;
     if (begun && l.payload_left == 0) process_frame(from);
     while (!stage_.empty() && l.state == Link::State::kOpen) {
       if (l.payload_left > 0) {
@@ -196,8 +184,10 @@ void TcpWorld::process_frame(int32_t from) {
   switch (head.kind) {
     case FrameKind::kData:
       if (!channel || error_of(*channel) || l.sink == Link::Sink::kDiscard) return;
-      if (!intact) return fail(*channel, checksum_error(from));
-      return process_data(from, *channel);
+      if (intact) return process_data(from, *channel);
+      return fail(*channel, make_error(Status::kComm, "the checksum of a message from rank ", from,
+                                       " is wrong, so data was corrupted in transit; check the "
+                                       "network and the memory of both machines"));
     case FrameKind::kGrant:
       if (channel) process_grant(*channel, head);
       return;

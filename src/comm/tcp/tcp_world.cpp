@@ -50,7 +50,6 @@ TcpWorld::TcpWorld(TcpConnections c)
       listener_(std::move(c.listener)),
       addresses_(std::move(c.addresses)),
       from_(c.from),
-      here_(c.rank > 0 ? address_of(c.sockets[0]).host() : ""),
       key_(c.key.begin(), c.key.end()),
       links_(static_cast<size_t>(c.size)),
       disconnected_(links_.size()),
@@ -59,11 +58,8 @@ TcpWorld::TcpWorld(TcpConnections c)
                  errno_text(errno), "); raise the limit of open files (ulimit -n)");
   // The thread that serves the connections has no caller that it could report a failed allocation
   // to. Polling therefore allocates nothing.
-  for (Poll* const p : {&poll_, &server_poll_}) {
-    const size_t most = 2 + pending_.most() + 1 + links_.size();
-    p->fds.reserve(most);
-    p->peers.reserve(most);
-  }
+  for (auto* const fds : {&poll_, &server_poll_})
+    fds->reserve(2 + links_.size() + pending_.most() + 1);
   for (size_t r = 0; r < c.sockets.size(); ++r) {
     if (!c.sockets[r]) continue;
     links_[r].socket = std::move(c.sockets[r]);
@@ -292,11 +288,12 @@ std::optional<Error> TcpWorld::why_impossible(Channel& channel, int32_t of) {
 /// Describes the connection that is missing, with the addresses of both ends.
 std::string TcpWorld::missing_link_text(int32_t peer) {
   const Link& l = link(peer);
+  const SocketAddress& here = addresses_[static_cast<size_t>(rank_)];
   if (rank_ < peer)
-    return cat("rank ", peer, " has not connected to this rank, which listens at ", here_, " port ",
-               address_of(listener_).port(), "; if rank ", peer,
+    return cat("rank ", peer, " has not connected to this rank, which listens at ", here.host(),
+               " port ", here.port(), "; if rank ", peer,
                " is running, check whether a firewall blocks this port");
-  return cat("rank ", rank_, " at ", here_, " cannot connect to rank ", peer, " at ",
+  return cat("rank ", rank_, " at ", here.host(), " cannot connect to rank ", peer, " at ",
              addresses_[static_cast<size_t>(peer)].text(), " (",
              l.why.empty() ? "no answer" : l.why, "); if rank ", peer,
              " is running, check whether a firewall blocks this port, or set the range of ports");

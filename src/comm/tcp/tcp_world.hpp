@@ -16,7 +16,6 @@
 #include "base/deadline.hpp"
 #include "base/error.hpp"
 #include "comm/tcp/link.hpp"
-#include "comm/tcp/pending_connections.hpp"
 #include "comm/tcp/rendezvous.hpp"
 
 namespace muonrt {
@@ -28,17 +27,10 @@ struct ErrorFrame {
   char content[sizeof(ErrorFrameHeader) + kTextLimit];
 };
 
-/// The connections of one rank. A transport and its duplicates share them, and each of these
-/// transports uses one channel. The thread of an operation reads and writes all connections. If
-/// multiple operations run at the same time, one of their threads does this for all of them. While
-/// no operation is running, a thread of this class reads and writes the connections in two cases:
-/// on rank 0, which forwards errors, and on ranks with frames that the sockets have not accepted.
-///
-/// A rank connects to a lower rank when they first exchange messages. The receiver grants each
-/// message, and the sender then sends it directly to its destination. Only a message of at most
-/// kEarlyBytes may be sent before its grant, after the previous message of the same channel and
-/// pair has been granted. The receiver stores such a message in memory that it has allocated in
-/// advance. Threads: one thread for each channel; any thread may call `publish` and
+/// The connections of one rank; README.md describes the protocol. A transport and its duplicates
+/// share them, and each of these transports uses one channel. The thread of an operation reads and
+/// writes all connections. If multiple operations run at the same time, one of their threads does
+/// this for all of them. Threads: one thread for each channel; any thread may call `publish` and
 /// `published_error`.
 class TcpWorld {
  public:
@@ -96,12 +88,6 @@ class TcpWorld {
     std::optional<Error> error;  // the first error of the channel
     Peer& of(int32_t peer) { return peers[static_cast<size_t>(peer)]; }
   };
-  /// The sockets of one poll().
-  struct Poll {
-    std::vector<pollfd> fds;
-    std::vector<int32_t> peers;
-  };
-
   Link& link(int32_t peer) { return links_[static_cast<size_t>(peer)]; }
   Channel* find(uint64_t channel);
   const std::optional<Error>& error_of(const Channel& channel) const;
@@ -137,7 +123,7 @@ class TcpWorld {
 
   // tcp_links.cpp: polling, connecting
   void wait(Lock& lock, Deadline deadline);
-  void poll_links(Lock& lock, Poll& poll, int timeout_ms);
+  void poll_links(Lock& lock, std::vector<pollfd>& fds, int timeout_ms);
   void start_server();
   void serve();
   void connect(int32_t peer);
@@ -150,7 +136,6 @@ class TcpWorld {
   const Socket listener_;
   const std::vector<SocketAddress> addresses_;
   const SocketAddress from_;
-  const std::string here_;  // this rank's address
   const std::string key_;
   std::vector<Link> links_;  // indexed by rank
   Stage stage_;
@@ -168,7 +153,7 @@ class TcpWorld {
   bool retrying_ = false;  // a connection will be tried again
   bool served_ = false;    // no operation has run since the last poll of serve()
   bool stop_ = false;
-  Poll poll_, server_poll_;
+  std::vector<pollfd> poll_, server_poll_;  // the arguments of poll()
   std::thread server_;
 };
 

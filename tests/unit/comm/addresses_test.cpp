@@ -1,5 +1,3 @@
-#include "comm/tcp/addresses.hpp"
-
 #include <poll.h>
 
 #include <catch2/catch.hpp>

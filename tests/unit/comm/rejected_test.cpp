@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/tcp/addresses.hpp"
+#include "comm/tcp/socket.hpp"
 #include "muonrt/rendezvous.h"
 #include "support/one_matrix.hpp"
 #include "support/tcp_ranks.hpp"
