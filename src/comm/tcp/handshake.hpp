@@ -11,7 +11,6 @@
 #include "base/deadline.hpp"
 #include "base/error.hpp"
 #include "base/hmac.hpp"
-#include "comm/tcp/frame.hpp"
 #include "comm/tcp/socket.hpp"
 
 namespace muonrt {
@@ -25,6 +24,8 @@ namespace muonrt {
 // little-endian, like all machines that muonrt runs on.
 
 constexpr size_t kSecretBytes = 16;  // minimum size of a secret
+/// Version of the protocol of a connection. The ranks compare it during the rendezvous.
+constexpr uint16_t kProtocolVersion = 6;
 
 using Nonce = std::array<uint8_t, 32>;
 using Digest = Sha256::Digest;

@@ -121,7 +121,8 @@ TcpConnections accept_at_address(const Rendezvous& rendezvous, Deadline deadline
     Rendezvous out = rendezvous;
     listeners.clear();
     listeners = any_port ? listen_in_range(addresses, rendezvous.ports) : listen_at(addresses);
-    out.address = with_port(rendezvous.address, address_of(listeners.front()).port());
+    out.address.resize(out.address.rfind(':') + 1);
+    out.address += std::to_string(address_of(listeners.front()).port());
     return out;
   });
   if (here.listening) here.listening(here.address);

@@ -82,8 +82,7 @@ int get_addresses(const std::string& host, const std::string& port, int flags,
 /// Returns the addresses of the interface with the name `interface`. If `interface` is an address,
 /// returns this local address.
 std::vector<LocalAddress> addresses_of_interface(const std::string& interface) {
-  std::vector<SocketAddress> number;  // the address may be written in several ways ("fd00:0::5" and
-                                      // "fd00::5")
+  std::vector<SocketAddress> number;  // an address has several forms ("fd00:0::5" and "fd00::5")
   get_addresses(interface, "0", AI_NUMERICHOST, number);
   std::vector<LocalAddress> out;
   std::string names;
@@ -149,24 +148,10 @@ SocketAddress::SocketAddress(const sockaddr* address) {
   std::memcpy(&data_, address, length());
 }
 
-SocketAddress SocketAddress::with_port(uint16_t other) const {
-  SocketAddress out = *this;
-  out.data_.sin6_port = htons(other);
-  return out;
-}
-
-bool SocketAddress::operator==(const SocketAddress& other) const {
-  return std::memcmp(&data_, &other.data_, sizeof data_) == 0;
-}
-
 std::string_view SocketAddress::ip() const {
   const auto* const at = reinterpret_cast<const char*>(&data_);
   if (family() == AF_INET6) return {at + offsetof(sockaddr_in6, sin6_addr), 16};
   return {at + offsetof(sockaddr_in, sin_addr), 4};
-}
-
-bool SocketAddress::is_loopback() const {
-  return family() == AF_INET6 ? IN6_IS_ADDR_LOOPBACK(&data_.sin6_addr) : ip()[0] == 127;
 }
 
 std::string SocketAddress::host() const {
@@ -175,16 +160,8 @@ std::string SocketAddress::host() const {
   return text;
 }
 
-std::string SocketAddress::text() const {
-  return family() == AF_INET6 ? cat('[', host(), "]:", port()) : cat(host(), ':', port());
-}
-
 uint16_t port_of(const std::string& host_and_port) {
   return static_cast<uint16_t>(std::stoi(parse_address(host_and_port).port));
-}
-
-std::string with_port(const std::string& host_and_port, uint16_t port) {
-  return cat(host_and_port.substr(0, host_and_port.rfind(':') + 1), port);
 }
 
 std::vector<SocketAddress> look_up(const std::string& host_and_port, std::string& why) {

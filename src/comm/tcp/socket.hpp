@@ -4,6 +4,7 @@
 #include <sys/socket.h>
 
 #include <cstdint>
+#include <cstring>
 #include <functional>
 #include <string>
 #include <vector>
@@ -22,11 +23,19 @@ class SocketAddress {
 
   int family() const { return data_.sin6_family; }  // AF_INET or AF_INET6; 0 if there is no address
   uint16_t port() const { return ntohs(data_.sin6_port); }
-  SocketAddress with_port(uint16_t other) const;
-  bool operator==(const SocketAddress& other) const;
+  SocketAddress with_port(uint16_t other) const {
+    SocketAddress out = *this;
+    out.data_.sin6_port = htons(other);
+    return out;
+  }
+  bool operator==(const SocketAddress& other) const {
+    return std::memcmp(&data_, &other.data_, sizeof data_) == 0;
+  }
   bool same_host(const SocketAddress& other) const { return with_port(0) == other.with_port(0); }
   /// Returns true if the address is in 127.0.0.0/8 or is ::1, so only its own machine can reach it.
-  bool is_loopback() const;
+  bool is_loopback() const {
+    return family() == AF_INET6 ? IN6_IS_ADDR_LOOPBACK(&data_.sin6_addr) : ip()[0] == 127;
+  }
   bool is_link_local() const {
     return family() == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&data_.sin6_addr);
   }
@@ -35,7 +44,9 @@ class SocketAddress {
   /// Returns a string such as "10.0.0.5" or "fd00::5".
   std::string host() const;
   /// Returns a string such as "10.0.0.5:4567" or "[fd00::5]:4567".
-  std::string text() const;
+  std::string text() const {
+    return family() == AF_INET6 ? cat('[', host(), "]:", port()) : cat(host(), ':', port());
+  }
 
   // The form that system calls need.
   const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&data_); }
@@ -48,8 +59,6 @@ class SocketAddress {
 /// Returns the port of "host:port" or "[::1]:port"; 0 means any free port. Errors: INVALID_ARGUMENT
 /// if the text has a different form.
 uint16_t port_of(const std::string& host_and_port);
-/// Returns the text with its port replaced by `port`.
-std::string with_port(const std::string& host_and_port, uint16_t port);
 
 /// Resolves "host:port" or "[::1]:port" to addresses without duplicates. If the name cannot be
 /// resolved, perhaps only temporarily, returns no address and sets `why`. The system's resolver has

@@ -114,10 +114,7 @@ void TcpWorld::wake_all() noexcept {
 
 void TcpWorld::enter(uint64_t id) {
   const Lock lock(mutex_);
-  Channel channel;
-  channel.id = id;
-  channel.peers.resize(links_.size());
-  channels_.emplace(id, std::move(channel));
+  channels_.emplace(id, Channel{id, std::vector<Peer>(links_.size())});
   // This comes last, because frames of a channel that does not exist are dropped.
   if (rank_ == 0 && size_ > 2) start_server();
 }
@@ -198,13 +195,12 @@ void TcpWorld::exchange(uint64_t id, std::span<const SendTo> sends,
   served_ = false;
   try {
     begin(channel, sends, receives);
-    while (true) {
-      if (const auto& error = error_of(channel)) throw *error;
-      if (channel.pending == 0) break;
+    while (!error_of(channel) && channel.pending > 0) {
       throw_if_impossible(channel);
       if (deadline.passed()) throw_timeout(channel);
       wait(lock, deadline);
     }
+    if (const auto& error = error_of(channel)) throw *error;
   } catch (...) {
     end(channel);
     throw;
@@ -228,7 +224,6 @@ void TcpWorld::begin(Channel& channel, std::span<const SendTo> sends,
     ++channel.pending;
   }
   for (const ReceiveFrom& r : receives) {
-    if (r.peer == rank_) continue;
     grant(channel, r.peer);
     receive_early(channel, r.peer);
   }
@@ -299,15 +294,12 @@ std::string TcpWorld::missing_link_text(int32_t peer) {
              " is running, check whether a firewall blocks this port, or set the range of ports");
 }
 
-void TcpWorld::throw_timeout(const Channel& channel) {
-  const auto missing = [&](Message Peer::*message) {
-    return std::find_if(channel.peers.begin(), channel.peers.end(),
-                        [&](const Peer& peer) { return (peer.*message).pending; });
-  };
-  auto at = missing(&Peer::receive);
-  const bool receives = at != channel.peers.end();
-  if (!receives) at = missing(&Peer::send);
-  const auto peer = static_cast<int32_t>(at - channel.peers.begin());
+void TcpWorld::throw_timeout(Channel& channel) {
+  int32_t peer = 0;
+  while (peer < size_ && !channel.of(peer).receive.pending) ++peer;
+  const bool receives = peer < size_;
+  if (!receives) peer = 0;
+  while (!receives && !channel.of(peer).send.pending) ++peer;
   throw make_error(Status::kTimeout, receives ? "received no message from rank " : "rank ", peer,
                    receives ? "" : " accepted no message",
                    " before the timeout; check whether rank ", peer,

@@ -71,21 +71,19 @@ class TcpWorld {
   /// The messages that a channel sends to and receives from one peer.
   struct Peer {
     Message send, receive;
-    uint64_t sent = 0, received = 0;  // number of messages of all operations, including the running
-                                      // operation
+    uint64_t sent = 0, received = 0;  // messages of all operations, including the running one
     uint64_t granted = 0;             // messages that the peer has granted
     int64_t granted_bytes = 0;        // size of the last message that the peer has granted
     std::unique_ptr<char[]> early;    // kEarlyBytes bytes, if this rank has received from the peer
-    int64_t early_bytes = 0;          // size of the message in `early`; 0 if there is no such
-                                      // message
+    int64_t early_bytes = 0;          // size of the message in `early`, or 0
     bool left = false, left_forwarded = false;
     std::optional<Clock::time_point> ended;  // when the end of the peer was first noticed
   };
   struct Channel {
     uint64_t id = 0;
     std::vector<Peer> peers;
-    int64_t pending = 0;         // messages of the running operation
-    std::optional<Error> error;  // the first error of the channel
+    int64_t pending = 0;              // messages of the running operation
+    std::optional<Error> error = {};  // the first error of the channel
     Peer& of(int32_t peer) { return peers[static_cast<size_t>(peer)]; }
   };
   Link& link(int32_t peer) { return links_[static_cast<size_t>(peer)]; }
@@ -100,7 +98,7 @@ class TcpWorld {
   static void complete(Channel& channel, Message& message);
   void throw_if_impossible(Channel& channel);
   std::optional<Error> why_impossible(Channel& channel, int32_t peer);
-  [[noreturn]] void throw_timeout(const Channel& channel);
+  [[noreturn]] void throw_timeout(Channel& channel);
   std::string missing_link_text(int32_t peer);
   void send_to_all(const FrameHeader& frame, const void* content = nullptr,
                    int32_t except = -1) noexcept;

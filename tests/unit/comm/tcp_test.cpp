@@ -11,7 +11,7 @@
 #include <limits>
 #include <thread>
 
-#include "comm/tcp/handshake.hpp"
+#include "comm/tcp/link.hpp"
 #include "support/faults/allocation_failure.hpp"
 #include "support/loopback.hpp"
 #include "support/tcp_ranks.hpp"
