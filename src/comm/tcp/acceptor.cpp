@@ -98,17 +98,15 @@ class Acceptor {
     for (const Socket& listener : listeners_) fds.push_back({listener.fd(), POLLIN, 0});
     pending_.add_to(fds);
     poll(fds.data(), fds.size(), poll_ms(deadline_, 100));
-    pending_.read();
     for (const Socket& listener : listeners_) {
-      const int error = pending_.accept(listener);
+      const int error = pending_.advance(listener);
       if (error != 0 && failed_) throw *failed_;
       MUONRT_REQUIRE(error == 0, Status::kComm, "rendezvous at ", rendezvous_.address,
                      ": accepting a connection failed (", errno_text(error),
                      "); raise the limit of open files (ulimit -n) above the number of ranks");
     }
-    for (Member& m : members_) {
+    for (Member& m : members_)
       if (m.socket() && is_closed(m.socket())) m.connection.socket = Socket();
-    }
   }
 
   void examine(Connection& connection) {

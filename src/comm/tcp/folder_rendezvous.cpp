@@ -163,7 +163,7 @@ TcpConnections accept_through_folder(const Rendezvous& rendezvous, Rendezvous& t
                    "shared folder: rank 0's machine has no "
                    "network address, not even the loopback address; configure one (ip link set lo "
                    "up)");
-    listeners = listen_in_range(addresses, rendezvous.ports);
+    listeners = listen_at(addresses, rendezvous.ports);
     std::string bound;
     for (const Socket& listener : listeners) bound += bytes_of(address_of(listener));
     head.proof = proof_of(rendezvous, head, bound);
@@ -171,30 +171,6 @@ TcpConnections accept_through_folder(const Rendezvous& rendezvous, Rendezvous& t
     file.write(std::string(bytes_of(head)) + bound);
   });
   return accept_all_ranks(tcp, std::move(listeners), deadline);
-}
-
-RankZeroContact read_contact(const Rendezvous& rendezvous, const AddressFile& file,
-                             const std::string& content) {
-  AddressFileHeader head{};
-  if (content.size() >= sizeof head) std::memcpy(&head, content.data(), sizeof head);
-  MUONRT_REQUIRE(head.magic == kAddressFileMagic, Status::kCorrupt, "shared folder: ", file.path(),
-                 " was not written by rank 0 of this version of muonrt; check which programs write "
-                 "to the folder, and use the same version of muonrt on all ranks");
-  const std::string_view bound = std::string_view(content).substr(sizeof head);
-  MUONRT_REQUIRE(
-      equal_in_constant_time(head.proof, proof_of(rendezvous, head, bound)), Status::kComm,
-      "shared folder: rank 0 and rank ", rendezvous.rank,
-      " have different secrets, or one has none, or ", file.path(),
-      " is from an earlier run; pass the same secret on all ranks, and use a new run_id for "
-      "every run");
-  RankZeroContact out{{}, common_secret(rendezvous, head.run)};
-  SocketAddress address;
-  for (size_t at = 0; at + sizeof address <= bound.size(); at += sizeof address) {
-    std::memcpy(&address, bound.data() + at, sizeof address);
-    // Only ranks on rank 0's machine can connect to its loopback address.
-    if (head.machine == machine_name() || !address.is_loopback()) out.addresses.push_back(address);
-  }
-  return out;
 }
 
 /// @param tcp  the rendezvous over TCP
@@ -215,7 +191,28 @@ TcpConnections connect_through_folder(const Rendezvous& rendezvous, const Rendez
                    " belongs to user ", owner, ", but this process creates files of user ", user,
                    "; run all ranks as one user, or pass a secret");
     why = "the file has no address that this rank can reach";
-    return read_contact(rendezvous, file, content);
+    AddressFileHeader head{};
+    if (content.size() >= sizeof head) std::memcpy(&head, content.data(), sizeof head);
+    MUONRT_REQUIRE(
+        head.magic == kAddressFileMagic, Status::kCorrupt, "shared folder: ", file.path(),
+        " was not written by rank 0 of this version of muonrt; check which programs write "
+        "to the folder, and use the same version of muonrt on all ranks");
+    const std::string_view bound = std::string_view(content).substr(sizeof head);
+    MUONRT_REQUIRE(
+        equal_in_constant_time(head.proof, proof_of(rendezvous, head, bound)), Status::kComm,
+        "shared folder: rank 0 and rank ", rendezvous.rank,
+        " have different secrets, or one has none, or ", file.path(),
+        " is from an earlier run; pass the same secret on all ranks, and use a new run_id for "
+        "every run");
+    RankZeroContact out{{}, common_secret(rendezvous, head.run)};
+    SocketAddress address;
+    for (size_t at = 0; at + sizeof address <= bound.size(); at += sizeof address) {
+      std::memcpy(&address, bound.data() + at, sizeof address);
+      // Only ranks on rank 0's machine can connect to its loopback address.
+      if (head.machine == machine_name() || !address.is_loopback())
+        out.addresses.push_back(address);
+    }
+    return out;
   };
   try {
     return connect_to_rank_0(tcp, search, deadline);

@@ -102,7 +102,9 @@ void PendingConnections::add_to(std::vector<pollfd>& fds) const {
   for (const Connection& c : list_) fds.push_back({c.socket.fd(), POLLIN, 0});
 }
 
-int PendingConnections::accept(const Socket& listener) {
+int PendingConnections::advance(const Socket& listener) {
+  for (auto c = list_.begin(); c != list_.end();)
+    c = keeps_waiting(*c) ? std::next(c) : list_.erase(c);
   constexpr int kMaxAccepts = 256;  // connections that are accepted before claims are read again
   for (int i = 0; i < kMaxAccepts; ++i) {
     Socket socket(
@@ -123,11 +125,6 @@ int PendingConnections::accept(const Socket& listener) {
       list_.pop_back();
   }
   return 0;
-}
-
-void PendingConnections::read() {
-  for (auto c = list_.begin(); c != list_.end();)
-    c = keeps_waiting(*c) ? std::next(c) : list_.erase(c);
 }
 
 bool PendingConnections::keeps_waiting(Connection& c) {

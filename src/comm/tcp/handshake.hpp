@@ -15,13 +15,10 @@
 
 namespace muonrt {
 
-// The messages that two ranks exchange to connect. First the listening rank sends a greeting, which
-// is a random number. Then the other rank sends a claim with its proof, and the listening rank
-// sends an answer with its own proof. It does not answer a claim with an invalid proof. During the
-// rendezvous, rank 0 listens, and the proofs are HMACs under the secret. Later the lower rank of a
-// pair listens, and the proofs use the key of the run. The proofs also detect bits that change in
-// transit. Frames, which follow these messages, are neither encrypted nor signed. All integers are
-// little-endian, like all machines that muonrt runs on.
+// The messages that two ranks exchange to connect: a greeting of the listening rank, a claim of the
+// other rank, and an answer. The proofs are HMACs. Their key is the secret during the rendezvous,
+// where rank 0 listens, and later the key of the run. The proofs also detect bits that change in
+// transit. All integers are little-endian, like all machines that muonrt runs on.
 
 constexpr size_t kSecretBytes = 16;  // minimum size of a secret
 /// Version of the protocol of a connection. The ranks compare it during the rendezvous.
@@ -64,7 +61,7 @@ template <class T>
 std::string_view bytes_of(const T& value, size_t bytes = sizeof(T)) {
   return {reinterpret_cast<const char*>(&value), bytes};
 }
-inline std::string_view bytes_of(const std::vector<SocketAddress>& all) {
+inline std::string_view bytes_of(const Addresses& all) {
   return bytes_of(all[0], all.size() * sizeof all[0]);
 }
 
@@ -144,11 +141,10 @@ class PendingConnections {
       : secret_(secret), most_(256 + static_cast<size_t>(ranks)), examine_(std::move(examine)) {}
 
   void add_to(std::vector<pollfd>& fds) const;
-  /// Accepts connections. Closes the oldest pending connection if there are too many, or if the
-  /// process cannot open another file. Returns 0, or the error of accept() if no connection is
-  /// pending.
-  int accept(const Socket& listener);
-  void read();
+  /// Reads claims, and accepts connections. Closes the oldest pending connection if there are too
+  /// many, or if the process cannot open another file. Returns 0, or the error of accept() if no
+  /// connection is pending.
+  int advance(const Socket& listener);
 
   bool empty() const { return list_.empty(); }
   /// Returns the maximum number of pending connections.

@@ -25,8 +25,8 @@ void advance(Dial& dial, const std::string& secret, Deadline deadline,
 
 /// Returns a connection that rank 0 has greeted. If there is none but a later attempt may succeed,
 /// returns a connection in a different state and sets `why` to the reason.
-Dial find_rank_0(const Rendezvous& rendezvous, const std::vector<SocketAddress>& addresses,
-                 Deadline deadline, std::string& why) {
+Dial find_rank_0(const Rendezvous& rendezvous, const Addresses& addresses, Deadline deadline,
+                 std::string& why) {
   const auto routes = routes_from(rendezvous.interface, addresses);
   auto left = static_cast<int>(routes.size());
   for (const SocketRoute& route : routes) {
@@ -49,14 +49,14 @@ Dial find_rank_0(const Rendezvous& rendezvous, const std::vector<SocketAddress>&
 
 /// Listens for higher ranks. Uses the interface that the user chose. Without one, uses the loopback
 /// address if all ranks run on this machine, and otherwise all addresses.
-void listen_for_ranks(const Rendezvous& rendezvous, const std::vector<SocketAddress>& rank_0,
+void listen_for_ranks(const Rendezvous& rendezvous, const Addresses& rank_0,
                       const Socket& connection, TcpConnections& out) {
   const SocketAddress local = address_of(connection);
   const bool chosen = !rendezvous.interface.empty(), last = out.rank == out.size - 1;
   if (chosen) out.from = local.with_port(0);
   if (last || out.listener) return;
   const auto listen = [&](const SocketAddress& at) {
-    out.listener = std::move(listen_in_range({at}, rendezvous.ports)[0]);
+    out.listener = std::move(listen_at({at.with_port(0)}, rendezvous.ports)[0]);
   };
   const auto is_local = [](const SocketAddress& a) { return a.is_loopback(); };
   if (chosen || std::all_of(rank_0.begin(), rank_0.end(), is_local)) return listen(local);
@@ -120,7 +120,7 @@ TcpConnections accept_at_address(const Rendezvous& rendezvous, Deadline deadline
     if (!rendezvous.interface.empty()) addresses = addresses_on(rendezvous.interface, addresses);
     Rendezvous out = rendezvous;
     listeners.clear();
-    listeners = any_port ? listen_in_range(addresses, rendezvous.ports) : listen_at(addresses);
+    listeners = listen_at(addresses, rendezvous.ports);
     out.address.resize(out.address.rfind(':') + 1);
     out.address += std::to_string(address_of(listeners.front()).port());
     return out;
@@ -164,7 +164,7 @@ TcpConnections rendezvous_at_address(const Rendezvous& rendezvous, Deadline dead
                  ", but only rank 0 may use port 0; pass the address that `listening` of rank 0 "
                  "receives");
   // Resolved at most once per second, because many ranks may use one name server.
-  std::vector<SocketAddress> known;
+  Addresses known;
   std::string problem;
   Deadline again = Deadline::in_ms(0);
   const auto search = [&](std::string& why) {

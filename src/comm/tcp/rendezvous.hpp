@@ -44,9 +44,9 @@ struct TcpConnections {
   std::vector<Socket> sockets;  // rank 0: connections to all ranks; other ranks: [0] is the
                                 // connection to rank 0
   Socket listener;              // accepts the connections of higher ranks; not used on rank 0
-  std::vector<SocketAddress> addresses;  // listeners, indexed by rank; empty for rank 0
-  SocketAddress from;                    // local address of new connections; if empty, any address
-  Digest key{};                          // equal on all ranks of this run
+  Addresses addresses;          // listeners, indexed by rank; empty for rank 0
+  SocketAddress from;           // local address of new connections; if empty, any address
+  Digest key{};                 // equal on all ranks of this run
 };
 
 /// Connect all ranks: rank 0 listens, and the other ranks connect to it. Collective over all ranks.
@@ -72,7 +72,7 @@ TcpConnections accept_all_ranks(const Rendezvous& rendezvous, std::vector<Socket
 
 /// The known addresses of rank 0, and the secret of the rendezvous.
 struct RankZeroContact {
-  std::vector<SocketAddress> addresses;  // empty if not known yet
+  Addresses addresses;  // empty if not known yet
   std::string secret;
 };
 /// Connects to rank 0, and returns when all ranks are connected. Only for the other ranks.

@@ -60,8 +60,7 @@ std::vector<LocalAddress> own_addresses() {
 
 /// Appends the addresses of a host to `out`, without duplicates. Returns the result of
 /// getaddrinfo(). Errors: OUT_OF_MEMORY, which says nothing about whether the host exists.
-int get_addresses(const std::string& host, const std::string& port, int flags,
-                  std::vector<SocketAddress>& out) {
+int get_addresses(const std::string& host, const std::string& port, int flags, Addresses& out) {
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = AI_NUMERICSERV | flags;
@@ -82,7 +81,7 @@ int get_addresses(const std::string& host, const std::string& port, int flags,
 /// Returns the addresses of the interface with the name `interface`. If `interface` is an address,
 /// returns this local address.
 std::vector<LocalAddress> addresses_of_interface(const std::string& interface) {
-  std::vector<SocketAddress> number;  // an address has several forms ("fd00:0::5" and "fd00::5")
+  Addresses number;  // an address has several forms ("fd00:0::5" and "fd00::5")
   get_addresses(interface, "0", AI_NUMERICHOST, number);
   std::vector<LocalAddress> out;
   std::string names;
@@ -121,17 +120,18 @@ HostAndPort parse_address(const std::string& text) {
   return out;
 }
 
-Socket stream_socket(int family) {
-  return Socket([&] { return socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0); });
-}
-
 void turn_on(const Socket& s, int level, int option) {
   const int on = 1;
   setsockopt(s.fd(), level, option, &on, sizeof on);
 }
 
-/// Sockets may share a port if all of them set SO_REUSEADDR and none of them listens on it.
-void share_port(const Socket& s) { turn_on(s, SOL_SOCKET, SO_REUSEADDR); }
+/// Sockets may share a port if all of them set SO_REUSEADDR and none of them listens on it. For
+/// example, the system may choose the port that rank 0 will listen on later for a connection.
+Socket stream_socket(int family) {
+  Socket out([&] { return socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0); });
+  if (out) turn_on(out, SOL_SOCKET, SO_REUSEADDR);
+  return out;
+}
 
 /// @param get  getsockname or getpeername.
 SocketAddress address_from(int (*get)(int, sockaddr*, socklen_t*), const Socket& s) {
@@ -164,9 +164,9 @@ uint16_t port_of(const std::string& host_and_port) {
   return static_cast<uint16_t>(std::stoi(parse_address(host_and_port).port));
 }
 
-std::vector<SocketAddress> look_up(const std::string& host_and_port, std::string& why) {
+Addresses look_up(const std::string& host_and_port, std::string& why) {
   const HostAndPort at = parse_address(host_and_port);
-  std::vector<SocketAddress> out;
+  Addresses out;
   const int result = get_addresses(at.host, at.port, at.number ? AI_NUMERICHOST : 0, out);
   MUONRT_REQUIRE(result == 0 || !at.number, Status::kInvalidArgument,
                  "rendezvous: the host of address '", host_and_port, "' is '", at.host,
@@ -176,7 +176,7 @@ std::vector<SocketAddress> look_up(const std::string& host_and_port, std::string
   return out;
 }
 
-std::vector<SocketAddress> resolve(const std::string& host_and_port) {
+Addresses resolve(const std::string& host_and_port) {
   std::string why;
   auto out = look_up(host_and_port, why);
   MUONRT_REQUIRE(!out.empty(), Status::kComm, "rendezvous: ", why,
@@ -184,25 +184,23 @@ std::vector<SocketAddress> resolve(const std::string& host_and_port) {
   return out;
 }
 
-std::vector<SocketAddress> local_addresses() {
-  std::vector<SocketAddress> out;
+Addresses local_addresses() {
+  Addresses out;
   for (const LocalAddress& own : own_addresses())
     if (!own.address.is_link_local()) out.push_back(own.address);
   return out;
 }
 
-std::vector<SocketAddress> addresses_on(const std::string& interface,
-                                        const std::vector<SocketAddress>& addresses) {
+Addresses addresses_on(const std::string& interface, const Addresses& addresses) {
   const auto routes = routes_from(interface, addresses);
-  std::vector<SocketAddress> out;
+  Addresses out;
   for (const SocketRoute& route : routes)
     if (route.local) out.push_back(route.to);
   if (out.empty()) out.push_back(routes.front().from.with_port(routes.front().to.port()));
   return out;
 }
 
-std::vector<SocketRoute> routes_from(const std::string& interface,
-                                     const std::vector<SocketAddress>& addresses) {
+std::vector<SocketRoute> routes_from(const std::string& interface, const Addresses& addresses) {
   std::vector<SocketRoute> out;
   const auto mine =
       interface.empty() ? std::vector<LocalAddress>() : addresses_of_interface(interface);
@@ -232,45 +230,34 @@ std::string errno_text(int error) {
   return cat("errno ", error, ", ", text);
 }
 
-std::vector<Socket> listen_at(const std::vector<SocketAddress>& addresses,
-                              const std::string& taken) {
-  std::vector<Socket> out;
-  std::string problems;
-  for (SocketAddress address : addresses) {
-    // The system chooses the port of the first listener, and the other listeners use the same port.
-    if (address.port() == 0 && !out.empty()) address = address.with_port(address_of(out[0]).port());
-    Socket one = stream_socket(address.family());
-    if (one) share_port(one);
-    const bool good = one && bind(one.fd(), address.get(), address.length()) == 0 &&
-                      listen(one.fd(), SOMAXCONN) == 0;
-    const int error = good ? 0 : errno;
-    if (!good)
-      problems += cat(problems.empty() ? "" : ", ", address.text(), " (", errno_text(error), ")");
-    const bool elsewhere = error == EADDRNOTAVAIL || error == EAFNOSUPPORT;
-    // If another program listens at one of the addresses, ranks would connect to that program.
-    MUONRT_REQUIRE(good || elsewhere, Status::kComm, "rendezvous: this rank cannot listen at ",
-                   problems, "; ", taken);
-    if (good) out.push_back(std::move(one));
-  }
-  MUONRT_REQUIRE(!out.empty(), Status::kComm, "rendezvous: this rank cannot listen at ", problems,
-                 "; pass an address of this rank's machine");
-  return out;
-}
-
-std::vector<Socket> listen_in_range(std::vector<SocketAddress> addresses, PortRange ports) {
-  const bool any = ports.last == 0;
-  const int32_t tries = any ? 20 : ports.last - ports.first + 1;
-  const std::string taken = any ? "free a port on this machine"
-                                : cat("no port from ", ports.first, " to ", ports.last,
-                                      " is free, so pass a larger range of ports");
+std::vector<Socket> listen_at(Addresses addresses, PortRange ports) {
+  const bool given = addresses[0].port() != 0, any = ports.last == 0;
+  const int32_t tries = given ? 1 : any ? 20 : ports.last - ports.first + 1;
   for (int32_t i = 0;; ++i) {
-    const int32_t port = any ? 0 : ports.first + i;
-    for (SocketAddress& a : addresses) a = a.with_port(static_cast<uint16_t>(port));
-    try {
-      return listen_at(addresses, taken);
-    } catch (const Error& error) {  // another program uses the port at one of the addresses
-      if (error.status() != Status::kComm || i + 1 >= tries) throw;
+    std::vector<Socket> out;
+    std::string problems;
+    bool taken = false;  // ranks would connect to the program that listens at the address
+    for (SocketAddress& address : addresses) {
+      const int32_t port = !any ? ports.first + i : out.empty() ? 0 : address_of(out[0]).port();
+      if (!given) address = address.with_port(static_cast<uint16_t>(port));
+      Socket one = stream_socket(address.family());
+      if (one && bind(one.fd(), address.get(), address.length()) == 0 &&
+          listen(one.fd(), SOMAXCONN) == 0) {
+        out.push_back(std::move(one));
+        continue;
+      }
+      const int error = errno;
+      taken = taken || (error != EADDRNOTAVAIL && error != EAFNOSUPPORT);
+      problems += cat(problems.empty() ? "" : ", ", address.text(), " (", errno_text(error), ")");
     }
+    if (!taken && !out.empty()) return out;
+    if (taken && i + 1 < tries) continue;
+    throw make_error(Status::kComm, "rendezvous: this rank cannot listen at ", problems, "; ",
+                     !taken  ? "pass an address of this rank's machine"
+                     : given ? "pass a port that is free on this machine"
+                     : any   ? "free a port on this machine"
+                             : cat("no port from ", ports.first, " to ", ports.last,
+                                   " is free, so pass a larger range of ports"));
   }
 }
 
@@ -279,8 +266,6 @@ SocketAddress peer_of(const Socket& s) { return address_from(getpeername, s); }
 
 Socket begin_connect(const SocketAddress& address, const SocketAddress& from, std::string& why) {
   Socket out = stream_socket(address.family());
-  // The system may choose the port that rank 0 will listen on later.
-  if (out) share_port(out);
   if (out && from.family() != 0) {
     // The system then chooses the local port in connect(), where it knows the remote address.
     turn_on(out, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT);

@@ -56,6 +56,8 @@ class SocketAddress {
   sockaddr_in6 data_{};  // may contain a sockaddr_in: its family and port have the same offsets
 };
 
+using Addresses = std::vector<SocketAddress>;
+
 /// Returns the port of "host:port" or "[::1]:port"; 0 means any free port. Errors: INVALID_ARGUMENT
 /// if the text has a different form.
 uint16_t port_of(const std::string& host_and_port);
@@ -63,13 +65,13 @@ uint16_t port_of(const std::string& host_and_port);
 /// Resolves "host:port" or "[::1]:port" to addresses without duplicates. If the name cannot be
 /// resolved, perhaps only temporarily, returns no address and sets `why`. The system's resolver has
 /// its own timeouts. Errors: INVALID_ARGUMENT if the text has a different form.
-std::vector<SocketAddress> look_up(const std::string& host_and_port, std::string& why);
+Addresses look_up(const std::string& host_and_port, std::string& why);
 /// Like look_up(), but throws COMM if the name cannot be resolved.
-std::vector<SocketAddress> resolve(const std::string& host_and_port);
+Addresses resolve(const std::string& host_and_port);
 
 /// Returns this machine's addresses, with port 0. Omits link-local addresses, which have no meaning
 /// on other machines.
-std::vector<SocketAddress> local_addresses();
+Addresses local_addresses();
 
 // The following functions have an argument `interface`: the name of an interface ("eth0") or one of
 // its addresses ("10.0.0.5"). An interface may have multiple addresses. Errors: INVALID_ARGUMENT if
@@ -78,8 +80,7 @@ std::vector<SocketAddress> local_addresses();
 /// Returns the addresses that rank 0 listens at on `interface`: the elements of `addresses` that
 /// belong to this interface. If there are none, for example after address translation (NAT),
 /// returns the first address of the interface in the family of `addresses`.
-std::vector<SocketAddress> addresses_on(const std::string& interface,
-                                        const std::vector<SocketAddress>& addresses);
+Addresses addresses_on(const std::string& interface, const Addresses& addresses);
 
 /// A local and a remote address of a connection.
 struct SocketRoute {
@@ -91,29 +92,22 @@ struct SocketRoute {
 /// interface has multiple addresses in the family, prefers an equal address, then an address in the
 /// same network, then the first address that is not link-local. If `interface` is empty, a route
 /// may start at any address.
-std::vector<SocketRoute> routes_from(const std::string& interface,
-                                     const std::vector<SocketAddress>& addresses);
+std::vector<SocketRoute> routes_from(const std::string& interface, const Addresses& addresses);
 
 using Socket = Descriptor;
 
 /// Returns a string such as "errno 111, Connection refused".
 std::string errno_text(int error);
 
-/// Listens at all of `addresses` that belong to this machine. Addresses with port 0 get the same
-/// free port. Errors: COMM if none of the addresses belongs to this machine, or if another program
-/// listens at one of them.
-/// @param taken  the remedy in the error if another program listens.
-std::vector<Socket> listen_at(
-    const std::vector<SocketAddress>& addresses,
-    const std::string& taken = "pass a port that is free on this machine");
-
 /// A range of ports. If `last` is 0, any free port may be used.
 struct PortRange {
   int32_t first = 0, last = 0;
 };
 
-/// Listens on all addresses. All listeners use the same free port from the range.
-std::vector<Socket> listen_in_range(std::vector<SocketAddress> addresses, PortRange ports);
+/// Listens at all of `addresses` that belong to this machine. If their port is 0, all of them get
+/// the same free port from the range. Errors: COMM if none of the addresses belongs to this
+/// machine, or if another program listens at one of them.
+std::vector<Socket> listen_at(Addresses addresses, PortRange ports = {});
 
 /// Return the local address of a socket, and the address of the other end of its connection. If the
 /// connection has ended, peer_of() returns an empty address.

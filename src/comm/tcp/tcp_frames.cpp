@@ -182,15 +182,33 @@ void TcpWorld::process_frame(int32_t from) {
   const char* const content = l.text.get();
   Channel* const channel = find(head.channel);
   switch (head.kind) {
-    case FrameKind::kData:
+    case FrameKind::kData: {
       if (!channel || error_of(*channel) || l.sink == Link::Sink::kDiscard) return;
-      if (intact) return process_data(from, *channel);
-      return fail(*channel, make_error(Status::kComm, "the checksum of a message from rank ", from,
-                                       " is wrong, so data was corrupted in transit; check the "
-                                       "network and the memory of both machines"));
-    case FrameKind::kGrant:
-      if (channel) process_grant(*channel, head);
+      if (!intact)
+        return fail(*channel,
+                    make_error(Status::kComm, "the checksum of a message from rank ", from,
+                               " is wrong, so data was corrupted in transit; check the "
+                               "network and the memory of both machines"));
+      Peer& peer = channel->of(from);
+      if (l.sink == Link::Sink::kEarly) {
+        peer.early_bytes = head.message_bytes;
+        // The receive of this message may have been posted after the header was read.
+        if (peer.receive.number == head.number) receive_early(*channel, from);
+        return;
+      }
+      peer.receive.done += head.payload_bytes;
+      if (peer.receive.done == peer.receive.bytes) complete(*channel, peer.receive);
       return;
+    }
+    case FrameKind::kGrant: {
+      if (!channel) return;
+      Peer& peer = channel->of(from);
+      if (head.number != peer.granted || head.number > peer.sent)
+        return fail(*channel, invalid_frame_error(from, "a grant is out of order"));
+      peer.granted = head.number + 1;
+      peer.granted_bytes = head.message_bytes;
+      return write(from);
+    }
     case FrameKind::kError:
       if (!intact)
         return end_link(from,
@@ -213,28 +231,6 @@ void TcpWorld::process_frame(int32_t from) {
       return wake_all();
     }
   }
-}
-
-void TcpWorld::process_data(int32_t from, Channel& channel) {
-  const Link& l = link(from);
-  Peer& peer = channel.of(from);
-  if (l.sink == Link::Sink::kEarly) {
-    peer.early_bytes = l.head.message_bytes;
-    // The receive of this message may have been posted after the header was read.
-    if (peer.receive.number == l.head.number) receive_early(channel, from);
-    return;
-  }
-  peer.receive.done += l.head.payload_bytes;
-  if (peer.receive.done == peer.receive.bytes) complete(channel, peer.receive);
-}
-
-void TcpWorld::process_grant(Channel& channel, const FrameHeader& head) {
-  Peer& peer = channel.of(head.from);
-  if (head.number != peer.granted || head.number > peer.sent)
-    return fail(channel, invalid_frame_error(head.from, "a grant is out of order"));
-  peer.granted = head.number + 1;
-  peer.granted_bytes = head.message_bytes;
-  write(head.from);
 }
 
 /// On rank 0: forwards a frame that is for all ranks to all ranks except its sender.

@@ -29,7 +29,7 @@ void TcpWorld::wait(Lock& lock, Deadline deadline) {
     return;
   }
   polling_ = true;
-  poll_links(lock, poll_, poll_ms(deadline, retrying_ ? kRetryMs : kMaxPollMs));
+  poll_links(lock, poll_, poll_ms(deadline, kMaxPollMs));
   polling_ = false;
   wake_.notify_all();
 }
@@ -38,10 +38,11 @@ void TcpWorld::poll_links(Lock& lock, std::vector<pollfd>& fds, int timeout_ms) 
   // Element `r` is the connection to rank r, or -1, which poll() ignores.
   fds.clear();
   for (const Link& l : links_) {
-    if (l.state == Link::State::kConnecting)
-      fds.push_back({l.dial.socket.fd(), l.dial.events(), 0});
-    else
-      fds.push_back({l.socket.fd(), static_cast<short>(POLLIN | (l.is_idle() ? 0 : POLLOUT)), 0});
+    const bool connecting = l.state == Link::State::kConnecting;
+    const int events = connecting ? l.dial.events() : POLLIN | (l.is_idle() ? 0 : POLLOUT);
+    fds.push_back({(connecting ? l.dial.socket : l.socket).fd(), static_cast<short>(events), 0});
+    const bool retried = l.state == Link::State::kNone && !l.why.empty() && &fds == &poll_;
+    if (retried) timeout_ms = std::min(timeout_ms, kRetryMs);
   }
   fds.push_back({wake_poll_.fd(), POLLIN, 0});
   fds.push_back({listener_.fd(), POLLIN, 0});
@@ -64,23 +65,16 @@ void TcpWorld::poll_links(Lock& lock, std::vector<pollfd>& fds, int timeout_ms) 
   if (listener_ && (fds[links_.size() + 1].revents || !pending_.empty())) accept();
   for (int32_t peer = 0; peer < size_; ++peer) {
     const short events = fds[static_cast<size_t>(peer)].revents;
-    if (!events) continue;
-    if (link(peer).state == Link::State::kOpen) {
+    Link& l = link(peer);
+    if (l.state == Link::State::kOpen && events) {
       if (events & ~POLLOUT) read(peer);
       write(peer);
-    } else if (link(peer).state == Link::State::kConnecting) {
-      link(peer).dial.advance(key_);
+    } else if (l.state == Link::State::kConnecting) {
+      if (events) l.dial.advance(key_);
+      if (l.dial.state == Dial::State::kConnecting && l.connect_by.passed())
+        l.dial.fail(Dial::State::kUnreachable, "no answer for 20 s");
       continue_handshake(peer);
     }
-  }
-  retrying_ = false;
-  for (int32_t peer = 0; peer < rank_; ++peer) {
-    Link& l = link(peer);
-    if (l.dial.state == Dial::State::kConnecting && l.connect_by.passed()) {
-      l.dial.fail(Dial::State::kUnreachable, "no answer for 20 s");
-      continue_handshake(peer);
-    }
-    retrying_ = retrying_ || (l.state == Link::State::kNone && !l.why.empty());
   }
 }
 
@@ -146,8 +140,7 @@ void TcpWorld::open(int32_t peer) {
 
 void TcpWorld::accept() {
   try {
-    pending_.read();
-    const int error = pending_.accept(listener_);
+    const int error = pending_.advance(listener_);
     if (error != 0 && !error_)
       error_ = make_error(Status::kComm, "rank ", rank_, " cannot accept a connection (",
                           errno_text(error), "); raise the limit of open files (ulimit -n)");

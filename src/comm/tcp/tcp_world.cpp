@@ -187,8 +187,7 @@ std::optional<Error> TcpWorld::published_error(uint64_t id) {
   return error_of(*channel);
 }
 
-void TcpWorld::exchange(uint64_t id, std::span<const SendTo> sends,
-                        std::span<const ReceiveFrom> receives, Deadline deadline) {
+void TcpWorld::exchange(uint64_t id, Sends sends, Receives receives, Deadline deadline) {
   Lock lock(mutex_);
   Channel& channel = *find(id);
   ++operations_;
@@ -196,7 +195,12 @@ void TcpWorld::exchange(uint64_t id, std::span<const SendTo> sends,
   try {
     begin(channel, sends, receives);
     while (!error_of(channel) && channel.pending > 0) {
-      throw_if_impossible(channel);
+      for (int32_t r = 0; r < size_; ++r) {
+        const Peer& peer = channel.of(r);
+        if (!peer.send.pending && !peer.receive.pending) continue;
+        if (link(r).state == Link::State::kNone) connect(r);
+        if (const auto error = why_impossible(channel, r)) throw *error;
+      }
       if (deadline.passed()) throw_timeout(channel);
       wait(lock, deadline);
     }
@@ -208,8 +212,7 @@ void TcpWorld::exchange(uint64_t id, std::span<const SendTo> sends,
   end(channel);
 }
 
-void TcpWorld::begin(Channel& channel, std::span<const SendTo> sends,
-                     std::span<const ReceiveFrom> receives) {
+void TcpWorld::begin(Channel& channel, Sends sends, Receives receives) {
   for (const ReceiveFrom& r : receives) {
     if (r.peer == rank_) continue;
     Peer& peer = channel.of(r.peer);
@@ -246,15 +249,6 @@ void TcpWorld::end(Channel& channel) noexcept {
 void TcpWorld::complete(Channel& channel, Message& message) {
   message.pending = false;
   --channel.pending;
-}
-
-void TcpWorld::throw_if_impossible(Channel& channel) {
-  for (int32_t r = 0; r < size_; ++r) {
-    const Peer& peer = channel.of(r);
-    if (!peer.send.pending && !peer.receive.pending) continue;
-    if (link(r).state == Link::State::kNone) connect(r);
-    if (const auto error = why_impossible(channel, r)) throw *error;
-  }
 }
 
 /// Returns an error if no message can arrive from the peer, or be sent to the peer. A frame that

@@ -50,11 +50,12 @@ class TcpWorld {
   void publish(uint64_t channel, const Error& error) noexcept;
   std::optional<Error> published_error(uint64_t channel);
 
+  using Sends = std::span<const SendTo>;
+  using Receives = std::span<const ReceiveFrom>;
   /// Sends and receives the messages. Skips messages of this rank to itself.
   /// Errors: TIMEOUT; MISMATCH if the size of a message differs; COMM if a peer has left the
   /// channel or its connection has ended or is blocked; an error published on the channel.
-  void exchange(uint64_t channel, std::span<const SendTo> sends,
-                std::span<const ReceiveFrom> receives, Deadline deadline);
+  void exchange(uint64_t channel, Sends sends, Receives receives, Deadline deadline);
 
  private:
   using Lock = std::unique_lock<std::mutex>;
@@ -86,17 +87,16 @@ class TcpWorld {
     std::optional<Error> error = {};  // the first error of the channel
     Peer& of(int32_t peer) { return peers[static_cast<size_t>(peer)]; }
   };
+
   Link& link(int32_t peer) { return links_[static_cast<size_t>(peer)]; }
   Channel* find(uint64_t channel);
   const std::optional<Error>& error_of(const Channel& channel) const;
   void fail(Channel& channel, Error error);
 
   // tcp_world.cpp: operations
-  void begin(Channel& channel, std::span<const SendTo> sends,
-             std::span<const ReceiveFrom> receives);
+  void begin(Channel& channel, Sends sends, Receives receives);
   void end(Channel& channel) noexcept;
   static void complete(Channel& channel, Message& message);
-  void throw_if_impossible(Channel& channel);
   std::optional<Error> why_impossible(Channel& channel, int32_t peer);
   [[noreturn]] void throw_timeout(Channel& channel);
   std::string missing_link_text(int32_t peer);
@@ -115,8 +115,6 @@ class TcpWorld {
   void process_header(int32_t peer);
   void find_destination(int32_t peer);
   void process_frame(int32_t peer);
-  void process_data(int32_t peer, Channel& channel);
-  void process_grant(Channel& channel, const FrameHeader& head);
   void forward(int32_t peer, const FrameHeader& head, const void* content = nullptr) noexcept;
 
   // tcp_links.cpp: polling, connecting
@@ -132,7 +130,7 @@ class TcpWorld {
 
   const int rank_, size_;
   const Socket listener_;
-  const std::vector<SocketAddress> addresses_;
+  const Addresses addresses_;
   const SocketAddress from_;
   const std::string key_;
   std::vector<Link> links_;  // indexed by rank
@@ -145,11 +143,10 @@ class TcpWorld {
   std::optional<Error> error_;  // ends all channels: the connection to rank 0 is lost
   // Indexed by rank: the time at which rank 0 reported the end of the rank's connection.
   std::vector<std::optional<Clock::time_point>> disconnected_;
-  Socket wake_poll_;       // an eventfd
-  int operations_ = 0;     // number of running operations
-  bool polling_ = false;   // the thread of an operation is polling
-  bool retrying_ = false;  // a connection will be tried again
-  bool served_ = false;    // no operation has run since the last poll of serve()
+  Socket wake_poll_;      // an eventfd
+  int operations_ = 0;    // number of running operations
+  bool polling_ = false;  // the thread of an operation is polling
+  bool served_ = false;   // no operation has run since the last poll of serve()
   bool stop_ = false;
   std::vector<pollfd> poll_, server_poll_;  // the arguments of poll()
   std::thread server_;

@@ -59,15 +59,13 @@ TEST_CASE("rejected thread: the creation of an optimizer is out of memory on eve
       muonrt_thread_group_t* group = nullptr;
       muonrt_thread_group_create(&group, 2);
       muonrt_comm_t* comms[2];
-      for (int rank = 0; rank < 2; ++rank) {
-        muonrt_comm_create_thread(&comms[rank], group, rank);
-        muonrt_comm_set_timeout(comms[rank], 20'000);
-      }
+      for (int rank = 0; rank < 2; ++rank) muonrt_comm_create_thread(&comms[rank], group, rank);
       muonrt_thread_group_destroy(group);
       threads_left = failed;
       muonrt_status_t status[2] = {};
       std::string message[2];
       on_ranks(2, [&](int rank) {
+        muonrt_comm_set_timeout(comms[rank], 20'000);
         marked = rank == faulty;
         muonrt_optimizer_options_t options;
         muonrt_optimizer_options_init(&options);
