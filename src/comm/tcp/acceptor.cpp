@@ -202,9 +202,8 @@ class Acceptor {
 
 TcpConnections accept_all_ranks(const Rendezvous& rendezvous, std::vector<Socket> listeners,
                                 Deadline deadline) {
-  const auto acceptor = retry_while_out_of_memory(
-      deadline, [&] { return std::make_unique<Acceptor>(rendezvous, deadline); });
-  return acceptor->run(std::move(listeners));
+  const auto create = [&] { return std::make_unique<Acceptor>(rendezvous, deadline); };
+  return retry_while_out_of_memory(deadline, create)->run(std::move(listeners));
 }
 
 }  // namespace muonrt

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -113,7 +114,8 @@ struct Link {
   Socket socket;
   std::string why;       // why the last attempt to connect failed, or why the link is closed
   bool goodbye = false;  // the peer has left all channels
-  Dial dial;             // used in the state kConnecting
+  std::optional<Deadline::Clock::time_point> disconnected;  // when rank 0 reported the peer's end
+  Dial dial;                                                // used in the state kConnecting
   Deadline try_again = Deadline::in_ms(0), connect_by = Deadline::in_ms(0);
 
   // Reading.

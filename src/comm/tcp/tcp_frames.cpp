@@ -225,11 +225,9 @@ void TcpWorld::process_frame(int32_t from) {
       (forwarded ? peer.left_forwarded : peer.left) = true;
       return wake_all();
     }
-    case FrameKind::kDisconnected: {
-      auto& since = disconnected_[static_cast<size_t>(head.from)];
-      if (!since) since = Clock::now();
+    case FrameKind::kDisconnected:
+      if (auto& since = link(head.from).disconnected; !since) since = Clock::now();
       return wake_all();
-    }
   }
 }
 

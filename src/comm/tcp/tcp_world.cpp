@@ -52,7 +52,6 @@ TcpWorld::TcpWorld(TcpConnections c)
       from_(c.from),
       key_(c.key.begin(), c.key.end()),
       links_(static_cast<size_t>(c.size)),
-      disconnected_(links_.size()),
       wake_poll_([] { return eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK); }) {
   MUONRT_REQUIRE(wake_poll_, Status::kComm, "rank ", rank_, ": creating an eventfd failed (",
                  errno_text(errno), "); raise the limit of open files (ulimit -n)");
@@ -258,7 +257,7 @@ void TcpWorld::complete(Channel& channel, Message& message) {
 std::optional<Error> TcpWorld::why_impossible(Channel& channel, int32_t of) {
   Peer& peer = channel.of(of);
   const Link& l = link(of);
-  const auto& since = disconnected_[static_cast<size_t>(of)];
+  const auto& since = l.disconnected;
   const bool connecting = l.state == Link::State::kConnecting || l.state == Link::State::kOpen;
   const bool ended = peer.left || (!connecting && l.state != Link::State::kNone);
   const bool hears_why = rank_ > 0 && of > 0 && link(0).state == Link::State::kOpen;

@@ -141,12 +141,10 @@ class TcpWorld {
   std::map<uint64_t, Channel> channels_;
   PendingConnections pending_{key_, size_, [this](auto& c) { admit(c); }};
   std::optional<Error> error_;  // ends all channels: the connection to rank 0 is lost
-  // Indexed by rank: the time at which rank 0 reported the end of the rank's connection.
-  std::vector<std::optional<Clock::time_point>> disconnected_;
-  Socket wake_poll_;      // an eventfd
-  int operations_ = 0;    // number of running operations
-  bool polling_ = false;  // the thread of an operation is polling
-  bool served_ = false;   // no operation has run since the last poll of serve()
+  Socket wake_poll_;            // an eventfd
+  int operations_ = 0;          // number of running operations
+  bool polling_ = false;        // the thread of an operation is polling
+  bool served_ = false;         // no operation has run since the last poll of serve()
   bool stop_ = false;
   std::vector<pollfd> poll_, server_poll_;  // the arguments of poll()
   std::thread server_;
