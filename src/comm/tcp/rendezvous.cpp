@@ -189,11 +189,6 @@ TcpConnections connect_to_rank_0(const Rendezvous& rendezvous,
   TcpConnections out;
   out.rank = rendezvous.rank;
   out.size = rendezvous.size;
-  // Must precede the claim, after which rank 0 accepts this rank.
-  retry_while_out_of_memory(deadline, [&] {
-    out.sockets.resize(1);
-    out.addresses.resize(static_cast<size_t>(out.size));
-  });
   std::string why;
   int tries = 0, unanswered = 0;
   using std::chrono::milliseconds;
@@ -203,6 +198,8 @@ TcpConnections connect_to_rank_0(const Rendezvous& rendezvous,
     std::string now;
     RankZeroContact contact;
     Dial dial = retry_while_out_of_memory(deadline, [&] {
+      out.sockets.resize(1);  // before the claim, because rank 0 then accepts this rank
+      out.addresses.resize(static_cast<size_t>(out.size));
       contact = search(now);
       Dial greeted = find_rank_0(rendezvous, contact.addresses, deadline, now);
       if (greeted.socket) listen_for_ranks(rendezvous, contact.addresses, greeted.socket, out);

@@ -10,7 +10,6 @@
 #include "comm/tcp/rendezvous.hpp"
 #include "support/loopback.hpp"
 #include "support/thread_ranks.hpp"
-#include "support/transport_checks.hpp"
 
 using namespace muonrt;
 using namespace transport_test;
@@ -33,14 +32,8 @@ struct Shared {
   bool is_empty() const { return fs::is_empty(folder.path()); }
 };
 
-void run_rank(const Rendezvous& m, int64_t timeout_ms = kLong) {
-  const auto t = make_tcp_transport(rendezvous_in_folder(m, Deadline::in_ms(timeout_ms)));
-  t->set_timeout_ms(timeout_ms);
-  require_none(check_allgather(*t, 10, 1));
-}
-
 std::optional<Error> error_of(const Rendezvous& m, int64_t timeout_ms = kLong) {
-  return transport_test::error_of([&] { run_rank(m, timeout_ms); });
+  return transport_test::error_of([&] { rendezvous_in_folder(m, Deadline::in_ms(timeout_ms)); });
 }
 
 /// Returns the content of the file that rank 0 writes, which only the user may read.
@@ -65,7 +58,7 @@ TEST_CASE("folder rendezvous: ranks wait for rank 0, and no file is left", "[uni
     const Shared shared;
     const auto errors = on_ranks(3, [&](int rank) {
       if (rank == 0) usleep(100'000);
-      run_rank(shared.rank(rank, 3, secret));
+      rendezvous_in_folder(shared.rank(rank, 3, secret), Deadline::in_ms(kLong));
     });
     CHECK(text_of(errors) == "");
     CHECK(shared.is_empty());
@@ -106,7 +99,7 @@ TEST_CASE(
   const auto fresh = on_ranks(2, [&](int rank) {
     Rendezvous m = shared.rank(rank);
     m.run_id = "run-2";
-    run_rank(m);
+    rendezvous_in_folder(m, Deadline::in_ms(kLong));
   });
   CHECK(text_of(fresh) == "");
 }
