@@ -51,13 +51,34 @@ Answer make_answer(Status status, const std::string& message) {
 }
 
 Dial::Dial(const SocketAddress& to, const SocketAddress& from) {
-  socket = begin_connect(to, from, why);
-  if (socket) state = State::kConnecting;
+  socket = stream_socket(to.family());
+  if (socket && from.family() != 0) {
+    // The system then chooses the local port in connect(), where it knows the remote address.
+    turn_on(socket, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT);
+    if (bind(socket.fd(), from.get(), from.length()) != 0) {
+      fail(state, cat("connecting from ", from.host(), " failed: ", errno_text(errno)));
+      return;
+    }
+  }
+  if (socket && (connect(socket.fd(), to.get(), to.length()) == 0 || errno == EINPROGRESS))
+    state = State::kConnecting;
+  else
+    fail(state, errno_text(errno));
 }
 
 void Dial::advance(const std::string& secret) {
   if (state == State::kConnecting) {
-    if (!is_connected(socket, why)) return fail(State::kUnreachable, why);
+    int error = 0;
+    socklen_t length = sizeof error;
+    getsockopt(socket.fd(), SOL_SOCKET, SO_ERROR, &error, &length);
+    if (error != 0) return fail(State::kUnreachable, errno_text(error));
+    if (address_of(socket) == peer_of(socket)) {
+      // The socket is connected to itself: the target port is in the ephemeral range, no process
+      // listens on it, and the system has chosen it as the local port. Close it without TIME_WAIT.
+      const linger at_once{1, 0};
+      setsockopt(socket.fd(), SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
+      return fail(State::kUnreachable, "no process listens");
+    }
     prepare(socket);
     state = State::kConnected;
     return;

@@ -120,19 +120,6 @@ HostAndPort parse_address(const std::string& text) {
   return out;
 }
 
-void turn_on(const Socket& s, int level, int option) {
-  const int on = 1;
-  setsockopt(s.fd(), level, option, &on, sizeof on);
-}
-
-/// Sockets may share a port if all of them set SO_REUSEADDR and none of them listens on it. For
-/// example, the system may choose the port that rank 0 will listen on later for a connection.
-Socket stream_socket(int family) {
-  Socket out([&] { return socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0); });
-  if (out) turn_on(out, SOL_SOCKET, SO_REUSEADDR);
-  return out;
-}
-
 /// @param get  getsockname or getpeername.
 SocketAddress address_from(int (*get)(int, sockaddr*, socklen_t*), const Socket& s) {
   sockaddr_storage out{};
@@ -230,6 +217,17 @@ std::string errno_text(int error) {
   return cat("errno ", error, ", ", text);
 }
 
+void turn_on(const Socket& s, int level, int option) {
+  const int on = 1;
+  setsockopt(s.fd(), level, option, &on, sizeof on);
+}
+
+Socket stream_socket(int family) {
+  Socket out([&] { return socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0); });
+  if (out) turn_on(out, SOL_SOCKET, SO_REUSEADDR);
+  return out;
+}
+
 std::vector<Socket> listen_at(Addresses addresses, PortRange ports) {
   const bool given = addresses[0].port() != 0, any = ports.last == 0;
   const int32_t tries = given ? 1 : any ? 20 : ports.last - ports.first + 1;
@@ -263,35 +261,6 @@ std::vector<Socket> listen_at(Addresses addresses, PortRange ports) {
 
 SocketAddress address_of(const Socket& s) { return address_from(getsockname, s); }
 SocketAddress peer_of(const Socket& s) { return address_from(getpeername, s); }
-
-Socket begin_connect(const SocketAddress& address, const SocketAddress& from, std::string& why) {
-  Socket out = stream_socket(address.family());
-  if (out && from.family() != 0) {
-    // The system then chooses the local port in connect(), where it knows the remote address.
-    turn_on(out, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT);
-    if (bind(out.fd(), from.get(), from.length()) != 0) {
-      why = cat("connecting from ", from.host(), " failed: ", errno_text(errno));
-      return Socket();
-    }
-  }
-  if (out && (connect(out.fd(), address.get(), address.length()) == 0 || errno == EINPROGRESS))
-    return out;
-  why = errno_text(errno);
-  return Socket();
-}
-
-bool is_connected(const Socket& s, std::string& why) {
-  int error = 0;
-  socklen_t length = sizeof error;
-  getsockopt(s.fd(), SOL_SOCKET, SO_ERROR, &error, &length);
-  if (error == 0 && address_of(s) != peer_of(s)) return true;
-  why = error != 0 ? errno_text(error) : "no process listens";
-  // A socket is connected to itself if the target port is in the ephemeral range, no process
-  // listens on it, and the system has chosen it as the local port. Close it without TIME_WAIT.
-  const linger at_once{1, 0};
-  setsockopt(s.fd(), SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
-  return false;
-}
 
 void prepare(const Socket& s) {
   turn_on(s, IPPROTO_TCP, TCP_NODELAY);

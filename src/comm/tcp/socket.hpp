@@ -104,6 +104,12 @@ struct PortRange {
   int32_t first = 0, last = 0;
 };
 
+/// Sets an option of a socket to 1.
+void turn_on(const Socket& socket, int level, int option);
+/// Returns a socket that shares its port: all sockets of a port may set SO_REUSEADDR if none of
+/// them listens. For example, the system may choose the port that rank 0 will listen on later.
+Socket stream_socket(int family);
+
 /// Listens at all of `addresses` that belong to this machine. If their port is 0, all of them get
 /// the same free port from the range. Errors: COMM if none of the addresses belongs to this
 /// machine, or if another program listens at one of them.
@@ -113,14 +119,6 @@ std::vector<Socket> listen_at(Addresses addresses, PortRange ports = {});
 /// connection has ended, peer_of() returns an empty address.
 SocketAddress address_of(const Socket& socket);
 SocketAddress peer_of(const Socket& socket);
-
-/// Starts to connect to `address`. If the attempt fails immediately, the returned socket is empty,
-/// and `why` contains the reason.
-/// @param from  the local address to use. An empty address stands for any local address.
-Socket begin_connect(const SocketAddress& address, const SocketAddress& from, std::string& why);
-/// Returns false and sets `why` if the connection has failed. Call this function when the socket is
-/// writable.
-bool is_connected(const Socket& socket, std::string& why);
 
 /// Sets TCP_NODELAY and SO_KEEPALIVE.
 void prepare(const Socket& socket);

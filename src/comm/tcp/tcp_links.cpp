@@ -45,7 +45,7 @@ void TcpWorld::poll_links(Lock& lock, std::vector<pollfd>& fds, int timeout_ms) 
     if (retried) timeout_ms = std::min(timeout_ms, kRetryMs);
   }
   fds.push_back({wake_poll_.fd(), POLLIN, 0});
-  fds.push_back({listener_.fd(), POLLIN, 0});
+  fds.push_back({run_.listener.fd(), POLLIN, 0});
   pending_.add_to(fds);
   lock.unlock();
   // A wake-up takes longer than a message, so the thread of an operation spins before it sleeps.
@@ -62,7 +62,7 @@ void TcpWorld::poll_links(Lock& lock, std::vector<pollfd>& fds, int timeout_ms) 
   if (fds[links_.size()].revents) {
     [[maybe_unused]] const ssize_t n = ::read(wake_poll_.fd(), &taken, sizeof taken);
   }
-  if (listener_ && (fds[links_.size() + 1].revents || !pending_.empty())) accept();
+  if (run_.listener && (fds[links_.size() + 1].revents || !pending_.empty())) accept();
   for (int32_t peer = 0; peer < size_; ++peer) {
     const short events = fds[static_cast<size_t>(peer)].revents;
     Link& l = link(peer);
@@ -95,7 +95,7 @@ void TcpWorld::serve() {
 void TcpWorld::connect(int32_t peer) {
   Link& l = link(peer);
   if (peer > rank_ || !l.try_again.passed()) return;
-  l.dial = Dial(addresses_[static_cast<size_t>(peer)], from_);
+  l.dial = Dial(run_.addresses[static_cast<size_t>(peer)], run_.from);
   l.state = Link::State::kConnecting;
   l.connect_by = Deadline::in_ms(kConnectMs);
   continue_handshake(peer);
@@ -140,7 +140,7 @@ void TcpWorld::open(int32_t peer) {
 
 void TcpWorld::accept() {
   try {
-    const int error = pending_.advance(listener_);
+    const int error = pending_.advance(run_.listener);
     if (error != 0 && !error_)
       error_ = make_error(Status::kComm, "rank ", rank_, " cannot accept a connection (",
                           errno_text(error), "); raise the limit of open files (ulimit -n)");

@@ -47,11 +47,9 @@ ErrorFrame::ErrorFrame(uint64_t channel, int32_t rank, const Error& error) {
 TcpWorld::TcpWorld(TcpConnections c)
     : rank_(c.rank),
       size_(c.size),
-      listener_(std::move(c.listener)),
-      addresses_(std::move(c.addresses)),
-      from_(c.from),
       key_(c.key.begin(), c.key.end()),
-      links_(static_cast<size_t>(c.size)),
+      run_(std::move(c)),
+      links_(static_cast<size_t>(size_)),
       wake_poll_([] { return eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK); }) {
   MUONRT_REQUIRE(wake_poll_, Status::kComm, "rank ", rank_, ": creating an eventfd failed (",
                  errno_text(errno), "); raise the limit of open files (ulimit -n)");
@@ -59,9 +57,9 @@ TcpWorld::TcpWorld(TcpConnections c)
   // to. Polling therefore allocates nothing.
   for (auto* const fds : {&poll_, &server_poll_})
     fds->reserve(2 + links_.size() + pending_.most() + 1);
-  for (size_t r = 0; r < c.sockets.size(); ++r) {
-    if (!c.sockets[r]) continue;
-    links_[r].socket = std::move(c.sockets[r]);
+  for (size_t r = 0; r < run_.sockets.size(); ++r) {
+    if (!run_.sockets[r]) continue;
+    links_[r].socket = std::move(run_.sockets[r]);
     prepare(links_[r].socket);
     links_[r].allocate();
     links_[r].state = Link::State::kOpen;
@@ -276,13 +274,13 @@ std::optional<Error> TcpWorld::why_impossible(Channel& channel, int32_t of) {
 /// Describes the connection that is missing, with the addresses of both ends.
 std::string TcpWorld::missing_link_text(int32_t peer) {
   const Link& l = link(peer);
-  const SocketAddress& here = addresses_[static_cast<size_t>(rank_)];
+  const SocketAddress& here = run_.addresses[static_cast<size_t>(rank_)];
   if (rank_ < peer)
     return cat("rank ", peer, " has not connected to this rank, which listens at ", here.host(),
                " port ", here.port(), "; if rank ", peer,
                " is running, check whether a firewall blocks this port");
   return cat("rank ", rank_, " at ", here.host(), " cannot connect to rank ", peer, " at ",
-             addresses_[static_cast<size_t>(peer)].text(), " (",
+             run_.addresses[static_cast<size_t>(peer)].text(), " (",
              l.why.empty() ? "no answer" : l.why, "); if rank ", peer,
              " is running, check whether a firewall blocks this port, or set the range of ports");
 }

@@ -129,10 +129,8 @@ class TcpWorld {
   void admit(PendingConnections::Connection& connection);
 
   const int rank_, size_;
-  const Socket listener_;
-  const Addresses addresses_;
-  const SocketAddress from_;
   const std::string key_;
+  TcpConnections run_;       // the links own the sockets
   std::vector<Link> links_;  // indexed by rank
   Stage stage_;
 

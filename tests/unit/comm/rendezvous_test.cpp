@@ -365,12 +365,11 @@ TEST_CASE("socket: a connection to itself is detected, and frees its port at onc
     // range on which no process is listening.
     const int port = loopback::free_port();
     const SocketAddress here = resolve(loopback::at_port(port))[0];
-    std::string why;
-    Socket own = begin_connect(resolve(cat(host, ':', port))[0], here, why);
-    REQUIRE(wait_for(own.fd(), POLLOUT, Deadline::in_ms(10'000)));
-    REQUIRE(address_of(own) == peer_of(own));
-    CHECK_FALSE(is_connected(own, why));
-    own = Socket();
+    Dial own(resolve(cat(host, ':', port))[0], here);
+    REQUIRE(wait_for(own.socket.fd(), POLLOUT, Deadline::in_ms(10'000)));
+    REQUIRE(address_of(own.socket) == peer_of(own.socket));
+    own.advance("");
+    CHECK((own.state == Dial::State::kUnreachable && own.why == "no process listens"));
     // This socket does not set SO_REUSEADDR, so it can bind the port only if the port is not in
     // TIME_WAIT.
     const Socket next([&] { return socket(AF_INET, SOCK_STREAM, 0); });
