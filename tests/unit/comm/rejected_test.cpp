@@ -11,6 +11,7 @@
 #include <catch2/catch.hpp>
 #include <cerrno>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "comm/tcp/socket.hpp"
@@ -105,19 +106,16 @@ TEST_CASE("rejected thread: the creation of a connection is out of memory", "[un
 
 TEST_CASE("resolving a name: an error without memory does not blame the name",
           "[unit][comm][rendezvous]") {
-  struct Row {
-    int error, code;
-    Status status;
-  };
-  for (const Row row :
-       {Row{EAI_MEMORY, 0, Status::kOutOfMemory}, Row{EAI_SYSTEM, ENOMEM, Status::kOutOfMemory},
-        Row{EAI_SYSTEM, EMFILE, Status::kComm}, Row{EAI_AGAIN, 0, Status::kComm}}) {
-    CAPTURE(row.error, row.code);
-    name_error = row.error;
-    name_errno = row.code;
+  for (const auto& [result, code, status] : {std::tuple{EAI_MEMORY, 0, Status::kOutOfMemory},
+                                             {EAI_SYSTEM, ENOMEM, Status::kOutOfMemory},
+                                             {EAI_SYSTEM, EMFILE, Status::kComm},
+                                             {EAI_AGAIN, 0, Status::kComm}}) {
+    CAPTURE(result, code);
+    name_error = result;
+    name_errno = code;
     const auto error = error_of([] { resolve("localhost:80"); });
     name_error = name_errno = 0;
-    CHECK(is_error(error, row.status, ""));
+    CHECK(is_error(error, status, ""));
   }
   CHECK(!resolve("localhost:80").empty());
 }

@@ -18,7 +18,6 @@ using namespace transport_test;
 namespace {
 
 constexpr int64_t kLong = 30'000;
-
 constexpr const char* kSecret = "a secret of this test";
 
 Rendezvous config(int port, int rank, int size) {

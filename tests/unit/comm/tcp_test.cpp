@@ -127,6 +127,26 @@ int64_t open_files() {
   return std::distance(begin(files), end(files));
 }
 
+/// Makes all ranks gather, and exchange with their neighbors, and checks the number of open files.
+void check_many(int size, int rounds) {
+  const int64_t before = open_files();
+  auto ranks = over_tcp(size);
+  std::atomic<int64_t> most = 0;
+  const auto errors = on_ranks(size, [&](int rank) {
+    const auto mine = std::move(ranks[static_cast<size_t>(rank)]);
+    mine->set_timeout_ms(120'000);
+    require_none(check_allgather(*mine, 100, 1));
+    require_none(check_reductions(*mine, 20, 2));
+    require_none(check_allgather(*mine->duplicate(), 5000, 3));
+    if (rank == 0) most = open_files();
+    require_none(check_allgather(*mine, 1, 4));
+  });
+  CHECK(text_of(errors) == "");
+  // Each rank opens a listener, an eventfd, the connection to rank 0, and two connections for each
+  // round.
+  CHECK(most - before <= size * (2 * rounds + 4));
+}
+
 }  // namespace
 
 TEST_CASE("tcp: no frame of a hostile rank makes a result wrong or allocates much memory",
@@ -225,30 +245,6 @@ TEST_CASE("tcp: a connection between ranks that is blocked is an error with both
       cat("rank 2 at 127.0.0.1 cannot connect to rank 1 at 127.0.0.1:", closed, " (errno 111");
   for (const auto& error : errors) CHECK(is_error(error, Status::kComm, text));
 }
-
-namespace {
-
-/// Makes all ranks gather, and exchange with their neighbors, and checks the number of open files.
-void check_many(int size, int rounds) {
-  const int64_t before = open_files();
-  auto ranks = over_tcp(size);
-  std::atomic<int64_t> most = 0;
-  const auto errors = on_ranks(size, [&](int rank) {
-    const auto mine = std::move(ranks[static_cast<size_t>(rank)]);
-    mine->set_timeout_ms(120'000);
-    require_none(check_allgather(*mine, 100, 1));
-    require_none(check_reductions(*mine, 20, 2));
-    require_none(check_allgather(*mine->duplicate(), 5000, 3));
-    if (rank == 0) most = open_files();
-    require_none(check_allgather(*mine, 1, 4));
-  });
-  CHECK(text_of(errors) == "");
-  // Each rank opens a listener, an eventfd, the connection to rank 0, and two connections for each
-  // round.
-  CHECK(most - before <= size * (2 * rounds + 4));
-}
-
-}  // namespace
 
 TEST_CASE("tcp: 64 ranks gather, and each opens few connections", "[unit][comm][rendezvous]") {
   check_many(64, 6);
