@@ -5,7 +5,7 @@
 #include "api/structs.hpp"
 #include "base/backoff.hpp"
 #include "base/sized_struct.hpp"
-#include "comm/tcp/tcp_transport.hpp"
+#include "comm/tcp/rendezvous.hpp"
 
 using namespace muonrt;
 using api::as_status;

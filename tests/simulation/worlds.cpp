@@ -9,7 +9,7 @@
 #include <filesystem>
 
 #include "comm/tcp/handshake.hpp"
-#include "comm/tcp/tcp_transport.hpp"
+#include "comm/tcp/rendezvous.hpp"
 #include "comm/thread_transport.hpp"
 #include "simulation/network.hpp"
 #include "simulation/ranks.hpp"

@@ -4,7 +4,7 @@
 #include <memory>
 #include <vector>
 
-#include "comm/tcp/tcp_transport.hpp"
+#include "comm/tcp/rendezvous.hpp"
 #include "support/thread_ranks.hpp"
 
 // Ranks that use TCP, all in one process.

@@ -6,7 +6,6 @@
 #include <optional>
 
 #include "base/backoff.hpp"
-#include "comm/tcp/pending_connections.hpp"
 #include "comm/tcp/rendezvous.hpp"
 #include "comm/transport.hpp"
 
@@ -33,7 +32,7 @@ class Acceptor {
   TcpConnections run(std::vector<Socket> listeners) {
     listeners_ = std::move(listeners);
     try {
-      while (missing() > 0) {
+      while (!all_ranks([](const Member& m) { return bool(m.socket()); })) {
         if (rendezvous_.check_interrupt) rendezvous_.check_interrupt();
         if (deadline_.passed())
           throw error_with_message(Status::kTimeout, [&] { return timeout_text(); });
@@ -49,10 +48,7 @@ class Acceptor {
       }
       throw;
     }
-    send_addresses();
-    for (size_t r = 1; r < members_.size(); ++r)
-      out_.sockets[r] = std::move(members_[r].connection.socket);
-    return std::move(out_);
+    return connections();
   }
 
  private:
@@ -63,9 +59,10 @@ class Acceptor {
     const Socket& socket() const { return connection.socket; }
   };
 
-  int missing() const {
-    return static_cast<int>(std::count_if(members_.begin() + 1, members_.end(),
-                                          [](const Member& m) { return !m.socket(); }));
+  /// Returns whether the condition is true for all ranks except rank 0.
+  template <class Condition>
+  bool all_ranks(Condition condition) const {
+    return std::all_of(members_.begin() + 1, members_.end(), condition);
   }
 
   std::string timeout_text() const {
@@ -75,21 +72,20 @@ class Acceptor {
         (members_[r].connected_before ? left : absent).push_back(static_cast<int32_t>(r));
     }
     std::string text = cat("rendezvous at ", rendezvous_.address, ", where rank 0 listens at ");
-    for (const Socket& listener : listeners_)
+    bool local = true;  // for example, /etc/hosts may map this machine's name to 127.0.1.1
+    for (const Socket& listener : listeners_) {
       text += cat(&listener == &listeners_[0] ? "" : ", ", address_of(listener).text());
-    text += ": ";
-    if (!absent.empty()) {
-      text +=
-          cat(name_ranks(absent), " of ", rendezvous_.size, " did not connect before the timeout");
+      local = local && address_of(listener).is_loopback();
     }
+    text += ": ";
+    if (!absent.empty())
+      text +=
+          cat(name_ranks(absent), " of ", members_.size(), " did not connect before the timeout");
     if (!left.empty())
       text += cat(absent.empty() ? "" : "; ", name_ranks(left), " connected and disconnected");
     if (pending_.rejected() > 0)
       text += cat("; ", pending_.rejected(), " connections were rejected, the last one because ",
                   pending_.last_reason());
-    // For example, /etc/hosts may map this machine's name to 127.0.1.1.
-    const bool local = std::all_of(listeners_.begin(), listeners_.end(),
-                                   [](const Socket& s) { return address_of(s).is_loopback(); });
     if (local)
       text +=
           "; only this machine can connect to that address, so use another address of rank 0, or "
@@ -102,17 +98,15 @@ class Acceptor {
     for (const Socket& listener : listeners_) fds.push_back({listener.fd(), POLLIN, 0});
     pending_.add_to(fds);
     poll(fds.data(), fds.size(), poll_ms(deadline_, 100));
-    pending_.read();
     for (const Socket& listener : listeners_) {
-      const int error = pending_.accept(listener);
+      const int error = pending_.advance(listener);
       if (error != 0 && failed_) throw *failed_;
       MUONRT_REQUIRE(error == 0, Status::kComm, "rendezvous at ", rendezvous_.address,
                      ": accepting a connection failed (", errno_text(error),
                      "); raise the limit of open files (ulimit -n) above the number of ranks");
     }
-    for (Member& m : members_) {
+    for (Member& m : members_)
       if (m.socket() && is_closed(m.socket())) m.connection.socket = Socket();
-    }
   }
 
   void examine(Connection& connection) {
@@ -151,26 +145,25 @@ class Acceptor {
   }
 
   /// Notifies all ranks that they are connected, and sends them the addresses of all ranks.
-  void send_addresses() {
-    for (size_t r = 1; r < members_.size(); ++r) {
-      const Connection& c = members_[r].connection;
-      out_.addresses[r] = peer_of(c.socket).with_port(c.claim.port);
-    }
+  TcpConnections connections() {
+    for (size_t r = 1; r < members_.size(); ++r)
+      out_.addresses[r] =
+          peer_of(members_[r].socket()).with_port(members_[r].connection.claim.port);
     Answer connected = make_answer(Status::kOk, "");
     connected.run = fresh_nonce();
-    connected.addresses = proof_of(rendezvous_.secret, out_.addresses);
-    out_.key = key_of(rendezvous_.secret, connected.run);
+    connected.addresses = keyed_digest(rendezvous_.secret, {"addresses", bytes_of(out_.addresses)});
+    out_.key = keyed_digest(rendezvous_.secret, {"key", bytes_of(connected.run)});
     answer_all(connected);
-    const std::string_view all(reinterpret_cast<const char*>(out_.addresses.data()),
-                               out_.addresses.size() * sizeof(SocketAddress));
     for (size_t r = 1; r < members_.size(); ++r) {
-      const Socket& s = members_[r].socket();
-      for (std::string_view rest = all; !rest.empty();) {
-        const ssize_t n = send(s.fd(), rest.data(), rest.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+      out_.sockets[r] = std::move(members_[r].connection.socket);
+      const int fd = out_.sockets[r].fd();
+      for (std::string_view rest = bytes_of(out_.addresses); !rest.empty();) {
+        const ssize_t n = send(fd, rest.data(), rest.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
         if (n > 0) rest.remove_prefix(static_cast<size_t>(n));
-        if (n <= 0 && (errno != EAGAIN || !wait_for(s.fd(), POLLOUT, deadline_))) break;
+        if (n <= 0 && (errno != EAGAIN || !wait_for(fd, POLLOUT, deadline_))) break;
       }
     }
+    return std::move(out_);
   }
 
   void answer_all(const Answer& what) {
@@ -191,11 +184,8 @@ class Acceptor {
     failed_ = error;
     for (Member& m : members_) m.connection.socket = Socket();  // they have received their answer
     const Deadline late = Deadline::in_ms(kLateAnswerMs);
-    const auto all_answered = [&] {
-      return std::all_of(members_.begin() + 1, members_.end(),
-                         [](const Member& m) { return m.answered; });
-    };
-    while (!all_answered() && !late.passed() && !deadline_.passed())
+    while (!all_ranks([](const Member& m) { return m.answered; }) && !late.passed() &&
+           !deadline_.passed())
       retry_while_out_of_memory(late, [&] { poll_once(); });
   }
 
@@ -212,9 +202,8 @@ class Acceptor {
 
 TcpConnections accept_all_ranks(const Rendezvous& rendezvous, std::vector<Socket> listeners,
                                 Deadline deadline) {
-  const auto acceptor = retry_while_out_of_memory(
-      deadline, [&] { return std::make_unique<Acceptor>(rendezvous, deadline); });
-  return acceptor->run(std::move(listeners));
+  const auto create = [&] { return std::make_unique<Acceptor>(rendezvous, deadline); };
+  return retry_while_out_of_memory(deadline, create)->run(std::move(listeners));
 }
 
 }  // namespace muonrt

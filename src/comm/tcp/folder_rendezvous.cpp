@@ -2,15 +2,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
-#include <memory>
 
 #include "base/backoff.hpp"
-#include "comm/tcp/handshake.hpp"
 #include "comm/tcp/rendezvous.hpp"
 
 namespace muonrt {
@@ -63,25 +60,27 @@ class AddressFile {
                 cat("shared folder: ", rendezvous.address, " cannot be opened (", errno_text(errno),
                     "); pass an existing folder with write permission"));
   }
+  /// Removes the file if this object has written it.
+  ~AddressFile() {
+    if (written_) unlinkat(folder_.fd(), name_.c_str(), 0);
+  }
 
   const std::string& path() const { return path_; }
 
   /// Creates the file with all its content. Errors: INVALID_STATE if the file already exists.
-  void write(const std::string& content) const {
-    std::string draft;
-    Descriptor file = create_draft(draft);
+  void write(const std::string& content) {
+    Draft draft(*this);
     for (size_t done = 0; done < content.size();) {
-      const ssize_t n = ::write(file.fd(), content.data() + done, content.size() - done);
-      if (n < 0 && errno != EINTR) discard(draft, "written");
+      const ssize_t n = ::write(draft.file.fd(), content.data() + done, content.size() - done);
+      require_io(n >= 0 || errno == EINTR, "written");
       if (n > 0) done += static_cast<size_t>(n);
     }
     // Other machines may see the complete content only after the file is closed.
-    if (close(file.release()) != 0) discard(draft, "written");
+    require_io(close(draft.file.release()) == 0, "written");
     // Unlike rename(), link() does not replace an existing file.
-    const bool first = linkat(folder_.fd(), draft.c_str(), folder_.fd(), name_.c_str(), 0) == 0;
-    if (!first && errno != EEXIST) discard(draft, "linked");
-    unlinkat(folder_.fd(), draft.c_str(), 0);
-    MUONRT_REQUIRE(first, Status::kInvalidState, "shared folder: the file ", path_,
+    written_ = linkat(folder_.fd(), draft.name.c_str(), folder_.fd(), name_.c_str(), 0) == 0;
+    require_io(written_ || errno == EEXIST, "linked");
+    MUONRT_REQUIRE(written_, Status::kInvalidState, "shared folder: the file ", path_,
                    " already exists, from an earlier run or a second rank 0; use a new run_id for "
                    "every run, or delete the file if its run was killed");
   }
@@ -93,12 +92,11 @@ class AddressFile {
     MUONRT_REQUIRE(file || errno != EACCES, Status::kInvalidState,
                    "shared folder: this user may not read ", path_,
                    ", perhaps because rank 0 runs as another user; run all ranks as one user");
-    if (!file) throw_io(path_, "opened");
+    require_io(bool(file), "opened");
     struct stat about {};
-    if (fstat(file.fd(), &about) != 0) {
-      if (errno == ESTALE) return false;
-      throw_io(path_, "read");
-    }
+    const bool known = fstat(file.fd(), &about) == 0;
+    if (!known && errno == ESTALE) return false;
+    require_io(known, "read");
     MUONRT_REQUIRE(S_ISREG(about.st_mode) && about.st_size <= kMaxBytes, Status::kCorrupt,
                    "shared folder: ", path_, " is not a regular file, or has ", about.st_size,
                    " bytes instead of at most ", kMaxBytes,
@@ -110,114 +108,76 @@ class AddressFile {
       const ssize_t n = ::read(file.fd(), content.data() + done, content.size() - done);
       if (n == 0) break;
       if (n < 0 && errno == ESTALE) return false;
-      if (n < 0 && errno != EINTR) throw_io(path_, "read");
+      require_io(n > 0 || errno == EINTR, "read");
       if (n > 0) done += static_cast<size_t>(n);
     }
     content.resize(done);
     return true;
   }
 
-  void remove() const noexcept { unlinkat(folder_.fd(), name_.c_str(), 0); }
-
   /// Returns the owner of files that this process creates in the folder. A file system may map this
   /// process's user to another user.
   uid_t my_user() const {
-    std::string draft;
-    const Descriptor file = create_draft(draft);
+    const Draft draft(*this);
     struct stat about {};
-    if (fstat(file.fd(), &about) != 0) discard(draft, "examined");
-    unlinkat(folder_.fd(), draft.c_str(), 0);
+    require_io(fstat(draft.file.fd(), &about) == 0, "examined");
     return about.st_uid;
   }
 
  private:
-  [[noreturn]] static void throw_io(const std::string& path, const char* what) {
-    throw Error(Status::kIo, cat("shared folder: ", path, " cannot be ", what, " (",
-                                 errno_text(errno), "); check the file system"));
-  }
-  [[noreturn]] void discard(const std::string& draft, const char* what) const {
-    const int error = errno;
-    unlinkat(folder_.fd(), draft.c_str(), 0);
-    errno = error;
-    throw_io(path_, what);
-  }
+  /// A new file in the folder with a random name. The destructor removes this name.
+  struct Draft {
+    explicit Draft(const AddressFile& of) : folder(of.folder_.fd()) {
+      uint64_t number = 0;
+      std::memcpy(&number, fresh_nonce().data(), sizeof number);
+      name = cat('.', of.name_, '.', number);
+      file = Descriptor(
+          [&] { return openat(folder, name.c_str(), O_WRONLY | O_CREAT | O_EXCL | kOpen, 0600); });
+      of.require_io(bool(file), "created");
+    }
+    ~Draft() { unlinkat(folder, name.c_str(), 0); }
+    const int folder;
+    std::string name;
+    Descriptor file;
+  };
 
-  Descriptor create_draft(std::string& draft) const {
-    const Nonce random = fresh_nonce();
-    uint64_t number = 0;
-    std::memcpy(&number, random.data(), sizeof number);
-    draft = cat('.', name_, '.', number);
-    Descriptor out([&] {
-      return openat(folder_.fd(), draft.c_str(), O_WRONLY | O_CREAT | O_EXCL | kOpen, 0600);
-    });
-    if (!out) throw_io(path_, "created");
-    return out;
+  void require_io(bool good, const char* what) const {
+    if (good) return;
+    throw Error(Status::kIo, cat("shared folder: ", path_, " cannot be ", what, " (",
+                                 errno_text(errno), "); check the file system"));
   }
 
   const std::string name_, path_;
   const Descriptor folder_;
+  bool written_ = false;
 };
 
-Rendezvous over_tcp(Rendezvous rendezvous, const AddressFile& file) {
-  rendezvous.address = file.path();
-  return rendezvous;
-}
-
-TcpConnections accept_through_folder(const Rendezvous& rendezvous, const AddressFile& file,
-                                     Deadline deadline) {
+/// @param tcp  the rendezvous over TCP
+TcpConnections accept_through_folder(const Rendezvous& rendezvous, Rendezvous& tcp,
+                                     AddressFile& file, Deadline deadline) {
   std::vector<Socket> listeners;
   AddressFileHeader head{kAddressFileMagic, machine_name(), fresh_nonce(), {}};
-  Rendezvous tcp;
-  const auto remove = [](const AddressFile* written) { written->remove(); };
-  const auto published = retry_while_out_of_memory(deadline, [&] {
+  retry_while_out_of_memory(deadline, [&] {
     const auto addresses = local_addresses();
     MUONRT_REQUIRE(!addresses.empty(), Status::kComm,
                    "shared folder: rank 0's machine has no "
                    "network address, not even the loopback address; configure one (ip link set lo "
                    "up)");
-    listeners = listen_in_range(addresses, rendezvous.ports);
+    listeners = listen_at(addresses, rendezvous.ports);
     std::string bound;
     for (const Socket& listener : listeners) bound += bytes_of(address_of(listener));
     head.proof = proof_of(rendezvous, head, bound);
-    tcp = over_tcp(rendezvous, file);
     tcp.secret = common_secret(rendezvous, head.run);
     file.write(std::string(bytes_of(head)) + bound);
-    return std::unique_ptr<const AddressFile, decltype(remove)>(&file, remove);
   });
   return accept_all_ranks(tcp, std::move(listeners), deadline);
 }
 
-RankZeroContact read_contact(const Rendezvous& rendezvous, const AddressFile& file,
-                             const std::string& content) {
-  AddressFileHeader head{};
-  if (content.size() >= sizeof head) std::memcpy(&head, content.data(), sizeof head);
-  MUONRT_REQUIRE(head.magic == kAddressFileMagic, Status::kCorrupt, "shared folder: ", file.path(),
-                 " was not written by rank 0 of this version of muonrt; check which programs write "
-                 "to the folder, and use the same version of muonrt on all ranks");
-  const std::string_view bound = std::string_view(content).substr(sizeof head);
-  MUONRT_REQUIRE(
-      equal_in_constant_time(head.proof, proof_of(rendezvous, head, bound)), Status::kComm,
-      "shared folder: rank 0 and rank ", rendezvous.rank,
-      " have different secrets, or one has none, or ", file.path(),
-      " is from an earlier run; pass the same secret on all ranks, and use a new run_id for "
-      "every run");
-  RankZeroContact out{{}, common_secret(rendezvous, head.run)};
-  SocketAddress address;
-  for (size_t at = 0; at + sizeof address <= bound.size(); at += sizeof address) {
-    std::memcpy(&address, bound.data() + at, sizeof address);
-    // Only ranks on rank 0's machine can connect to its loopback address.
-    if (head.machine == machine_name() || !address.is_loopback()) out.addresses.push_back(address);
-  }
-  return out;
-}
-
-TcpConnections connect_through_folder(const Rendezvous& rendezvous, const AddressFile& file,
-                                      Deadline deadline) {
-  const uid_t user = rendezvous.secret.empty()
-                         ? retry_while_out_of_memory(deadline, [&] { return file.my_user(); })
-                         : 0;
-  const Rendezvous tcp =
-      retry_while_out_of_memory(deadline, [&] { return over_tcp(rendezvous, file); });
+/// @param tcp  the rendezvous over TCP
+TcpConnections connect_through_folder(const Rendezvous& rendezvous, const Rendezvous& tcp,
+                                      const AddressFile& file, Deadline deadline) {
+  const bool open = rendezvous.secret.empty();
+  const uid_t user = open ? retry_while_out_of_memory(deadline, [&] { return file.my_user(); }) : 0;
   bool seen = false;
   const auto search = [&](std::string& why) -> RankZeroContact {
     std::string content;
@@ -227,12 +187,32 @@ TcpConnections connect_through_folder(const Rendezvous& rendezvous, const Addres
       return {};
     }
     seen = true;
-    MUONRT_REQUIRE(!rendezvous.secret.empty() || owner == user, Status::kInvalidState,
-                   "shared folder: ", file.path(), " belongs to user ", owner,
-                   ", but this process creates files of user ", user,
+    MUONRT_REQUIRE(!open || owner == user, Status::kInvalidState, "shared folder: ", file.path(),
+                   " belongs to user ", owner, ", but this process creates files of user ", user,
                    "; run all ranks as one user, or pass a secret");
     why = "the file has no address that this rank can reach";
-    return read_contact(rendezvous, file, content);
+    AddressFileHeader head{};
+    if (content.size() >= sizeof head) std::memcpy(&head, content.data(), sizeof head);
+    MUONRT_REQUIRE(
+        head.magic == kAddressFileMagic, Status::kCorrupt, "shared folder: ", file.path(),
+        " was not written by rank 0 of this version of muonrt; check which programs write "
+        "to the folder, and use the same version of muonrt on all ranks");
+    const std::string_view bound = std::string_view(content).substr(sizeof head);
+    MUONRT_REQUIRE(
+        equal_in_constant_time(head.proof, proof_of(rendezvous, head, bound)), Status::kComm,
+        "shared folder: rank 0 and rank ", rendezvous.rank,
+        " have different secrets, or one has none, or ", file.path(),
+        " is from an earlier run; pass the same secret on all ranks, and use a new run_id for "
+        "every run");
+    RankZeroContact out{{}, common_secret(rendezvous, head.run)};
+    SocketAddress address;
+    for (size_t at = 0; at + sizeof address <= bound.size(); at += sizeof address) {
+      std::memcpy(&address, bound.data() + at, sizeof address);
+      // Only ranks on rank 0's machine can connect to its loopback address.
+      if (head.machine == machine_name() || !address.is_loopback())
+        out.addresses.push_back(address);
+    }
+    return out;
   };
   try {
     return connect_to_rank_0(tcp, search, deadline);
@@ -242,29 +222,28 @@ TcpConnections connect_through_folder(const Rendezvous& rendezvous, const Addres
   }
 }
 
-void check(const Rendezvous& m) {
-  const auto good = [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
-           c == '-' || c == '_';
-  };
-  MUONRT_REQUIRE(!m.run_id.empty() && m.run_id.size() <= 64 && m.run_id != "." &&
-                     m.run_id != ".." && std::all_of(m.run_id.begin(), m.run_id.end(), good),
-                 Status::kInvalidArgument, "shared folder: run_id is '", m.run_id,
-                 "', but must be 1 to 64 letters, digits, '.', '-' and '_'; use a new run_id for "
-                 "every run");
-  MUONRT_REQUIRE(!m.address.empty(), Status::kInvalidArgument,
-                 "shared folder: path is empty; pass a folder that all ranks can access");
-  check_rendezvous(m, "shared folder");
-}
-
 }  // namespace
 
 TcpConnections rendezvous_in_folder(const Rendezvous& rendezvous, Deadline deadline) {
-  check(rendezvous);
-  const AddressFile file =
-      retry_while_out_of_memory(deadline, [&] { return AddressFile(rendezvous); });
-  return rendezvous.rank == 0 ? accept_through_folder(rendezvous, file, deadline)
-                              : connect_through_folder(rendezvous, file, deadline);
+  const std::string& id = rendezvous.run_id;
+  const bool good = id.find_first_not_of(
+                        "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+                        "0123456789.-_") == std::string::npos;
+  MUONRT_REQUIRE(good && !id.empty() && id.size() <= 64 && id != "." && id != "..",
+                 Status::kInvalidArgument, "shared folder: run_id is '", id,
+                 "', but must be 1 to 64 letters, digits, '.', '-' and '_'; use a new run_id for "
+                 "every run");
+  MUONRT_REQUIRE(!rendezvous.address.empty(), Status::kInvalidArgument,
+                 "shared folder: path is empty; pass a folder that all ranks can access");
+  check_rendezvous(rendezvous, "shared folder");
+  Rendezvous tcp;  // the same, but its address, which is only used in messages, is the file
+  AddressFile file = retry_while_out_of_memory(deadline, [&] {
+    tcp = rendezvous;
+    tcp.address += '/' + id;
+    return AddressFile(rendezvous);
+  });
+  return rendezvous.rank == 0 ? accept_through_folder(rendezvous, tcp, file, deadline)
+                              : connect_through_folder(rendezvous, tcp, file, deadline);
 }
 
 }  // namespace muonrt

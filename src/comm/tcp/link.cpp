@@ -94,11 +94,8 @@ Progress Link::write() {
 }
 
 void Link::release_part() noexcept {
-  const bool begun = part_data && part_at > 0;
-  if (!begun || part_data == rest.data()) {
-    if (!begun) part_data = nullptr;
-    return;
-  }
+  if (part_at == 0) part_data = nullptr;
+  if (!part_data || part_data == rest.data()) return;
   try {
     rest.assign(part_data, static_cast<size_t>(part.payload_bytes));
     part_data = rest.data();

@@ -1,23 +1,20 @@
 #include "comm/tcp/rendezvous.hpp"
 
 #include <dirent.h>
-#include <poll.h>
 #include <sys/resource.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
-#include <iterator>
 
 #include "base/backoff.hpp"
 #include "base/peer_status.hpp"
-#include "comm/tcp/handshake.hpp"
 
 namespace muonrt {
 
 namespace {
 
 constexpr int kTryMs = 5000;  // time for one address: to connect and to receive the greeting
+constexpr int kMaxUnanswered = 8;
 
 /// Continues a handshake until it must wait again, it ends, or the deadline passes.
 void advance(Dial& dial, const std::string& secret, Deadline deadline,
@@ -28,8 +25,8 @@ void advance(Dial& dial, const std::string& secret, Deadline deadline,
 
 /// Returns a connection that rank 0 has greeted. If there is none but a later attempt may succeed,
 /// returns a connection in a different state and sets `why` to the reason.
-Dial find_rank_0(const Rendezvous& rendezvous, const std::vector<SocketAddress>& addresses,
-                 Deadline deadline, std::string& why) {
+Dial find_rank_0(const Rendezvous& rendezvous, const Addresses& addresses, Deadline deadline,
+                 std::string& why) {
   const auto routes = routes_from(rendezvous.interface, addresses);
   auto left = static_cast<int>(routes.size());
   for (const SocketRoute& route : routes) {
@@ -50,11 +47,31 @@ Dial find_rank_0(const Rendezvous& rendezvous, const std::vector<SocketAddress>&
   return Dial();
 }
 
-/// Sends this rank's claim and waits until all ranks are connected. Returns false if the connection
-/// ends before rank 0 has answered. In this case rank 0 has exited, or it has dropped the
-/// connection because too many connections were waiting.
-bool ask(Dial& dial, const Rendezvous& rendezvous, const std::string& secret, const Claim& claim,
-         Deadline deadline) {
+/// Listens for higher ranks. Uses the interface that the user chose. Without one, uses the loopback
+/// address if all ranks run on this machine, and otherwise all addresses.
+void listen_for_ranks(const Rendezvous& rendezvous, const Addresses& rank_0,
+                      const Socket& connection, TcpConnections& out) {
+  const SocketAddress local = address_of(connection);
+  const bool chosen = !rendezvous.interface.empty(), last = out.rank == out.size - 1;
+  if (chosen) out.from = local.with_port(0);
+  if (last || out.listener) return;
+  const auto listen = [&](const SocketAddress& at) {
+    out.listener = std::move(listen_at({at.with_port(0)}, rendezvous.ports)[0]);
+  };
+  const auto is_local = [](const SocketAddress& a) { return a.is_loopback(); };
+  if (chosen || std::all_of(rank_0.begin(), rank_0.end(), is_local)) return listen(local);
+  try {
+    listen(resolve("[::]:0")[0]);  // also accepts IPv4 connections
+  } catch (const Error&) {
+    listen(resolve("0.0.0.0:0")[0]);
+  }
+}
+
+/// Sends this rank's claim, waits until all ranks are connected, and receives their addresses.
+/// Returns false if the connection ends before rank 0 has answered. In this case rank 0 has exited,
+/// or it has dropped the connection because too many connections were waiting.
+bool join(Dial& dial, const Rendezvous& rendezvous, const std::string& secret, const Claim& claim,
+          TcpConnections& out, Deadline deadline) {
   dial.send_claim(secret, claim);
   advance(dial, secret, deadline, rendezvous.check_interrupt);
   MUONRT_REQUIRE(!dial.is_waiting(), Status::kTimeout, "rendezvous at ", rendezvous.address,
@@ -65,71 +82,30 @@ bool ask(Dial& dial, const Rendezvous& rendezvous, const std::string& secret, co
                  rendezvous.address, ": rank 0 and rank ", rendezvous.rank,
                  " have different secrets, or data was corrupted in transit; pass the same secret "
                  "on all ranks");
+  if (dial.state != Dial::State::kAnswered) return false;
   const Answer& answer = dial.answer;
-  if (dial.state == Dial::State::kAnswered && answer.status != 0)
+  if (answer.status != 0)
     throw error_with_message(
         status_of_peer(answer.status), [&] { return std::string(answer.message.data()); }, 0, true);
-  return dial.state == Dial::State::kAnswered;
-}
-
-/// Listens for higher ranks. Uses the interface that the user chose. Without one, uses the loopback
-/// address if all ranks run on this machine, and otherwise all addresses.
-void listen_for_ranks(const Rendezvous& rendezvous, const std::vector<SocketAddress>& rank_0,
-                      const Socket& connection, TcpConnections& out) {
-  const bool last = rendezvous.rank == rendezvous.size - 1;
-  if (last || out.listener) return;
-  const SocketAddress local = address_of(connection);
-  const bool here = std::all_of(rank_0.begin(), rank_0.end(),
-                                [](const SocketAddress& a) { return a.is_loopback(); });
-  if (!rendezvous.interface.empty()) out.from = local.with_port(0);
-  const auto listen = [&](const SocketAddress& at) {
-    out.listener = std::move(listen_in_range({at}, rendezvous.ports)[0]);
-  };
-  if (here || !rendezvous.interface.empty()) return listen(local);
-  try {
-    listen(resolve("[::]:0")[0]);  // also accepts IPv4 connections
-  } catch (const Error&) {
-    listen(resolve("0.0.0.0:0")[0]);
-  }
-}
-
-/// Receives the addresses of all ranks. A rank on rank 0's machine may have a loopback address.
-/// Ranks on other machines then connect to the address that they use for rank 0.
-void read_addresses(const Dial& dial, const std::string& secret, TcpConnections& out,
-                    Deadline deadline) {
-  const size_t bytes = out.addresses.size() * sizeof(SocketAddress);
+  const size_t bytes = bytes_of(out.addresses).size();
   Progress received = Progress::kBlocked;
   for (size_t got = 0;
        received == Progress::kBlocked && wait_for(dial.socket.fd(), POLLIN, deadline);)
     received = receive_rest(dial.socket, out.addresses.data(), bytes, got);
-  MUONRT_REQUIRE(received == Progress::kDone &&
-                     equal_in_constant_time(dial.answer.addresses, proof_of(secret, out.addresses)),
-                 Status::kComm, "rendezvous: rank ", out.rank,
-                 " lost the connection to rank 0 before it received the addresses of all ranks; "
-                 "see the output of rank 0");
+  const Digest proof = keyed_digest(secret, {"addresses", bytes_of(out.addresses)});
+  MUONRT_REQUIRE(
+      received == Progress::kDone && equal_in_constant_time(answer.addresses, proof), Status::kComm,
+      "rendezvous: rank ", out.rank,
+      " lost the connection to rank 0 before it received the addresses of all ranks; see the "
+      "output of rank 0");
+  // A rank on rank 0's machine may have a loopback address. Ranks on other machines then connect to
+  // the address that they use for rank 0.
   const SocketAddress rank_0 = peer_of(dial.socket);
   for (SocketAddress& at : out.addresses)
     if (at.is_loopback() && !rank_0.is_loopback()) at = rank_0.with_port(at.port());
-  out.key = key_of(secret, dial.answer.run);
-}
-
-void check_open_files(int rank, int size) {
-  constexpr uint64_t kOther = 16;  // listeners, connections without a proof
-  rlimit limit{};
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
-  // A directory_iterator is not used, because its constructor terminates the process if memory is
-  // exhausted.
-  uint64_t used = 0;
-  if (DIR* const open = opendir("/proc/self/fd")) {
-    while (readdir(open)) ++used;
-    closedir(open);
-    used -= 3;  // ".", ".." and the folder itself
-  }
-  const uint64_t needed = used + static_cast<uint64_t>(size) + kOther;
-  MUONRT_REQUIRE(needed <= limit.rlim_cur, Status::kComm, "rendezvous: rank ", rank, " of ", size,
-                 " may need ", needed, " open files (", used,
-                 " are open now), but the limit of this process is ", limit.rlim_cur,
-                 "; raise it to at least ", needed, " (ulimit -n)");
+  out.key = keyed_digest(secret, {"key", bytes_of(answer.run)});
+  out.sockets[0] = std::move(dial.socket);
+  return true;
 }
 
 TcpConnections accept_at_address(const Rendezvous& rendezvous, Deadline deadline) {
@@ -144,8 +120,9 @@ TcpConnections accept_at_address(const Rendezvous& rendezvous, Deadline deadline
     if (!rendezvous.interface.empty()) addresses = addresses_on(rendezvous.interface, addresses);
     Rendezvous out = rendezvous;
     listeners.clear();
-    listeners = any_port ? listen_in_range(addresses, rendezvous.ports) : listen_at(addresses);
-    out.address = with_port(rendezvous.address, address_of(listeners.front()).port());
+    listeners = listen_at(addresses, rendezvous.ports);
+    out.address.resize(out.address.rfind(':') + 1);
+    out.address += std::to_string(address_of(listeners.front()).port());
     return out;
   });
   if (here.listening) here.listening(here.address);
@@ -161,7 +138,22 @@ void check_rendezvous(const Rendezvous& m, const char* where) {
   MUONRT_REQUIRE((first == 0 && last == 0) || (first >= 1 && first <= last && last <= 65535),
                  Status::kInvalidArgument, where, ": the ports are ", first, " to ", last,
                  "; set 1 <= first_port <= last_port <= 65535, or both to 0 for any free port");
-  check_open_files(m.rank, m.size);
+  constexpr uint64_t kOther = 16;  // listeners, connections without a proof
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  // A directory_iterator is not used, because its constructor terminates the process if memory is
+  // exhausted.
+  uint64_t used = 0;
+  if (DIR* const open = opendir("/proc/self/fd")) {
+    while (readdir(open)) ++used;
+    closedir(open);
+    used -= 3;  // ".", ".." and the folder itself
+  }
+  const uint64_t needed = used + static_cast<uint64_t>(m.size) + kOther;
+  MUONRT_REQUIRE(needed <= limit.rlim_cur, Status::kComm, "rendezvous: rank ", m.rank, " of ",
+                 m.size, " may need ", needed, " open files (", used,
+                 " are open now), but the limit of this process is ", limit.rlim_cur,
+                 "; raise it to at least ", needed, " (ulimit -n)");
 }
 
 TcpConnections rendezvous_at_address(const Rendezvous& rendezvous, Deadline deadline) {
@@ -172,7 +164,7 @@ TcpConnections rendezvous_at_address(const Rendezvous& rendezvous, Deadline dead
                  ", but only rank 0 may use port 0; pass the address that `listening` of rank 0 "
                  "receives");
   // Resolved at most once per second, because many ranks may use one name server.
-  std::vector<SocketAddress> known;
+  Addresses known;
   std::string problem;
   Deadline again = Deadline::in_ms(0);
   const auto search = [&](std::string& why) {
@@ -189,21 +181,16 @@ TcpConnections rendezvous_at_address(const Rendezvous& rendezvous, Deadline dead
 TcpConnections connect_to_rank_0(const Rendezvous& rendezvous,
                                  FunctionRef<RankZeroContact(std::string& why)> search,
                                  Deadline deadline) {
-  std::string why;
   // The nonce is equal in all attempts of this process, so that rank 0 can detect a second process.
   Claim claim{.rank = rendezvous.rank,
               .size = rendezvous.size,
               .version = rendezvous.version,
               .nonce = fresh_nonce()};
-  int tries = 0, unanswered = 0;
   TcpConnections out;
   out.rank = rendezvous.rank;
   out.size = rendezvous.size;
-  retry_while_out_of_memory(deadline, [&] {  // must precede the claim, after which rank 0 accepts
-                                             // this rank
-    out.sockets.resize(1);
-    out.addresses.resize(static_cast<size_t>(out.size));
-  });
+  std::string why;
+  int tries = 0, unanswered = 0;
   using std::chrono::milliseconds;
   Backoff pauses(milliseconds(0), milliseconds(20), milliseconds(200));
   for (; tries == 0 || !deadline.passed(); pauses.pause(deadline.at())) {
@@ -211,6 +198,8 @@ TcpConnections connect_to_rank_0(const Rendezvous& rendezvous,
     std::string now;
     RankZeroContact contact;
     Dial dial = retry_while_out_of_memory(deadline, [&] {
+      out.sockets.resize(1);  // before the claim, because rank 0 then accepts this rank
+      out.addresses.resize(static_cast<size_t>(out.size));
       contact = search(now);
       Dial greeted = find_rank_0(rendezvous, contact.addresses, deadline, now);
       if (greeted.socket) listen_for_ranks(rendezvous, contact.addresses, greeted.socket, out);
@@ -218,11 +207,7 @@ TcpConnections connect_to_rank_0(const Rendezvous& rendezvous,
     });
     if (dial.socket) {
       if (out.listener) claim.port = address_of(out.listener).port();
-      if (ask(dial, rendezvous, contact.secret, claim, deadline)) {
-        read_addresses(dial, contact.secret, out, deadline);
-        out.sockets[0] = std::move(dial.socket);
-        return out;
-      }
+      if (join(dial, rendezvous, contact.secret, claim, out, deadline)) return out;
       MUONRT_REQUIRE(++unanswered < kMaxUnanswered, Status::kComm, "rendezvous at ",
                      rendezvous.address, ": rank 0 closed the connection of rank ", rendezvous.rank,
                      " ", unanswered,

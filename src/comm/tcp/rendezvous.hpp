@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -8,6 +9,7 @@
 #include "base/function_ref.hpp"
 #include "comm/tcp/handshake.hpp"
 #include "comm/tcp/socket.hpp"
+#include "comm/transport.hpp"
 
 namespace muonrt {
 
@@ -42,35 +44,20 @@ struct TcpConnections {
   std::vector<Socket> sockets;  // rank 0: connections to all ranks; other ranks: [0] is the
                                 // connection to rank 0
   Socket listener;              // accepts the connections of higher ranks; not used on rank 0
-  std::vector<SocketAddress> addresses;  // listeners, indexed by rank; empty for rank 0
-  SocketAddress from;                    // local address of new connections; if empty, any address
-  Digest key{};                          // equal on all ranks of this run
+  Addresses addresses;          // listeners, indexed by rank; empty for rank 0
+  SocketAddress from;           // local address of new connections; if empty, any address
+  Digest key{};                 // equal on all ranks of this run
 };
 
-/// Connects all ranks; rank 0 listens at its address, and the others connect to it. Collective over
-/// all ranks. Rank 0 rejects connections without a valid proof, for example from port scanners, and
-/// continues to wait. The other ranks retry, with pauses, if the name cannot be resolved, if no
-/// process listens, or if the connection ends before rank 0 has answered.
-/// Errors: INVALID_ARGUMENT on one rank. MISMATCH on all ranks if the size or version of a rank
-/// differs, if its rank does not exist, or if two processes have the same rank. TIMEOUT, with the
-/// missing ranks. COMM if the process cannot open enough files, no port is free, another program
-/// listens at the address, or rank 0 closes kMaxUnanswered connections without an answer.
+/// Connect all ranks: rank 0 listens, and the other ranks connect to it. Collective over all ranks.
+/// muonrt_comm_create_tcp() and muonrt_comm_create_folder() document the errors.
 TcpConnections rendezvous_at_address(const Rendezvous& rendezvous, Deadline deadline);
-constexpr int kMaxUnanswered = 8;
-
-/// Connects all ranks through a folder that all of them can access. Rank 0 listens at free ports of
-/// all addresses of its machine. It writes these addresses and a random number to the file
-/// `address`/`run_id`, and deletes the file after the rendezvous. The other ranks read the file and
-/// connect to rank 0. The file contains an HMAC of its other content and of the run ID. Without a
-/// secret the key of this HMAC is empty, so it is only a checksum. Over TCP the ranks prove that
-/// they know both the secret and the random number. Ranks of different runs therefore cannot
-/// connect, even without a secret.
-/// Errors: INVALID_ARGUMENT on one rank. MISMATCH and TIMEOUT in the same cases as for an address.
-/// IO if the folder or the file cannot be used. COMM if the process cannot open enough files, no
-/// port is free, or the file was written with a different secret. INVALID_STATE on rank 0 if the
-/// file already exists, and on the other ranks if it belongs to another user and there is no
-/// secret. CORRUPT if rank 0 did not write it.
 TcpConnections rendezvous_in_folder(const Rendezvous& rendezvous, Deadline deadline);
+
+/// Creates a transport over TCP after a rendezvous. Two ranks connect when they first exchange
+/// messages. If the connection of a rank is lost, its peers stop waiting for this rank and throw
+/// COMM. If the connection of rank 0 is lost without a goodbye, all waiting operations throw COMM.
+std::unique_ptr<Transport> make_tcp_transport(TcpConnections connections);
 
 // Functions that both kinds of rendezvous use:
 
@@ -85,7 +72,7 @@ TcpConnections accept_all_ranks(const Rendezvous& rendezvous, std::vector<Socket
 
 /// The known addresses of rank 0, and the secret of the rendezvous.
 struct RankZeroContact {
-  std::vector<SocketAddress> addresses;  // empty if not known yet
+  Addresses addresses;  // empty if not known yet
   std::string secret;
 };
 /// Connects to rank 0, and returns when all ranks are connected. Only for the other ranks.

@@ -17,13 +17,6 @@ Error invalid_frame_error(int32_t from, const What&... what) {
                     "; use the same build of muonrt on all ranks");
 }
 
-Error checksum_error(int32_t from) {
-  return make_error(
-      Status::kComm, "the checksum of a message from rank ", from,
-      " is wrong, so data was corrupted in transit; check the network and the memory of both "
-      "machines");
-}
-
 Error size_error(int32_t from, int64_t sent, int64_t expected) {
   return make_error(Status::kMismatch, "rank ", from, " sent ", sent,
                     " bytes, but this rank expected ", expected,
@@ -129,14 +122,9 @@ void TcpWorld::read(int32_t from) {
   for (int reads = 0;
        reads < kReads && (more || l.payload_left > 0) && l.state == Link::State::kOpen; ++reads) {
     const bool begun = l.payload_left > 0;
-    switch (l.fill(stage_, more)) {
-      case Progress::kBlocked:
-        return;
-      case Progress::kEnded:
-        return end_link(from, "");
-      case Progress::kDone:
-        break;
-    }
+    const Progress progress = l.fill(stage_, more);
+    if (progress == Progress::kEnded) end_link(from, "");
+    if (progress != Progress::kDone) return;
     if (begun && l.payload_left == 0) process_frame(from);
     while (!stage_.empty() && l.state == Link::State::kOpen) {
       if (l.payload_left > 0) {
@@ -194,13 +182,33 @@ void TcpWorld::process_frame(int32_t from) {
   const char* const content = l.text.get();
   Channel* const channel = find(head.channel);
   switch (head.kind) {
-    case FrameKind::kData:
+    case FrameKind::kData: {
       if (!channel || error_of(*channel) || l.sink == Link::Sink::kDiscard) return;
-      if (!intact) return fail(*channel, checksum_error(from));
-      return process_data(from, *channel);
-    case FrameKind::kGrant:
-      if (channel) process_grant(*channel, head);
+      if (!intact)
+        return fail(*channel,
+                    make_error(Status::kComm, "the checksum of a message from rank ", from,
+                               " is wrong, so data was corrupted in transit; check the "
+                               "network and the memory of both machines"));
+      Peer& peer = channel->of(from);
+      if (l.sink == Link::Sink::kEarly) {
+        peer.early_bytes = head.message_bytes;
+        // The receive of this message may have been posted after the header was read.
+        if (peer.receive.number == head.number) receive_early(*channel, from);
+        return;
+      }
+      peer.receive.done += head.payload_bytes;
+      if (peer.receive.done == peer.receive.bytes) complete(*channel, peer.receive);
       return;
+    }
+    case FrameKind::kGrant: {
+      if (!channel) return;
+      Peer& peer = channel->of(from);
+      if (head.number != peer.granted || head.number > peer.sent)
+        return fail(*channel, invalid_frame_error(from, "a grant is out of order"));
+      peer.granted = head.number + 1;
+      peer.granted_bytes = head.message_bytes;
+      return write(from);
+    }
     case FrameKind::kError:
       if (!intact)
         return end_link(from,
@@ -217,34 +225,10 @@ void TcpWorld::process_frame(int32_t from) {
       (forwarded ? peer.left_forwarded : peer.left) = true;
       return wake_all();
     }
-    case FrameKind::kDisconnected: {
-      auto& since = disconnected_[static_cast<size_t>(head.from)];
-      if (!since) since = Clock::now();
+    case FrameKind::kDisconnected:
+      if (auto& since = link(head.from).disconnected; !since) since = Clock::now();
       return wake_all();
-    }
   }
-}
-
-void TcpWorld::process_data(int32_t from, Channel& channel) {
-  const Link& l = link(from);
-  Peer& peer = channel.of(from);
-  if (l.sink == Link::Sink::kEarly) {
-    peer.early_bytes = l.head.message_bytes;
-    // The receive of this message may have been posted after the header was read.
-    if (peer.receive.number == l.head.number) receive_early(channel, from);
-    return;
-  }
-  peer.receive.done += l.head.payload_bytes;
-  if (peer.receive.done == peer.receive.bytes) complete(channel, peer.receive);
-}
-
-void TcpWorld::process_grant(Channel& channel, const FrameHeader& head) {
-  Peer& peer = channel.of(head.from);
-  if (head.number != peer.granted || head.number > peer.sent)
-    return fail(channel, invalid_frame_error(head.from, "a grant is out of order"));
-  peer.granted = head.number + 1;
-  peer.granted_bytes = head.message_bytes;
-  write(head.from);
 }
 
 /// On rank 0: forwards a frame that is for all ranks to all ranks except its sender.

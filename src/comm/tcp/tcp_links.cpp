@@ -29,62 +29,52 @@ void TcpWorld::wait(Lock& lock, Deadline deadline) {
     return;
   }
   polling_ = true;
-  poll_links(lock, poll_, poll_ms(deadline, retrying_ ? kRetryMs : kMaxPollMs));
+  poll_links(lock, poll_, poll_ms(deadline, kMaxPollMs));
   polling_ = false;
   wake_.notify_all();
 }
 
-void TcpWorld::poll_links(Lock& lock, Poll& p, int timeout_ms) {
-  p.fds.clear();
-  p.peers.clear();
-  const auto add = [&](const Socket& socket, int events, int32_t peer) {
-    p.fds.push_back({socket.fd(), static_cast<short>(events), 0});
-    p.peers.push_back(peer);
-  };
-  add(wake_poll_, POLLIN, -1);
-  if (listener_) add(listener_, POLLIN, -1);
-  pending_.add_to(p.fds);
-  p.peers.resize(p.fds.size(), -1);
-  for (int32_t peer = 0; peer < size_; ++peer) {
-    const Link& l = link(peer);
-    if (l.state == Link::State::kConnecting) add(l.dial.socket, l.dial.events(), peer);
-    if (l.socket) add(l.socket, POLLIN | (l.is_idle() ? 0 : POLLOUT), peer);
+void TcpWorld::poll_links(Lock& lock, std::vector<pollfd>& fds, int timeout_ms) {
+  // Element `r` is the connection to rank r, or -1, which poll() ignores.
+  fds.clear();
+  for (const Link& l : links_) {
+    const bool connecting = l.state == Link::State::kConnecting;
+    const int events = connecting ? l.dial.events() : POLLIN | (l.is_idle() ? 0 : POLLOUT);
+    fds.push_back({(connecting ? l.dial.socket : l.socket).fd(), static_cast<short>(events), 0});
+    const bool retried = l.state == Link::State::kNone && !l.why.empty() && &fds == &poll_;
+    if (retried) timeout_ms = std::min(timeout_ms, kRetryMs);
   }
+  fds.push_back({wake_poll_.fd(), POLLIN, 0});
+  fds.push_back({run_.listener.fd(), POLLIN, 0});
+  pending_.add_to(fds);
   lock.unlock();
   // A wake-up takes longer than a message, so the thread of an operation spins before it sleeps.
-  const bool spins = &p == &poll_ && timeout_ms > 1;
+  const bool spins = &fds == &poll_ && timeout_ms > 1;
   int ready = 0;
   for (const auto end = Clock::now() + kSpin; spins && ready == 0 && Clock::now() < end;) {
-    ready = poll(p.fds.data(), p.fds.size(), 0);
+    ready = poll(fds.data(), fds.size(), 0);
     if (ready == 0) std::this_thread::yield();
   }
-  if (ready == 0) poll(p.fds.data(), p.fds.size(), timeout_ms);
+  if (ready == 0) poll(fds.data(), fds.size(), timeout_ms);
   lock.lock();
-  if (&p == &server_poll_ && operations_ > 0) return;  // the operations read everything
+  if (&fds == &server_poll_ && operations_ > 0) return;  // the operations read everything
   uint64_t taken = 0;
-  if (p.fds[0].revents) {
+  if (fds[links_.size()].revents) {
     [[maybe_unused]] const ssize_t n = ::read(wake_poll_.fd(), &taken, sizeof taken);
   }
-  if (listener_ && (p.fds[1].revents || !pending_.empty())) accept();
-  for (size_t i = 1; i < p.fds.size(); ++i) {
-    if (p.peers[i] < 0 || !p.fds[i].revents) continue;
-    const int32_t peer = p.peers[i];
-    if (link(peer).state == Link::State::kOpen) {
-      if (p.fds[i].revents & ~POLLOUT) read(peer);
-      write(peer);
-    } else if (link(peer).state == Link::State::kConnecting) {
-      link(peer).dial.advance(key_);
-      continue_handshake(peer);
-    }
-  }
-  retrying_ = false;
-  for (int32_t peer = 0; peer < rank_; ++peer) {
+  if (run_.listener && (fds[links_.size() + 1].revents || !pending_.empty())) accept();
+  for (int32_t peer = 0; peer < size_; ++peer) {
+    const short events = fds[static_cast<size_t>(peer)].revents;
     Link& l = link(peer);
-    if (l.dial.state == Dial::State::kConnecting && l.connect_by.passed()) {
-      l.dial.fail(Dial::State::kUnreachable, "no answer for 20 s");
+    if (l.state == Link::State::kOpen && events) {
+      if (events & ~POLLOUT) read(peer);
+      write(peer);
+    } else if (l.state == Link::State::kConnecting) {
+      if (events) l.dial.advance(key_);
+      if (l.dial.state == Dial::State::kConnecting && l.connect_by.passed())
+        l.dial.fail(Dial::State::kUnreachable, "no answer for 20 s");
       continue_handshake(peer);
     }
-    retrying_ = retrying_ || (l.state == Link::State::kNone && !l.why.empty());
   }
 }
 
@@ -105,7 +95,7 @@ void TcpWorld::serve() {
 void TcpWorld::connect(int32_t peer) {
   Link& l = link(peer);
   if (peer > rank_ || !l.try_again.passed()) return;
-  l.dial = Dial(addresses_[static_cast<size_t>(peer)], from_);
+  l.dial = Dial(run_.addresses[static_cast<size_t>(peer)], run_.from);
   l.state = Link::State::kConnecting;
   l.connect_by = Deadline::in_ms(kConnectMs);
   continue_handshake(peer);
@@ -150,8 +140,7 @@ void TcpWorld::open(int32_t peer) {
 
 void TcpWorld::accept() {
   try {
-    pending_.read();
-    const int error = pending_.accept(listener_);
+    const int error = pending_.advance(run_.listener);
     if (error != 0 && !error_)
       error_ = make_error(Status::kComm, "rank ", rank_, " cannot accept a connection (",
                           errno_text(error), "); raise the limit of open files (ulimit -n)");

@@ -1,9 +1,8 @@
-#include "comm/tcp/tcp_transport.hpp"
-
 #include <algorithm>
 #include <cstring>
 
 #include "base/hash.hpp"
+#include "comm/tcp/rendezvous.hpp"
 #include "comm/tcp/tcp_world.hpp"
 
 namespace muonrt {

@@ -47,26 +47,19 @@ ErrorFrame::ErrorFrame(uint64_t channel, int32_t rank, const Error& error) {
 TcpWorld::TcpWorld(TcpConnections c)
     : rank_(c.rank),
       size_(c.size),
-      listener_(std::move(c.listener)),
-      addresses_(std::move(c.addresses)),
-      from_(c.from),
-      here_(c.rank > 0 ? address_of(c.sockets[0]).host() : ""),
       key_(c.key.begin(), c.key.end()),
-      links_(static_cast<size_t>(c.size)),
-      disconnected_(links_.size()),
+      run_(std::move(c)),
+      links_(static_cast<size_t>(size_)),
       wake_poll_([] { return eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK); }) {
   MUONRT_REQUIRE(wake_poll_, Status::kComm, "rank ", rank_, ": creating an eventfd failed (",
                  errno_text(errno), "); raise the limit of open files (ulimit -n)");
   // The thread that serves the connections has no caller that it could report a failed allocation
   // to. Polling therefore allocates nothing.
-  for (Poll* const p : {&poll_, &server_poll_}) {
-    const size_t most = 2 + pending_.most() + 1 + links_.size();
-    p->fds.reserve(most);
-    p->peers.reserve(most);
-  }
-  for (size_t r = 0; r < c.sockets.size(); ++r) {
-    if (!c.sockets[r]) continue;
-    links_[r].socket = std::move(c.sockets[r]);
+  for (auto* const fds : {&poll_, &server_poll_})
+    fds->reserve(2 + links_.size() + pending_.most() + 1);
+  for (size_t r = 0; r < run_.sockets.size(); ++r) {
+    if (!run_.sockets[r]) continue;
+    links_[r].socket = std::move(run_.sockets[r]);
     prepare(links_[r].socket);
     links_[r].allocate();
     links_[r].state = Link::State::kOpen;
@@ -118,10 +111,7 @@ void TcpWorld::wake_all() noexcept {
 
 void TcpWorld::enter(uint64_t id) {
   const Lock lock(mutex_);
-  Channel channel;
-  channel.id = id;
-  channel.peers.resize(links_.size());
-  channels_.emplace(id, std::move(channel));
+  channels_.emplace(id, Channel{id, std::vector<Peer>(links_.size())});
   // This comes last, because frames of a channel that does not exist are dropped.
   if (rank_ == 0 && size_ > 2) start_server();
 }
@@ -194,21 +184,24 @@ std::optional<Error> TcpWorld::published_error(uint64_t id) {
   return error_of(*channel);
 }
 
-void TcpWorld::exchange(uint64_t id, std::span<const SendTo> sends,
-                        std::span<const ReceiveFrom> receives, Deadline deadline) {
+void TcpWorld::exchange(uint64_t id, Sends sends, Receives receives, Deadline deadline) {
   Lock lock(mutex_);
   Channel& channel = *find(id);
   ++operations_;
   served_ = false;
   try {
     begin(channel, sends, receives);
-    while (true) {
-      if (const auto& error = error_of(channel)) throw *error;
-      if (channel.pending == 0) break;
-      throw_if_impossible(channel);
+    while (!error_of(channel) && channel.pending > 0) {
+      for (int32_t r = 0; r < size_; ++r) {
+        const Peer& peer = channel.of(r);
+        if (!peer.send.pending && !peer.receive.pending) continue;
+        if (link(r).state == Link::State::kNone) connect(r);
+        if (const auto error = why_impossible(channel, r)) throw *error;
+      }
       if (deadline.passed()) throw_timeout(channel);
       wait(lock, deadline);
     }
+    if (const auto& error = error_of(channel)) throw *error;
   } catch (...) {
     end(channel);
     throw;
@@ -216,8 +209,7 @@ void TcpWorld::exchange(uint64_t id, std::span<const SendTo> sends,
   end(channel);
 }
 
-void TcpWorld::begin(Channel& channel, std::span<const SendTo> sends,
-                     std::span<const ReceiveFrom> receives) {
+void TcpWorld::begin(Channel& channel, Sends sends, Receives receives) {
   for (const ReceiveFrom& r : receives) {
     if (r.peer == rank_) continue;
     Peer& peer = channel.of(r.peer);
@@ -232,7 +224,6 @@ void TcpWorld::begin(Channel& channel, std::span<const SendTo> sends,
     ++channel.pending;
   }
   for (const ReceiveFrom& r : receives) {
-    if (r.peer == rank_) continue;
     grant(channel, r.peer);
     receive_early(channel, r.peer);
   }
@@ -257,15 +248,6 @@ void TcpWorld::complete(Channel& channel, Message& message) {
   --channel.pending;
 }
 
-void TcpWorld::throw_if_impossible(Channel& channel) {
-  for (int32_t r = 0; r < size_; ++r) {
-    const Peer& peer = channel.of(r);
-    if (!peer.send.pending && !peer.receive.pending) continue;
-    if (link(r).state == Link::State::kNone) connect(r);
-    if (const auto error = why_impossible(channel, r)) throw *error;
-  }
-}
-
 /// Returns an error if no message can arrive from the peer, or be sent to the peer. A frame that
 /// rank 0 has forwarded may arrive before data of the peer's own connection. On the other hand, the
 /// end of this connection may arrive before the error that made the peer leave. Rank 0 forwards
@@ -273,7 +255,7 @@ void TcpWorld::throw_if_impossible(Channel& channel) {
 std::optional<Error> TcpWorld::why_impossible(Channel& channel, int32_t of) {
   Peer& peer = channel.of(of);
   const Link& l = link(of);
-  const auto& since = disconnected_[static_cast<size_t>(of)];
+  const auto& since = l.disconnected;
   const bool connecting = l.state == Link::State::kConnecting || l.state == Link::State::kOpen;
   const bool ended = peer.left || (!connecting && l.state != Link::State::kNone);
   const bool hears_why = rank_ > 0 && of > 0 && link(0).state == Link::State::kOpen;
@@ -292,25 +274,23 @@ std::optional<Error> TcpWorld::why_impossible(Channel& channel, int32_t of) {
 /// Describes the connection that is missing, with the addresses of both ends.
 std::string TcpWorld::missing_link_text(int32_t peer) {
   const Link& l = link(peer);
+  const SocketAddress& here = run_.addresses[static_cast<size_t>(rank_)];
   if (rank_ < peer)
-    return cat("rank ", peer, " has not connected to this rank, which listens at ", here_, " port ",
-               address_of(listener_).port(), "; if rank ", peer,
+    return cat("rank ", peer, " has not connected to this rank, which listens at ", here.host(),
+               " port ", here.port(), "; if rank ", peer,
                " is running, check whether a firewall blocks this port");
-  return cat("rank ", rank_, " at ", here_, " cannot connect to rank ", peer, " at ",
-             addresses_[static_cast<size_t>(peer)].text(), " (",
+  return cat("rank ", rank_, " at ", here.host(), " cannot connect to rank ", peer, " at ",
+             run_.addresses[static_cast<size_t>(peer)].text(), " (",
              l.why.empty() ? "no answer" : l.why, "); if rank ", peer,
              " is running, check whether a firewall blocks this port, or set the range of ports");
 }
 
-void TcpWorld::throw_timeout(const Channel& channel) {
-  const auto missing = [&](Message Peer::*message) {
-    return std::find_if(channel.peers.begin(), channel.peers.end(),
-                        [&](const Peer& peer) { return (peer.*message).pending; });
-  };
-  auto at = missing(&Peer::receive);
-  const bool receives = at != channel.peers.end();
-  if (!receives) at = missing(&Peer::send);
-  const auto peer = static_cast<int32_t>(at - channel.peers.begin());
+void TcpWorld::throw_timeout(Channel& channel) {
+  int32_t peer = 0;
+  while (peer < size_ && !channel.of(peer).receive.pending) ++peer;
+  const bool receives = peer < size_;
+  if (!receives) peer = 0;
+  while (!receives && !channel.of(peer).send.pending) ++peer;
   throw make_error(Status::kTimeout, receives ? "received no message from rank " : "rank ", peer,
                    receives ? "" : " accepted no message",
                    " before the timeout; check whether rank ", peer,

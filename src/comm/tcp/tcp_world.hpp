@@ -16,7 +16,6 @@
 #include "base/deadline.hpp"
 #include "base/error.hpp"
 #include "comm/tcp/link.hpp"
-#include "comm/tcp/pending_connections.hpp"
 #include "comm/tcp/rendezvous.hpp"
 
 namespace muonrt {
@@ -28,17 +27,10 @@ struct ErrorFrame {
   char content[sizeof(ErrorFrameHeader) + kTextLimit];
 };
 
-/// The connections of one rank. A transport and its duplicates share them, and each of these
-/// transports uses one channel. The thread of an operation reads and writes all connections. If
-/// multiple operations run at the same time, one of their threads does this for all of them. While
-/// no operation is running, a thread of this class reads and writes the connections in two cases:
-/// on rank 0, which forwards errors, and on ranks with frames that the sockets have not accepted.
-///
-/// A rank connects to a lower rank when they first exchange messages. The receiver grants each
-/// message, and the sender then sends it directly to its destination. Only a message of at most
-/// kEarlyBytes may be sent before its grant, after the previous message of the same channel and
-/// pair has been granted. The receiver stores such a message in memory that it has allocated in
-/// advance. Threads: one thread for each channel; any thread may call `publish` and
+/// The connections of one rank; README.md describes the protocol. A transport and its duplicates
+/// share them, and each of these transports uses one channel. The thread of an operation reads and
+/// writes all connections. If multiple operations run at the same time, one of their threads does
+/// this for all of them. Threads: one thread for each channel; any thread may call `publish` and
 /// `published_error`.
 class TcpWorld {
  public:
@@ -58,11 +50,12 @@ class TcpWorld {
   void publish(uint64_t channel, const Error& error) noexcept;
   std::optional<Error> published_error(uint64_t channel);
 
+  using Sends = std::span<const SendTo>;
+  using Receives = std::span<const ReceiveFrom>;
   /// Sends and receives the messages. Skips messages of this rank to itself.
   /// Errors: TIMEOUT; MISMATCH if the size of a message differs; COMM if a peer has left the
   /// channel or its connection has ended or is blocked; an error published on the channel.
-  void exchange(uint64_t channel, std::span<const SendTo> sends,
-                std::span<const ReceiveFrom> receives, Deadline deadline);
+  void exchange(uint64_t channel, Sends sends, Receives receives, Deadline deadline);
 
  private:
   using Lock = std::unique_lock<std::mutex>;
@@ -79,27 +72,20 @@ class TcpWorld {
   /// The messages that a channel sends to and receives from one peer.
   struct Peer {
     Message send, receive;
-    uint64_t sent = 0, received = 0;  // number of messages of all operations, including the running
-                                      // operation
+    uint64_t sent = 0, received = 0;  // messages of all operations, including the running one
     uint64_t granted = 0;             // messages that the peer has granted
     int64_t granted_bytes = 0;        // size of the last message that the peer has granted
     std::unique_ptr<char[]> early;    // kEarlyBytes bytes, if this rank has received from the peer
-    int64_t early_bytes = 0;          // size of the message in `early`; 0 if there is no such
-                                      // message
+    int64_t early_bytes = 0;          // size of the message in `early`, or 0
     bool left = false, left_forwarded = false;
     std::optional<Clock::time_point> ended;  // when the end of the peer was first noticed
   };
   struct Channel {
     uint64_t id = 0;
     std::vector<Peer> peers;
-    int64_t pending = 0;         // messages of the running operation
-    std::optional<Error> error;  // the first error of the channel
+    int64_t pending = 0;              // messages of the running operation
+    std::optional<Error> error = {};  // the first error of the channel
     Peer& of(int32_t peer) { return peers[static_cast<size_t>(peer)]; }
-  };
-  /// The sockets of one poll().
-  struct Poll {
-    std::vector<pollfd> fds;
-    std::vector<int32_t> peers;
   };
 
   Link& link(int32_t peer) { return links_[static_cast<size_t>(peer)]; }
@@ -108,13 +94,11 @@ class TcpWorld {
   void fail(Channel& channel, Error error);
 
   // tcp_world.cpp: operations
-  void begin(Channel& channel, std::span<const SendTo> sends,
-             std::span<const ReceiveFrom> receives);
+  void begin(Channel& channel, Sends sends, Receives receives);
   void end(Channel& channel) noexcept;
   static void complete(Channel& channel, Message& message);
-  void throw_if_impossible(Channel& channel);
   std::optional<Error> why_impossible(Channel& channel, int32_t peer);
-  [[noreturn]] void throw_timeout(const Channel& channel);
+  [[noreturn]] void throw_timeout(Channel& channel);
   std::string missing_link_text(int32_t peer);
   void send_to_all(const FrameHeader& frame, const void* content = nullptr,
                    int32_t except = -1) noexcept;
@@ -131,13 +115,11 @@ class TcpWorld {
   void process_header(int32_t peer);
   void find_destination(int32_t peer);
   void process_frame(int32_t peer);
-  void process_data(int32_t peer, Channel& channel);
-  void process_grant(Channel& channel, const FrameHeader& head);
   void forward(int32_t peer, const FrameHeader& head, const void* content = nullptr) noexcept;
 
   // tcp_links.cpp: polling, connecting
   void wait(Lock& lock, Deadline deadline);
-  void poll_links(Lock& lock, Poll& poll, int timeout_ms);
+  void poll_links(Lock& lock, std::vector<pollfd>& fds, int timeout_ms);
   void start_server();
   void serve();
   void connect(int32_t peer);
@@ -147,11 +129,8 @@ class TcpWorld {
   void admit(PendingConnections::Connection& connection);
 
   const int rank_, size_;
-  const Socket listener_;
-  const std::vector<SocketAddress> addresses_;
-  const SocketAddress from_;
-  const std::string here_;  // this rank's address
   const std::string key_;
+  TcpConnections run_;       // the links own the sockets
   std::vector<Link> links_;  // indexed by rank
   Stage stage_;
 
@@ -160,15 +139,12 @@ class TcpWorld {
   std::map<uint64_t, Channel> channels_;
   PendingConnections pending_{key_, size_, [this](auto& c) { admit(c); }};
   std::optional<Error> error_;  // ends all channels: the connection to rank 0 is lost
-  // Indexed by rank: the time at which rank 0 reported the end of the rank's connection.
-  std::vector<std::optional<Clock::time_point>> disconnected_;
-  Socket wake_poll_;       // an eventfd
-  int operations_ = 0;     // number of running operations
-  bool polling_ = false;   // the thread of an operation is polling
-  bool retrying_ = false;  // a connection will be tried again
-  bool served_ = false;    // no operation has run since the last poll of serve()
+  Socket wake_poll_;            // an eventfd
+  int operations_ = 0;          // number of running operations
+  bool polling_ = false;        // the thread of an operation is polling
+  bool served_ = false;         // no operation has run since the last poll of serve()
   bool stop_ = false;
-  Poll poll_, server_poll_;
+  std::vector<pollfd> poll_, server_poll_;  // the arguments of poll()
   std::thread server_;
 };
 

@@ -4,7 +4,7 @@
 
 #include "backend/cuda_comm.hpp"
 #include "comm/self_transport.hpp"
-#include "comm/tcp/tcp_transport.hpp"
+#include "comm/tcp/rendezvous.hpp"
 #include "comm/transport_bootstrap.hpp"
 #include "cuda/nccl/worlds.hpp"
 #include "support/bits_cases.hpp"

@@ -11,9 +11,10 @@
 #include <catch2/catch.hpp>
 #include <cerrno>
 #include <string>
+#include <tuple>
 #include <vector>
 
-#include "comm/tcp/addresses.hpp"
+#include "comm/tcp/socket.hpp"
 #include "muonrt/rendezvous.h"
 #include "support/one_matrix.hpp"
 #include "support/tcp_ranks.hpp"
@@ -59,15 +60,13 @@ TEST_CASE("rejected thread: the creation of an optimizer is out of memory on eve
       muonrt_thread_group_t* group = nullptr;
       muonrt_thread_group_create(&group, 2);
       muonrt_comm_t* comms[2];
-      for (int rank = 0; rank < 2; ++rank) {
-        muonrt_comm_create_thread(&comms[rank], group, rank);
-        muonrt_comm_set_timeout(comms[rank], 20'000);
-      }
+      for (int rank = 0; rank < 2; ++rank) muonrt_comm_create_thread(&comms[rank], group, rank);
       muonrt_thread_group_destroy(group);
       threads_left = failed;
       muonrt_status_t status[2] = {};
       std::string message[2];
       on_ranks(2, [&](int rank) {
+        muonrt_comm_set_timeout(comms[rank], 20'000);
         marked = rank == faulty;
         muonrt_optimizer_options_t options;
         muonrt_optimizer_options_init(&options);
@@ -107,19 +106,16 @@ TEST_CASE("rejected thread: the creation of a connection is out of memory", "[un
 
 TEST_CASE("resolving a name: an error without memory does not blame the name",
           "[unit][comm][rendezvous]") {
-  struct Row {
-    int error, code;
-    Status status;
-  };
-  for (const Row row :
-       {Row{EAI_MEMORY, 0, Status::kOutOfMemory}, Row{EAI_SYSTEM, ENOMEM, Status::kOutOfMemory},
-        Row{EAI_SYSTEM, EMFILE, Status::kComm}, Row{EAI_AGAIN, 0, Status::kComm}}) {
-    CAPTURE(row.error, row.code);
-    name_error = row.error;
-    name_errno = row.code;
+  for (const auto& [result, code, status] : {std::tuple{EAI_MEMORY, 0, Status::kOutOfMemory},
+                                             {EAI_SYSTEM, ENOMEM, Status::kOutOfMemory},
+                                             {EAI_SYSTEM, EMFILE, Status::kComm},
+                                             {EAI_AGAIN, 0, Status::kComm}}) {
+    CAPTURE(result, code);
+    name_error = result;
+    name_errno = code;
     const auto error = error_of([] { resolve("localhost:80"); });
     name_error = name_errno = 0;
-    CHECK(is_error(error, row.status, ""));
+    CHECK(is_error(error, status, ""));
   }
   CHECK(!resolve("localhost:80").empty());
 }

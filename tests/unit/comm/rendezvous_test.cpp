@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/resource.h>
-#include <sys/time.h>
 #include <sys/wait.h>
 
 #include <catch2/catch.hpp>
@@ -19,45 +18,43 @@ using namespace transport_test;
 namespace {
 
 constexpr int64_t kLong = 30'000;
-
 constexpr const char* kSecret = "a secret of this test";
 
 Rendezvous config(int port, int rank, int size) {
   return {rank, size, loopback::at_port(port), kSecret, 100};
 }
 
-void connect(const Rendezvous& m, int64_t timeout_ms = kLong) {
-  rendezvous_at_address(m, Deadline::in_ms(timeout_ms));
-}
-
-/// Receives a value. Returns false if the connection is closed first.
-template <class T>
-bool receive(const Socket& s, T& value) {
-  return recv(s.fd(), &value, sizeof value, MSG_WAITALL) == static_cast<ssize_t>(sizeof value);
+std::optional<Error> connect_error(const Rendezvous& m, int64_t timeout_ms = kLong) {
+  return error_of([&] { rendezvous_at_address(m, Deadline::in_ms(timeout_ms)); });
 }
 
 /// A connection to rank 0 that is controlled by the test.
-struct Visitor {
-  Socket socket;
-  Greeting greeting{};
-  Claim claim{};
-
+struct Visitor : Dial {
   explicit Visitor(int port) {
-    const int connected = loopback::connect_to(port);  // waits until rank 0 is listening
-    socket = Socket([&] { return connected; });
-    const timeval timeout{kLong / 1000, 0};
-    setsockopt(socket.fd(), SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof timeout);
+    const Deadline deadline = Deadline::in_ms(kLong);
+    while (state == State::kUnreachable && !deadline.passed()) {  // rank 0 may not listen yet
+      Dial::operator=(Dial(resolve(loopback::at_port(port))[0], {}));
+      wait_while(State::kConnecting);
+    }
   }
-  bool greeted() { return receive(socket, greeting); }
+  void wait_while(State what) {
+    while (state == what && wait_for(socket.fd(), events(), Deadline::in_ms(kLong)))
+      advance(kSecret);
+  }
+  bool greeted() {
+    wait_while(State::kConnected);
+    return state == State::kGreeted;
+  }
   void claims(int rank, int size, int version = 100, uint16_t wire = kProtocolVersion) {
-    claim = {.rank = rank, .size = size, .version = version, .wire = wire, .nonce = fresh_nonce()};
-    claim.proof = proof_of(kSecret, greeting.nonce, claim);
-    send_value(socket, claim);
+    if (greeted())
+      send_claim(
+          kSecret,
+          {.rank = rank, .size = size, .version = version, .wire = wire, .nonce = fresh_nonce()});
   }
   /// Returns the status and the text of rank 0's answer, or "" if rank 0 closes the connection.
-  std::string answer() {
-    Answer answer{};
-    if (!receive(socket, answer)) return "";
+  std::string text() {
+    wait_while(State::kClaimed);
+    if (state != State::kAnswered) return "";
     return cat(status_name(static_cast<Status>(answer.status)), " ", answer.message.data());
   }
 };
@@ -67,10 +64,22 @@ struct Visitor {
 std::optional<Error> while_rank_0_waits(int size, const std::function<void(int)>& function) {
   const int port = loopback::free_port();
   std::optional<Error> outcome;
-  std::thread rank_0([&] { outcome = error_of([&] { connect(config(port, 0, size)); }); });
+  std::thread rank_0([&] { outcome = connect_error(config(port, 0, size)); });
   function(port);
   rank_0.join();
   return outcome;
+}
+
+std::string texts(const Addresses& of) {
+  std::string out;
+  for (const SocketAddress& one : of) out += one.text() + ' ';
+  return out;
+}
+
+Addresses list(const std::vector<std::string>& of) {
+  Addresses out;
+  for (const std::string& text : of) out.push_back(resolve(text)[0]);
+  return out;
 }
 
 }  // namespace
@@ -81,7 +90,7 @@ TEST_CASE("rendezvous: a rank with another secret is rejected, and the others co
   const auto errors = on_ranks(3, [&](int rank) {
     Rendezvous m = config(port, rank, 3);
     if (rank == 2) m.secret = "another secret altogether";
-    connect(m, 2000);
+    rendezvous_at_address(m, Deadline::in_ms(2000));
   });
   CHECK(is_error(errors[2], Status::kComm, "without an answer, as it does if the secrets differ"));
   CHECK(is_error(errors[0], Status::kTimeout, "rank 2 of 3 did not connect"));
@@ -91,13 +100,12 @@ TEST_CASE("rendezvous: a rank with another secret is rejected, and the others co
 
 TEST_CASE("rendezvous: the error says so if only rank 0's machine can connect to its address",
           "[unit][comm][rendezvous]") {
-  const int port = loopback::free_port();
   for (const auto& [host, local] :
        {std::pair{"127.0.1.1", true}, {"127.0.0.1", true}, {"0.0.0.0", false}}) {
     INFO(host);
-    Rendezvous m = config(port, 0, 2);
-    m.address = cat(host, ":", port);
-    const auto error = error_of([&] { connect(m, 100); });
+    Rendezvous m = config(0, 0, 2);
+    m.address = cat(host, ":", loopback::free_port());
+    const auto error = connect_error(m, 100);
     CHECK(is_error(error, Status::kTimeout,
                    cat("listens at ", m.address, ": rank 1 of 2 did not connect")));
     CHECK(is_error(error, Status::kTimeout, "only this machine can connect to that address") ==
@@ -108,8 +116,7 @@ TEST_CASE("rendezvous: the error says so if only rank 0's machine can connect to
 TEST_CASE("rendezvous: a server that is not muonrt, or does not know the secret, is rejected",
           "[unit][comm][rendezvous]") {
   const auto against = [](const std::string& greeting, bool answer, int64_t timeout_ms = kLong) {
-    const std::vector<Socket> listeners = listen_at(resolve("127.0.0.1:0"));
-    const Socket& listener = listeners[0];
+    const Socket listener = std::move(listen_at(resolve("127.0.0.1:0"))[0]);
     std::thread server([&] {
       wait_for(listener.fd(), POLLIN, Deadline::in_ms(kLong));
       const Socket connection([&] { return accept(listener.fd(), nullptr, nullptr); });
@@ -121,8 +128,7 @@ TEST_CASE("rendezvous: a server that is not muonrt, or does not know the secret,
       accepted.proof = proof_of("guessed", Nonce{}, claim.nonce, accepted);
       send(connection.fd(), &accepted, sizeof accepted, MSG_NOSIGNAL);
     });
-    const auto error =
-        error_of([&] { connect(config(address_of(listener).port(), 1, 2), timeout_ms); });
+    const auto error = connect_error(config(address_of(listener).port(), 1, 2), timeout_ms);
     server.join();
     return error;
   };
@@ -153,20 +159,17 @@ TEST_CASE("rendezvous: a proof is valid for one secret, one claim and one greeti
 }
 
 TEST_CASE("rendezvous: invalid arguments are named", "[unit][comm][rendezvous]") {
-  const auto error_with = [](const std::function<void(Rendezvous&)>& change) {
+  const auto check = [](const char* text, auto Rendezvous::*field, const auto& value) {
     Rendezvous m = config(loopback::free_port(), 0, 2);
-    change(m);
-    const auto error = error_of([&] { connect(m, 100); });
-    return error ? error->message() : "";
+    m.*field = value;
+    const auto error = connect_error(m, 100);
+    CHECK_THAT(error ? error->message() : "", Catch::Contains(text));
   };
-  const auto check = [&](const char* text, const std::function<void(Rendezvous&)>& change) {
-    CHECK_THAT(error_with(change), Catch::Contains(text));
-  };
-  check("the ports are 5 to 3", [](Rendezvous& m) { m.ports = {5, 3}; });
-  check("the ports are 1 to 65536", [](Rendezvous& m) { m.ports = {1, 65536}; });
-  check("rank 2 of 2", [](Rendezvous& m) { m.rank = 2; });
-  check("'nowhere0' does not exist", [](Rendezvous& m) { m.interface = "nowhere0"; });
-  check("cannot listen at 192.0.2.1", [](Rendezvous& m) { m.address = "192.0.2.1:4567"; });
+  check("the ports are 5 to 3", &Rendezvous::ports, PortRange{5, 3});
+  check("the ports are 1 to 65536", &Rendezvous::ports, PortRange{1, 65536});
+  check("rank 2 of 2", &Rendezvous::rank, 2);
+  check("'nowhere0' does not exist on this machine", &Rendezvous::interface, "nowhere0");
+  check("cannot listen at 192.0.2.1", &Rendezvous::address, "192.0.2.1:4567");
 }
 
 TEST_CASE(
@@ -175,7 +178,7 @@ TEST_CASE(
   const auto error_at = [](const std::string& address, int64_t timeout_ms) {
     Rendezvous m = config(1, 1, 2);
     m.address = address;
-    return error_of([&] { connect(m, timeout_ms); });
+    return connect_error(m, timeout_ms);
   };
   CHECK(is_error(error_at(loopback::at_port(loopback::free_port()), 100), Status::kTimeout,
                  "found no rank 0"));
@@ -192,19 +195,18 @@ TEST_CASE("rendezvous: an interrupt ends the wait of every rank at once",
           "[unit][comm][rendezvous]") {
   const int port = loopback::free_port();
   const auto begin = Deadline::Clock::now();
-  const auto errors = on_ranks(2, [&](int rank) {
+  const auto check = [&] {
+    if (seconds_since(begin) > 0.3) throw Error(Status::kAborted, "interrupted");
+  };
+  auto errors = on_ranks(2, [&](int rank) {
     Rendezvous m = config(port, rank, 3);
-    if (rank == 0) {
-      m.check_interrupt = [&] {
-        if (seconds_since(begin) > 0.3) throw Error(Status::kAborted, "interrupted");
-      };
-    }
-    connect(m);
+    if (rank == 0) m.check_interrupt = check;
+    rendezvous_at_address(m, Deadline::in_ms(kLong));
   });
-  for (const auto& error : errors) CHECK(is_error(error, Status::kAborted, "interrupted"));
   Rendezvous alone = config(loopback::free_port(), 1, 2);
-  alone.check_interrupt = [] { throw Error(Status::kAborted, "interrupted"); };
-  CHECK(is_error(error_of([&] { connect(alone); }), Status::kAborted, "interrupted"));
+  alone.check_interrupt = check;
+  errors.push_back(connect_error(alone));
+  for (const auto& error : errors) CHECK(is_error(error, Status::kAborted, "interrupted"));
   CHECK(seconds_since(begin) < 5);
 }
 
@@ -214,7 +216,7 @@ TEST_CASE("rendezvous: a limit of open files that is too low is named with the n
   getrlimit(RLIMIT_NOFILE, &before);
   const rlimit few{200, before.rlim_max};
   setrlimit(RLIMIT_NOFILE, &few);
-  const auto error = error_of([&] { connect(config(1, 7, 300)); });
+  const auto error = connect_error(config(1, 7, 300));
   setrlimit(RLIMIT_NOFILE, &before);
   CHECK(is_error(error, Status::kComm, "rank 7 of 300 may need 3"));
   CHECK(is_error(error, Status::kComm, "the limit of this process is 200; raise it to"));
@@ -230,7 +232,7 @@ TEST_CASE("rendezvous: accepts more ranks at once than unauthenticated connectio
     for (int r = 1; r < kSize; ++r) ranks.emplace_back(port);
     for (Visitor& v : ranks) greeted += v.greeted();
     for (int r = 1; r < kSize; ++r) ranks[static_cast<size_t>(r - 1)].claims(r, kSize);
-    for (Visitor& v : ranks) accepted += v.answer() == "MUONRT_OK ";
+    for (Visitor& v : ranks) accepted += v.text() == "MUONRT_OK ";
     if (accepted < kSize - 1) Visitor(port).claims(1, kSize + 1);  // ends the rendezvous
   });
   CHECK(greeted == kSize - 1);
@@ -242,33 +244,30 @@ TEST_CASE("rendezvous: a rank that does not fit ends it on all ranks, also on la
           "[unit][comm][rendezvous]") {
   struct Row {
     int rank, size, version;
-    uint16_t wire;
     std::string text;
+    uint16_t wire = kProtocolVersion;
   };
   const auto no_rank = [](int rank) {
     return cat("a process has rank ", rank, ", but must have a rank from 1 to 3");
   };
   for (const Row& row :
-       {Row{-5, 4, 100, kProtocolVersion, no_rank(-5)},
-        {0, 4, 100, kProtocolVersion, no_rank(0)},
-        {4, 4, 100, kProtocolVersion, no_rank(4)},
-        {1, 4, 100, kProtocolVersion, "two processes have rank 1"},
-        {2, 5, 100, kProtocolVersion, "size is 5 on rank 2, but 4 on rank 0"},
-        {2, 4, 101, kProtocolVersion,
-         "rank 2 runs version 101 of muonrt, but rank 0 runs version 100"},
-        {2, 4, 100, 1, cat("the protocol version is 1 on rank 2, but ", kProtocolVersion)}}) {
+       {Row{-5, 4, 100, no_rank(-5)}, Row{0, 4, 100, no_rank(0)}, Row{4, 4, 100, no_rank(4)},
+        Row{1, 4, 100, "two processes have rank 1"},
+        Row{2, 5, 100, "size is 5 on rank 2, but 4 on rank 0"},
+        Row{2, 4, 101, "rank 2 runs version 101 of muonrt, but rank 0 runs version 100"},
+        Row{2, 4, 100, cat("the protocol version is 1 on rank 2, but ", kProtocolVersion), 1}}) {
     CAPTURE(row.text);
     std::vector<std::string> answers;
     const auto outcome = while_rank_0_waits(4, [&](int port) {
       Visitor first(port), misfit(port);
-      if (first.greeted()) first.claims(1, 4);
-      if (misfit.greeted()) misfit.claims(row.rank, row.size, row.version, row.wire);
-      answers = {first.answer(), misfit.answer()};
+      first.claims(1, 4);
+      misfit.claims(row.rank, row.size, row.version, row.wire);
+      answers = {first.text(), misfit.text()};
       for (const int rank : {2, 3}) {
         if (rank == row.rank) continue;
         Visitor late(port);
-        if (late.greeted()) late.claims(rank, 4);
-        answers.push_back(late.answer());
+        late.claims(rank, 4);
+        answers.push_back(late.text());
       }
     });
     for (const std::string& answer : answers) {
@@ -300,15 +299,79 @@ TEST_CASE("rendezvous: if rank 0 may not open enough files, late ranks get the e
     _exit(1);
   }
   std::vector<Visitor> ranks;
-  int answered = 0;
-  for (int r = 1; r < kSize; ++r) {
-    ranks.emplace_back(port);
-    if (ranks.back().greeted()) ranks.back().claims(r, kSize);
-  }
+  int answered = 0, status = 0;
+  for (int r = 1; r < kSize; ++r) ranks.emplace_back(port).claims(r, kSize);
   for (Visitor& v : ranks)
-    answered += v.answer().find("raise the limit of open files") != std::string::npos;
-  int status = 0;
+    answered += v.text().find("raise the limit of open files") != std::string::npos;
   waitpid(child, &status, 0);
   CHECK(answered == kSize - 1);
   CHECK((WIFEXITED(status) && WEXITSTATUS(status) == 0));
+}
+
+TEST_CASE("addresses: an interface has the addresses at which it listens and that it can reach",
+          "[unit][comm][rendezvous]") {
+  // Every address of the loopback network belongs to the interface lo.
+  CHECK(texts(addresses_on("lo", list({"127.0.0.9:80"}))) == "127.0.0.9:80 ");
+  CHECK(texts(addresses_on("lo", list({"198.51.100.7:80", "127.0.0.9:80", "127.0.0.8:80"}))) ==
+        "127.0.0.9:80 127.0.0.8:80 ");
+  // Tests a name that resolves to addresses of both families, and an interface that has an address
+  // of only one family.
+  CHECK(texts(addresses_on("127.0.0.1", list({"[::1]:80", "127.0.0.1:80"}))) == "127.0.0.1:80 ");
+  // A translated address (NAT) does not belong to any interface of the machine.
+  CHECK(texts(addresses_on("127.0.0.1", list({"198.51.100.7:80"}))) == "127.0.0.1:80 ");
+  const auto routes = routes_from("127.0.0.1", list({"[::1]:80", "127.0.0.9:80"}));
+  REQUIRE(routes.size() == 1);
+  CHECK(texts({routes[0].from, routes[0].to}) == "127.0.0.1:0 127.0.0.9:80 ");
+  CHECK_THROWS_WITH(addresses_on("127.0.0.1", list({"[::1]:80"})),
+                    Catch::Contains("has no IPv6 address"));
+}
+
+TEST_CASE("addresses: rank 0 listens on one free port at all addresses of its machine",
+          "[unit][comm][rendezvous]") {
+  const auto listeners = listen_at(list({"127.0.0.1:0", "198.51.100.7:0", "127.0.0.2:0"}));
+  const std::string port = cat(':', address_of(listeners.at(0)).port());
+  CHECK((port != ":0" && listeners.size() == 2));
+  CHECK(texts({address_of(listeners[0]), address_of(listeners[1])}) ==
+        cat("127.0.0.1", port, " 127.0.0.2", port, " "));
+  for (const std::string host : {"198.51.100.7", "127.0.0.1"})
+    CHECK_THROWS_WITH(listen_at(list({host + port})), Catch::Contains("cannot listen at " + host));
+  CHECK(
+      (port_of("127.0.0.1" + port) == address_of(listeners[0]).port() && port_of("[::1]:0") == 0));
+}
+
+TEST_CASE("addresses: a range of ports is used from its first free one, and its end is an error",
+          "[unit][comm][rendezvous]") {
+  const auto at = list({"127.0.0.1:0"});
+  const int32_t first = loopback::free_port();
+  std::vector<Socket> taken;
+  for (int32_t port = first; port < first + 3; ++port) {
+    try {
+      taken.push_back(std::move(listen_at(at, {first, first + 2})[0]));
+    } catch (const Error&) {  // another program uses a port of the range
+      break;
+    }
+    const int32_t got = address_of(taken.back()).port();
+    CHECK((got >= port && got <= first + 2));
+  }
+  CHECK_THROWS_WITH(listen_at(at, {first, first + 2}),
+                    Catch::Contains(cat("no port from ", first, " to ", first + 2, " is free")));
+}
+
+TEST_CASE("socket: a connection to itself is detected, and frees its port at once",
+          "[unit][comm][rendezvous]") {
+  for (const char* host : {"127.0.0.1", "0.0.0.0"}) {
+    // The system can connect a socket to itself if a program connects to a port in the ephemeral
+    // range on which no process is listening.
+    const int port = loopback::free_port();
+    const SocketAddress here = resolve(loopback::at_port(port))[0];
+    Dial own(resolve(cat(host, ':', port))[0], here);
+    REQUIRE(wait_for(own.socket.fd(), POLLOUT, Deadline::in_ms(10'000)));
+    REQUIRE(address_of(own.socket) == peer_of(own.socket));
+    own.advance("");
+    CHECK((own.state == Dial::State::kUnreachable && own.why == "no process listens"));
+    // This socket does not set SO_REUSEADDR, so it can bind the port only if the port is not in
+    // TIME_WAIT.
+    const Socket next([&] { return socket(AF_INET, SOCK_STREAM, 0); });
+    CHECK(bind(next.fd(), here.get(), here.length()) == 0);
+  }
 }
