@@ -152,7 +152,6 @@ class AddressFile {
   bool written_ = false;
 };
 
-/// @param tcp  the rendezvous over TCP
 TcpConnections accept_through_folder(const Rendezvous& rendezvous, Rendezvous& tcp,
                                      AddressFile& file, Deadline deadline) {
   std::vector<Socket> listeners;
@@ -160,9 +159,8 @@ TcpConnections accept_through_folder(const Rendezvous& rendezvous, Rendezvous& t
   retry_while_out_of_memory(deadline, [&] {
     const auto addresses = local_addresses();
     MUONRT_REQUIRE(!addresses.empty(), Status::kComm,
-                   "shared folder: rank 0's machine has no "
-                   "network address, not even the loopback address; configure one (ip link set lo "
-                   "up)");
+                   "shared folder: rank 0's machine has no network address, not even the loopback "
+                   "address; configure one (ip link set lo up)");
     listeners = listen_at(addresses, rendezvous.ports);
     std::string bound;
     for (const Socket& listener : listeners) bound += bytes_of(address_of(listener));
@@ -173,13 +171,12 @@ TcpConnections accept_through_folder(const Rendezvous& rendezvous, Rendezvous& t
   return accept_all_ranks(tcp, std::move(listeners), deadline);
 }
 
-/// @param tcp  the rendezvous over TCP
-TcpConnections connect_through_folder(const Rendezvous& rendezvous, const Rendezvous& tcp,
+TcpConnections connect_through_folder(const Rendezvous& rendezvous, Rendezvous& tcp,
                                       const AddressFile& file, Deadline deadline) {
   const bool open = rendezvous.secret.empty();
   const uid_t user = open ? retry_while_out_of_memory(deadline, [&] { return file.my_user(); }) : 0;
   bool seen = false;
-  const auto search = [&](std::string& why) -> RankZeroContact {
+  const auto search = [&](std::string& why) -> Addresses {
     std::string content;
     uid_t owner = user;
     if (!file.read(content, owner)) {
@@ -204,13 +201,13 @@ TcpConnections connect_through_folder(const Rendezvous& rendezvous, const Rendez
         " have different secrets, or one has none, or ", file.path(),
         " is from an earlier run; pass the same secret on all ranks, and use a new run_id for "
         "every run");
-    RankZeroContact out{{}, common_secret(rendezvous, head.run)};
+    tcp.secret = common_secret(rendezvous, head.run);
+    Addresses out;
     SocketAddress address;
     for (size_t at = 0; at + sizeof address <= bound.size(); at += sizeof address) {
       std::memcpy(&address, bound.data() + at, sizeof address);
       // Only ranks on rank 0's machine can connect to its loopback address.
-      if (head.machine == machine_name() || !address.is_loopback())
-        out.addresses.push_back(address);
+      if (head.machine == machine_name() || !address.is_loopback()) out.push_back(address);
     }
     return out;
   };

@@ -100,9 +100,7 @@ struct Dial {
   Dial(const SocketAddress& to, const SocketAddress& from);
 
   bool is_waiting() const { return state <= State::kClaimed && state != State::kGreeted; }
-  /// Returns the event that is_waiting() waits for.
   short events() const { return state == State::kConnecting ? POLLOUT : POLLIN; }
-  /// Call this function when the socket is ready.
   void advance(const std::string& secret);
   void send_claim(const std::string& secret, const Claim& unproved);
   void fail(State reason, std::string_view text) noexcept;
@@ -147,9 +145,7 @@ class PendingConnections {
   int advance(const Socket& listener);
 
   bool empty() const { return list_.empty(); }
-  /// Returns the maximum number of pending connections.
   size_t most() const { return most_; }
-  /// Return the number of connections that were closed, and the reason why the last one was closed.
   int64_t rejected() const { return rejected_; }
   const char* last_reason() const { return last_reason_; }
 

@@ -70,8 +70,9 @@ void listen_for_ranks(const Rendezvous& rendezvous, const Addresses& rank_0,
 /// Sends this rank's claim, waits until all ranks are connected, and receives their addresses.
 /// Returns false if the connection ends before rank 0 has answered. In this case rank 0 has exited,
 /// or it has dropped the connection because too many connections were waiting.
-bool join(Dial& dial, const Rendezvous& rendezvous, const std::string& secret, const Claim& claim,
-          TcpConnections& out, Deadline deadline) {
+bool join(Dial& dial, const Rendezvous& rendezvous, const Claim& claim, TcpConnections& out,
+          Deadline deadline) {
+  const std::string& secret = rendezvous.secret;
   dial.send_claim(secret, claim);
   advance(dial, secret, deadline, rendezvous.check_interrupt);
   MUONRT_REQUIRE(!dial.is_waiting(), Status::kTimeout, "rendezvous at ", rendezvous.address,
@@ -173,13 +174,13 @@ TcpConnections rendezvous_at_address(const Rendezvous& rendezvous, Deadline dead
       again = Deadline::in_ms(1000);
     }
     if (known.empty()) why = problem;
-    return RankZeroContact{known, rendezvous.secret};
+    return known;
   };
   return connect_to_rank_0(rendezvous, search, deadline);
 }
 
 TcpConnections connect_to_rank_0(const Rendezvous& rendezvous,
-                                 FunctionRef<RankZeroContact(std::string& why)> search,
+                                 FunctionRef<Addresses(std::string& why)> search,
                                  Deadline deadline) {
   // The nonce is equal in all attempts of this process, so that rank 0 can detect a second process.
   Claim claim{.rank = rendezvous.rank,
@@ -196,18 +197,17 @@ TcpConnections connect_to_rank_0(const Rendezvous& rendezvous,
   for (; tries == 0 || !deadline.passed(); pauses.pause(deadline.at())) {
     if (rendezvous.check_interrupt) rendezvous.check_interrupt();
     std::string now;
-    RankZeroContact contact;
     Dial dial = retry_while_out_of_memory(deadline, [&] {
       out.sockets.resize(1);  // before the claim, because rank 0 then accepts this rank
       out.addresses.resize(static_cast<size_t>(out.size));
-      contact = search(now);
-      Dial greeted = find_rank_0(rendezvous, contact.addresses, deadline, now);
-      if (greeted.socket) listen_for_ranks(rendezvous, contact.addresses, greeted.socket, out);
+      const Addresses rank_0 = search(now);
+      Dial greeted = find_rank_0(rendezvous, rank_0, deadline, now);
+      if (greeted.socket) listen_for_ranks(rendezvous, rank_0, greeted.socket, out);
       return greeted;
     });
     if (dial.socket) {
       if (out.listener) claim.port = address_of(out.listener).port();
-      if (join(dial, rendezvous, contact.secret, claim, out, deadline)) return out;
+      if (join(dial, rendezvous, claim, out, deadline)) return out;
       MUONRT_REQUIRE(++unanswered < kMaxUnanswered, Status::kComm, "rendezvous at ",
                      rendezvous.address, ": rank 0 closed the connection of rank ", rendezvous.rank,
                      " ", unanswered,

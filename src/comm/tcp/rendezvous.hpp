@@ -22,8 +22,7 @@ struct Rendezvous {
   std::string secret;    // equal on all ranks; at least kSecretBytes bytes, or for a folder empty
   int32_t version = 0;   // version of the library; must be equal on all ranks
   PortRange ports = {};  // ports that this rank may listen on for other ranks
-  /// If set, called about every 100 ms while the rendezvous waits. If it throws, the rendezvous
-  /// fails.
+  /// If set, called about every 100 ms while the rendezvous waits; may throw to end it.
   std::function<void()> check_interrupt = {};
 
   // Only for a folder: the name of this run. It has 1 to 64 letters, digits, '.', '-' or '_'.
@@ -41,8 +40,7 @@ struct Rendezvous {
 /// The result of a rendezvous on one rank.
 struct TcpConnections {
   int rank = 0, size = 1;
-  std::vector<Socket> sockets;  // rank 0: connections to all ranks; other ranks: [0] is the
-                                // connection to rank 0
+  std::vector<Socket> sockets;  // on rank 0, indexed by rank; on other ranks, [0] is to rank 0
   Socket listener;              // accepts the connections of higher ranks; not used on rank 0
   Addresses addresses;          // listeners, indexed by rank; empty for rank 0
   SocketAddress from;           // local address of new connections; if empty, any address
@@ -70,17 +68,12 @@ void check_rendezvous(const Rendezvous& rendezvous, const char* where);
 TcpConnections accept_all_ranks(const Rendezvous& rendezvous, std::vector<Socket> listeners,
                                 Deadline deadline);
 
-/// The known addresses of rank 0, and the secret of the rendezvous.
-struct RankZeroContact {
-  Addresses addresses;  // empty if not known yet
-  std::string secret;
-};
 /// Connects to rank 0, and returns when all ranks are connected. Only for the other ranks.
 /// `rendezvous.address` is only used in messages.
-/// @param search  called before each attempt; returns the addresses. If it does not know any, it
-///     sets `why` to the reason.
+/// @param search  called before each attempt; returns the addresses of rank 0, and may change the
+///     secret. If it does not know any address, it sets `why` to the reason.
 TcpConnections connect_to_rank_0(const Rendezvous& rendezvous,
-                                 FunctionRef<RankZeroContact(std::string& why)> search,
+                                 FunctionRef<Addresses(std::string& why)> search,
                                  Deadline deadline);
 
 }  // namespace muonrt

@@ -279,9 +279,7 @@ Progress receive_rest(const Socket& s, void* data, size_t bytes, size_t& got) {
 }
 
 int poll_ms(Deadline deadline, int most) {
-  const auto left =
-      std::chrono::duration_cast<std::chrono::milliseconds>(deadline.at() - Deadline::Clock::now())
-          .count();
+  const auto left = (deadline.at() - Deadline::Clock::now()) / std::chrono::milliseconds(1);
   return static_cast<int>(std::clamp<int64_t>(left + 1, 0, most));
 }
 

@@ -104,7 +104,6 @@ struct PortRange {
   int32_t first = 0, last = 0;
 };
 
-/// Sets an option of a socket to 1.
 void turn_on(const Socket& socket, int level, int option);
 /// Returns a socket that shares its port: all sockets of a port may set SO_REUSEADDR if none of
 /// them listens. For example, the system may choose the port that rank 0 will listen on later.

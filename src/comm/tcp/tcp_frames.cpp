@@ -64,7 +64,7 @@ void TcpWorld::receive_early(Channel& channel, int32_t from) {
     return fail(channel, size_error(from, peer.early_bytes, receive.bytes));
   std::memcpy(receive.data, peer.early.get(), static_cast<size_t>(receive.bytes));
   peer.early_bytes = 0;
-  complete(channel, receive);
+  channel.complete(receive);
 }
 
 /// Selects the next part of a message to the peer. Returns false if there is nothing to write now.
@@ -112,7 +112,7 @@ void TcpWorld::write(int32_t to) {
     Channel* const channel = find(l.part.channel);
     if (!channel) continue;
     Message& m = channel->of(to).send;
-    if (m.pending && m.number == l.part.number && m.done == m.bytes) complete(*channel, m);
+    if (m.pending && m.number == l.part.number && m.done == m.bytes) channel->complete(m);
   }
 }
 
@@ -197,7 +197,7 @@ void TcpWorld::process_frame(int32_t from) {
         return;
       }
       peer.receive.done += head.payload_bytes;
-      if (peer.receive.done == peer.receive.bytes) complete(*channel, peer.receive);
+      if (peer.receive.done == peer.receive.bytes) channel->complete(peer.receive);
       return;
     }
     case FrameKind::kGrant: {
@@ -221,8 +221,7 @@ void TcpWorld::process_frame(int32_t from) {
       forward(from, head);
       if (head.channel == 0 && !forwarded) l.goodbye = true;
       if (!channel) return;
-      Peer& peer = channel->of(head.from);
-      (forwarded ? peer.left_forwarded : peer.left) = true;
+      channel->of(head.from).*(forwarded ? &Peer::left_forwarded : &Peer::left) = true;
       return wake_all();
     }
     case FrameKind::kDisconnected:

@@ -11,7 +11,7 @@
 #include <limits>
 #include <thread>
 
-#include "comm/tcp/link.hpp"
+#include "comm/tcp/tcp_world.hpp"
 #include "support/faults/allocation_failure.hpp"
 #include "support/loopback.hpp"
 #include "support/tcp_ranks.hpp"
@@ -31,10 +31,9 @@ constexpr uint64_t kChannel = 1;  // the channel of a transport that is not a du
 int64_t peak_memory() {
   std::ifstream in("/proc/self/status");
   std::string word;
-  int64_t out = 0;
   while (in >> word && word != "VmPeak:") continue;
-  in >> out;
-  return out;
+  in >> word;
+  return std::stoll(word);
 }
 
 struct Hostile {
