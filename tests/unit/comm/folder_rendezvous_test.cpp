@@ -53,18 +53,6 @@ std::string file_of_rank_0(const Rendezvous& m) {
 
 }  // namespace
 
-TEST_CASE("folder rendezvous: ranks wait for rank 0, and no file is left", "[unit][comm][folder]") {
-  for (const char* secret : {"", kSecret}) {
-    const Shared shared;
-    const auto errors = on_ranks(3, [&](int rank) {
-      if (rank == 0) usleep(100'000);
-      rendezvous_in_folder(shared.rank(rank, 3, secret), Deadline::in_ms(kLong));
-    });
-    CHECK(text_of(errors) == "");
-    CHECK(shared.is_empty());
-  }
-}
-
 TEST_CASE("folder rendezvous: missing ranks, missing folders and invalid run ids are named",
           "[unit][comm][folder]") {
   const Shared shared;
@@ -88,7 +76,9 @@ TEST_CASE("folder rendezvous: missing ranks, missing folders and invalid run ids
 }
 
 TEST_CASE(
-    "folder rendezvous: the file of a killed run is rejected, and another run_id is another run",
+    "folder rendezvous: the file of a killed run or, without a secret, of another user is "
+    "rejected, "
+    "and another run_id is another run, whose ranks wait for rank 0 and leave no file",
     "[unit][comm][folder]") {
   const Shared shared;
   shared.write(file_of_rank_0(shared.rank(0)));
@@ -96,12 +86,23 @@ TEST_CASE(
                  "run-1 already exists, from an earlier run"));
   CHECK(is_error(error_of(shared.rank(1), 300), Status::kTimeout,
                  "delete that file if it is from an earlier run"));
-  const auto fresh = on_ranks(2, [&](int rank) {
-    Rendezvous m = shared.rank(rank);
-    m.run_id = "run-2";
-    rendezvous_in_folder(m, Deadline::in_ms(kLong));
-  });
-  CHECK(text_of(fresh) == "");
+  for (const char* secret : {"", kSecret}) {
+    const auto fresh = on_ranks(3, [&](int rank) {
+      Rendezvous m = shared.rank(rank, 3, secret);
+      m.run_id = "run-2";
+      if (rank == 0) usleep(100'000);
+      rendezvous_in_folder(m, Deadline::in_ms(kLong));
+    });
+    CHECK(text_of(fresh) == "");
+    CHECK(std::distance(fs::directory_iterator(shared.folder.path()), {}) == 1);
+  }
+  const uid_t other = geteuid() + 1;
+  if (chown(shared.file.c_str(), other, static_cast<gid_t>(-1)) != 0) {
+    WARN("not checked: only root may change the owner of a file");
+    return;
+  }
+  CHECK(is_error(error_of(shared.rank(1), 200), Status::kInvalidState,
+                 cat("belongs to user ", other)));
 }
 
 TEST_CASE(
@@ -147,17 +148,4 @@ TEST_CASE("folder rendezvous: a file that is a link, a folder or too long is rej
   shared.write("x");
   fs::resize_file(shared.file, size_t{1} << 40);
   CHECK(is_error(error(), Status::kCorrupt, "has 1099511627776 bytes"));
-}
-
-TEST_CASE("folder rendezvous: without a secret the file of another user is rejected",
-          "[unit][comm][folder]") {
-  const Shared shared;
-  shared.write(file_of_rank_0(shared.rank(0)));
-  const uid_t other = geteuid() + 1;
-  if (chown(shared.file.c_str(), other, static_cast<gid_t>(-1)) != 0) {
-    WARN("not checked: only root may change the owner of a file");
-    return;
-  }
-  CHECK(is_error(error_of(shared.rank(1), 200), Status::kInvalidState,
-                 cat("belongs to user ", other)));
 }

@@ -158,7 +158,8 @@ TEST_CASE("rendezvous: a proof is valid for one secret, one claim and one greeti
   CHECK(proof != proof_of("secret", greeted, claim));
 }
 
-TEST_CASE("rendezvous: invalid arguments are named", "[unit][comm][rendezvous]") {
+TEST_CASE("rendezvous: invalid arguments and a limit of open files that is too low are named",
+          "[unit][comm][rendezvous]") {
   const auto check = [](const char* text, auto Rendezvous::*field, const auto& value) {
     Rendezvous m = config(loopback::free_port(), 0, 2);
     m.*field = value;
@@ -170,6 +171,14 @@ TEST_CASE("rendezvous: invalid arguments are named", "[unit][comm][rendezvous]")
   check("rank 2 of 2", &Rendezvous::rank, 2);
   check("'nowhere0' does not exist on this machine", &Rendezvous::interface, "nowhere0");
   check("cannot listen at 192.0.2.1", &Rendezvous::address, "192.0.2.1:4567");
+  rlimit before{};
+  getrlimit(RLIMIT_NOFILE, &before);
+  const rlimit few{200, before.rlim_max};
+  setrlimit(RLIMIT_NOFILE, &few);
+  const auto error = connect_error(config(1, 7, 300));
+  setrlimit(RLIMIT_NOFILE, &before);
+  CHECK(is_error(error, Status::kComm, "rank 7 of 300 may need 3"));
+  CHECK(is_error(error, Status::kComm, "the limit of this process is 200; raise it to"));
 }
 
 TEST_CASE(
@@ -208,18 +217,6 @@ TEST_CASE("rendezvous: an interrupt ends the wait of every rank at once",
   errors.push_back(connect_error(alone));
   for (const auto& error : errors) CHECK(is_error(error, Status::kAborted, "interrupted"));
   CHECK(seconds_since(begin) < 5);
-}
-
-TEST_CASE("rendezvous: a limit of open files that is too low is named with the number needed",
-          "[unit][comm][rendezvous]") {
-  rlimit before{};
-  getrlimit(RLIMIT_NOFILE, &before);
-  const rlimit few{200, before.rlim_max};
-  setrlimit(RLIMIT_NOFILE, &few);
-  const auto error = connect_error(config(1, 7, 300));
-  setrlimit(RLIMIT_NOFILE, &before);
-  CHECK(is_error(error, Status::kComm, "rank 7 of 300 may need 3"));
-  CHECK(is_error(error, Status::kComm, "the limit of this process is 200; raise it to"));
 }
 
 TEST_CASE("rendezvous: accepts more ranks at once than unauthenticated connections may wait",
@@ -326,8 +323,9 @@ TEST_CASE("addresses: an interface has the addresses at which it listens and tha
                     Catch::Contains("has no IPv6 address"));
 }
 
-TEST_CASE("addresses: rank 0 listens on one free port at all addresses of its machine",
-          "[unit][comm][rendezvous]") {
+TEST_CASE(
+    "addresses: rank 0 listens at all addresses of its machine, on the first port that is free",
+    "[unit][comm][rendezvous]") {
   const auto listeners = listen_at(list({"127.0.0.1:0", "198.51.100.7:0", "127.0.0.2:0"}));
   const std::string port = cat(':', address_of(listeners.at(0)).port());
   CHECK((port != ":0" && listeners.size() == 2));
@@ -337,21 +335,17 @@ TEST_CASE("addresses: rank 0 listens on one free port at all addresses of its ma
     CHECK_THROWS_WITH(listen_at(list({host + port})), Catch::Contains("cannot listen at " + host));
   CHECK(
       (port_of("127.0.0.1" + port) == address_of(listeners[0]).port() && port_of("[::1]:0") == 0));
-}
-
-TEST_CASE("addresses: a range of ports is used from its first free one, and its end is an error",
-          "[unit][comm][rendezvous]") {
   const auto at = list({"127.0.0.1:0"});
   const int32_t first = loopback::free_port();
   std::vector<Socket> taken;
-  for (int32_t port = first; port < first + 3; ++port) {
+  for (int32_t least = first; least < first + 3; ++least) {
     try {
       taken.push_back(std::move(listen_at(at, {first, first + 2})[0]));
     } catch (const Error&) {  // another program uses a port of the range
       break;
     }
     const int32_t got = address_of(taken.back()).port();
-    CHECK((got >= port && got <= first + 2));
+    CHECK((got >= least && got <= first + 2));
   }
   CHECK_THROWS_WITH(listen_at(at, {first, first + 2}),
                     Catch::Contains(cat("no port from ", first, " to ", first + 2, " is free")));
