@@ -102,8 +102,9 @@ class GemmScratch {
 
 /// Computes a product on a grid of tiles that depends only on the shape. A single thread computes
 /// each tile, over the full depth. Bit for bit, the result depends only on shapes, dtypes,
-/// `symmetric`, factors and values, and not on the number of threads, alignment, leading
-/// dimensions, the workspace, or the caller's floating-point environment.
+/// `symmetric`, factors and values, and not on the number of threads, alignment, leading dimensions
+/// or the workspace. Call it in the default floating-point environment, in which all tasks of
+/// streams run.
 /// Errors: INVALID_ARGUMENT if shapes do not match or C overlaps an input; NOT_SUPPORTED if a dtype
 /// is not supported; INVALID_STATE if the workspace is smaller than bytes_for() requires.
 void gemm(const GemmArgs& args, ThreadPool& pool, GemmScratch& scratch);

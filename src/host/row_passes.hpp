@@ -291,7 +291,7 @@ struct TransposePass {
   }
 
  private:
-  static constexpr int kTile = 32, kSquare = sizeof(To) == 2 ? 16 : 8;
+  static constexpr int kTile = 32, kSquare = sizeof(To) == 2 && kVectorBytes >= 32 ? 16 : 8;
   /// Number of rows whose tiles are processed before the next column of tiles. It is limited
   /// because the rows of `out` are on different pages.
   static constexpr int64_t kBand = 128;

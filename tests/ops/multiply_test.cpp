@@ -212,8 +212,8 @@ TEST_CASE("multiply: the bits of a matrix do not depend on the batch or the numb
   }
 }
 
-/// Returns the bits of X X^T, R R + 0.5 R and Z X + 3 X for a batch of X, or nothing if the backend
-/// does not compute a batch matrix by matrix.
+/// Returns the bits of R = X X^T, Z = R R + 0.5 R and Z X + 3 X for a batch of X, or nothing if the
+/// backend does not compute a batch matrix by matrix.
 std::vector<Bytes> chain(Machine& machine, DType dtype, int64_t count, bool by_matrix) {
   const Case first{48, 48, 80, count, true, true}, last{48, 80, 48, count, false, false, true};
   const Operands gram(machine, first, dtype, dtype), square(machine, first, dtype, dtype),
