@@ -11,12 +11,14 @@
 namespace transport_test {
 
 /// Connects `size` ranks with a rendezvous, and returns the connections of each rank.
-inline std::vector<muonrt::TcpConnections> tcp_connections(int size) {
+inline std::vector<muonrt::TcpConnections> tcp_connections(int size,
+                                                           const std::string& interface = {}) {
   std::vector<muonrt::TcpConnections> out(static_cast<size_t>(size));
   std::promise<std::string> listening;
   const auto address = listening.get_future().share();
   require_none(text_of(on_ranks(size, [&](int rank) {
     muonrt::Rendezvous m{rank, size, "127.0.0.1:0", "a secret of this test"};
+    m.interface = interface;
     m.listening = [&](const std::string& text) { listening.set_value(text); };
     if (rank > 0) m.address = address.get();
     out[static_cast<size_t>(rank)] =

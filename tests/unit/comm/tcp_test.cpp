@@ -245,6 +245,13 @@ TEST_CASE("tcp: a connection between ranks that is blocked is an error with both
   for (const auto& error : errors) CHECK(is_error(error, Status::kComm, text));
 }
 
+TEST_CASE("tcp: every rank but rank 0 connects to others from the chosen interface",
+          "[unit][comm][rendezvous]") {
+  const auto ranks = tcp_connections(3, "127.0.0.1");
+  for (const int rank : {1, 2})
+    CHECK(ranks[static_cast<size_t>(rank)].from.text() == "127.0.0.1:0");
+}
+
 TEST_CASE("tcp: 64 ranks gather, and each opens few connections", "[unit][comm][rendezvous]") {
   check_many(64, 6);
 }
