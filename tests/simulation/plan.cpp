@@ -135,16 +135,13 @@ std::set<Status> Plan::allowed(int comm) const {
   for (const Fault& f : faults) {
     // A rank that ends for a different reason waits up to one second until its peers have received
     // its error.
-    if (tcp && f.kind == Fault::Kind::kPartition && f.delay > kSecond && faults.size() > 1)
+    if (tcp && f.kind == Fault::Kind::kPartition && f.delay > kSecond &&
+        (faults.size() > 1 || is_short()))
       out.insert(Status::kComm);
     if (f.kind == Fault::Kind::kPause || f.kind == Fault::Kind::kPartition) continue;
     if (f.kind == Fault::Kind::kLeave || about_network(f.kind)) {
       out.insert(Status::kComm);
-      // After rank 0 has left, a rank receives errors only over its own connections.
-      const bool unknown =
-          tcp && (f.kind == Fault::Kind::kLeave ? f.rank == 0 : !lingers || leaves(0));
-      if (f.kind == Fault::Kind::kMachineDies || unknown || f.step < 0)
-        out.insert(Status::kTimeout);
+      if (f.kind == Fault::Kind::kMachineDies || f.step < 0) out.insert(Status::kTimeout);
       continue;
     }
     if (!is_affected(comm, f)) continue;

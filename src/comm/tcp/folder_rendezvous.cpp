@@ -2,7 +2,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <array>
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
@@ -21,13 +20,11 @@ constexpr int64_t kMaxBytes = 65536;  // maximum size of the file
 
 /// The beginning of the file. The addresses of rank 0 follow.
 struct AddressFileHeader {
-  std::array<char, 8> magic;
-  std::array<char, 256> machine;  // the name of rank 0's machine
-  Nonce run;                      // different for every rendezvous
-  Digest proof;
+  Magic magic = {'m', 'u', 'o', 'n', 'r', 't', 'N', '3'};
+  Nonce run{};  // different for every rendezvous
+  Digest proof{};
 };
-static_assert(sizeof(AddressFileHeader) == 328);
-constexpr std::array<char, 8> kAddressFileMagic = {'m', 'u', 'o', 'n', 'r', 't', 'N', '2'};
+static_assert(sizeof(AddressFileHeader) == 72);
 
 Digest proof_of(const Rendezvous& rendezvous, const AddressFileHeader& head,
                 std::string_view addresses) {
@@ -39,12 +36,6 @@ Digest proof_of(const Rendezvous& rendezvous, const AddressFileHeader& head,
 std::string common_secret(const Rendezvous& rendezvous, const Nonce& run) {
   const Digest out = keyed_digest(rendezvous.secret, {rendezvous.run_id, "\n", bytes_of(run)});
   return {out.begin(), out.end()};
-}
-
-std::array<char, 256> machine_name() {
-  std::array<char, 256> name{};
-  gethostname(name.data(), name.size() - 1);
-  return name;
 }
 
 /// The file with the addresses of rank 0. The folder stays open, so a relative path still refers to
@@ -155,7 +146,7 @@ class AddressFile {
 TcpConnections accept_through_folder(const Rendezvous& rendezvous, Rendezvous& tcp,
                                      AddressFile& file, Deadline deadline) {
   std::vector<Socket> listeners;
-  AddressFileHeader head{kAddressFileMagic, machine_name(), fresh_nonce(), {}};
+  AddressFileHeader head{.run = fresh_nonce()};
   retry_while_out_of_memory(deadline, [&] {
     const auto addresses = local_addresses();
     MUONRT_REQUIRE(!addresses.empty(), Status::kComm,
@@ -187,11 +178,10 @@ TcpConnections connect_through_folder(const Rendezvous& rendezvous, Rendezvous& 
     MUONRT_REQUIRE(!open || owner == user, Status::kInvalidState, "shared folder: ", file.path(),
                    " belongs to user ", owner, ", but this process creates files of user ", user,
                    "; run all ranks as one user, or pass a secret");
-    why = "the file has no address that this rank can reach";
-    AddressFileHeader head{};
+    AddressFileHeader head{.magic = {}};
     if (content.size() >= sizeof head) std::memcpy(&head, content.data(), sizeof head);
     MUONRT_REQUIRE(
-        head.magic == kAddressFileMagic, Status::kCorrupt, "shared folder: ", file.path(),
+        head.magic == AddressFileHeader().magic, Status::kCorrupt, "shared folder: ", file.path(),
         " was not written by rank 0 of this version of muonrt; check which programs write "
         "to the folder, and use the same version of muonrt on all ranks");
     const std::string_view bound = std::string_view(content).substr(sizeof head);
@@ -202,13 +192,8 @@ TcpConnections connect_through_folder(const Rendezvous& rendezvous, Rendezvous& 
         " is from an earlier run; pass the same secret on all ranks, and use a new run_id for "
         "every run");
     tcp.secret = common_secret(rendezvous, head.run);
-    Addresses out;
-    SocketAddress address;
-    for (size_t at = 0; at + sizeof address <= bound.size(); at += sizeof address) {
-      std::memcpy(&address, bound.data() + at, sizeof address);
-      // Only ranks on rank 0's machine can connect to its loopback address.
-      if (head.machine == machine_name() || !address.is_loopback()) out.push_back(address);
-    }
+    Addresses out(bound.size() / sizeof(SocketAddress));
+    std::memcpy(out.data(), bound.data(), out.size() * sizeof out[0]);
     return out;
   };
   try {

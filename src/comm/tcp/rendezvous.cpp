@@ -52,9 +52,9 @@ Dial find_rank_0(const Rendezvous& rendezvous, const Addresses& addresses, Deadl
 void listen_for_ranks(const Rendezvous& rendezvous, const Addresses& rank_0,
                       const Socket& connection, TcpConnections& out) {
   const SocketAddress local = address_of(connection);
-  const bool chosen = !rendezvous.interface.empty(), last = out.rank == out.size - 1;
+  const bool chosen = !rendezvous.interface.empty();
   if (chosen) out.from = local.with_port(0);
-  if (last || out.listener) return;
+  if (out.size == 2 || out.listener) return;
   const auto listen = [&](const SocketAddress& at) {
     out.listener = std::move(listen_at({at.with_port(0)}, rendezvous.ports)[0]);
   };

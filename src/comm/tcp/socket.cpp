@@ -172,10 +172,11 @@ Addresses resolve(const std::string& host_and_port) {
 }
 
 Addresses local_addresses() {
-  Addresses out;
+  Addresses out, loopback;
   for (const LocalAddress& own : own_addresses())
-    if (!own.address.is_link_local()) out.push_back(own.address);
-  return out;
+    if (!own.address.is_link_local())
+      (own.address.is_loopback() ? loopback : out).push_back(own.address);
+  return out.empty() ? loopback : out;
 }
 
 Addresses addresses_on(const std::string& interface, const Addresses& addresses) {

@@ -69,8 +69,8 @@ Addresses look_up(const std::string& host_and_port, std::string& why);
 /// Like look_up(), but throws COMM if the name cannot be resolved.
 Addresses resolve(const std::string& host_and_port);
 
-/// Returns this machine's addresses, with port 0. Omits link-local addresses, which have no meaning
-/// on other machines.
+/// Returns the addresses of this machine that other machines may be able to connect to, with port
+/// 0. If there are none, returns the loopback addresses.
 Addresses local_addresses();
 
 // The following functions have an argument `interface`: the name of an interface ("eth0") or one of

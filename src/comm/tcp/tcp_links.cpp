@@ -230,10 +230,11 @@ void TcpWorld::serve() {
   }
 }
 
-/// Starts to connect to a lower rank. If the peer is a higher rank, it connects to this rank.
+/// Starts to connect to a lower rank. A higher rank connects to this rank. After rank 0 has left,
+/// this rank connects to higher ranks, too, because rank 0 no longer forwards their errors.
 void TcpWorld::connect(int32_t peer) {
   Link& l = link(peer);
-  if (peer > rank_ || !l.try_again.passed()) return;
+  if ((peer > rank_ && !link(0).goodbye) || !l.try_again.passed()) return;
   l.dial = Dial(run_.addresses[static_cast<size_t>(peer)], run_.from);
   l.state = Link::State::kConnecting;
   l.connect_by = Deadline::in_ms(kConnectMs);
@@ -289,11 +290,14 @@ void TcpWorld::accept() {
 
 void TcpWorld::admit(PendingConnections::Connection& c) {
   const Claim& claim = c.claim;
-  if (claim.to != rank_ || claim.rank <= rank_ || claim.rank >= size_) return;
+  if (claim.to != rank_ || claim.rank < 1 || claim.rank >= size_ || claim.rank == rank_) return;
   Link& l = link(claim.rank);
-  if (l.state != Link::State::kNone) return;
+  // If two ranks connect to each other at the same time, the connection of the higher rank is used.
+  const bool replaces = l.state == Link::State::kConnecting && claim.rank > rank_;
+  if (l.state != Link::State::kNone && l.state != Link::State::kFailed && !replaces) return;
   if (!c.send_answer(key_, make_answer(Status::kOk, ""))) return;
   l.socket = std::move(c.socket);
+  l.dial.socket = Socket();
   open(claim.rank);
 }
 

@@ -124,6 +124,7 @@ void TcpWorld::publish(uint64_t id, const Error& error) noexcept {
   const Lock lock(mutex_);
   if (Channel* const channel = find(id)) fail(*channel, error.reported_by_rank(rank_));
   const ErrorFrame frame(id, rank_, error);
+  failed_ = true;
   send_to_all(frame.head, frame.content);
 }
 
@@ -137,11 +138,12 @@ void TcpWorld::send_to_all(const FrameHeader& frame, const void* content, int32_
   send_rest();
 }
 
-/// Starts a thread that sends what the sockets have not accepted, because this rank may run no more
-/// operations.
+/// Starts a thread that sends what the sockets have not accepted, and accepts connections if peers
+/// must receive an error, because this rank may run no more operations.
 void TcpWorld::send_rest() noexcept {
   const auto is_sent = [](const Link& l) { return l.state != Link::State::kOpen || l.is_idle(); };
-  if (operations_ > 0 || stop_ || std::all_of(links_.begin(), links_.end(), is_sent)) return;
+  const bool all = std::all_of(links_.begin(), links_.end(), is_sent);
+  if (operations_ > 0 || stop_ || (all && (!failed_ || size_ == 2))) return;
   try {
     start_server();
   } catch (const std::exception&) {  // the next operation, or the destructor, sends the frames
@@ -248,7 +250,7 @@ std::optional<Error> TcpWorld::why_impossible(Channel& channel, int32_t of) {
   const Link& l = link(of);
   const auto& since = l.disconnected;
   const bool connecting = l.state == Link::State::kConnecting || l.state == Link::State::kOpen;
-  const bool ended = peer.left || (!connecting && l.state != Link::State::kNone);
+  const bool ended = peer.left || l.state >= Link::State::kClosed;
   const bool hears_why = rank_ > 0 && of > 0 && link(0).state == Link::State::kOpen;
   if (ended && hears_why && !peer.left_forwarded && !since) {
     if (!peer.ended) peer.ended = Clock::now();
@@ -266,7 +268,7 @@ std::optional<Error> TcpWorld::why_impossible(Channel& channel, int32_t of) {
 std::string TcpWorld::missing_link_text(int32_t peer) {
   const Link& l = link(peer);
   const SocketAddress& here = run_.addresses[static_cast<size_t>(rank_)];
-  if (rank_ < peer)
+  if (rank_ < peer && l.state != Link::State::kFailed)
     return cat("rank ", peer, " has not connected to this rank, which listens at ", here.host(),
                " port ", here.port(), "; if rank ", peer,
                " is running, check whether a firewall blocks this port");

@@ -301,6 +301,7 @@ class TcpWorld {
   int operations_ = 0;          // number of running operations
   bool polling_ = false;        // the thread of an operation is polling
   bool served_ = false;         // no operation has run since the last poll of serve()
+  bool failed_ = false;         // this rank has published an error
   bool stop_ = false;
   std::vector<pollfd> poll_, server_poll_;  // the arguments of poll()
   std::thread server_;

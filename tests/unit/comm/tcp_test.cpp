@@ -245,6 +245,20 @@ TEST_CASE("tcp: a connection between ranks that is blocked is an error with both
   for (const auto& error : errors) CHECK(is_error(error, Status::kComm, text));
 }
 
+TEST_CASE(
+    "tcp: after rank 0 has left, a rank receives the error of a rank that never connected to it",
+    "[unit][comm][rendezvous][tsan]") {
+  for (const bool leaves : {false, true}) {
+    auto ranks = over_tcp(3);
+    ranks[0].reset();
+    ranks[2]->abort(Status::kAborted, "enough");
+    if (leaves) ranks[2].reset();
+    ranks[1]->set_timeout_ms(60'000);
+    CHECK(is_error(receive_error(*ranks[1], 2), leaves ? Status::kComm : Status::kAborted,
+                   leaves ? "rank 1 at 127.0.0.1 cannot connect to rank 2" : "enough"));
+  }
+}
+
 TEST_CASE("tcp: every rank but rank 0 connects to others from the chosen interface",
           "[unit][comm][rendezvous]") {
   const auto ranks = tcp_connections(3, "127.0.0.1");
