@@ -54,7 +54,7 @@ struct ErrorFrameHeader {
 static_assert(sizeof(ErrorFrameHeader) == 8);
 
 constexpr uint32_t kFrameMagic = 0x314d524d + ((kProtocolVersion - 1) << 24);
-constexpr int64_t kMaxPayloadBytes = int64_t{256} << 10;
+constexpr int64_t kMaxPayloadBytes = int64_t{1} << 20;
 constexpr int64_t kTextLimit = 4000;  // maximum size of an error text in bytes
 /// A message of at most this size may be sent before its receive is posted.
 constexpr int64_t kEarlyBytes = 16384;
