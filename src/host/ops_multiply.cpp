@@ -17,6 +17,15 @@ bool is_small(int64_t m, int64_t n, int64_t k) {
   return m <= 4096 && n <= 4096 && m * n <= 512 * 512 && k <= (1 << 20) / (m + n);
 }
 
+bool is_small(const Product& p) { return is_small(p.c.rows, p.c.cols, p.a.cols); }
+
+/// Returns whether all products of the batches with the size of `p` are small.
+bool is_in_small_batch(std::span<const Product> products, const Product& p) {
+  return std::all_of(products.begin(), products.end(), [&](const Product& q) {
+    return q.c.rows != p.c.rows || q.c.count != p.c.count || is_small(q);
+  });
+}
+
 ConstMatrixRef at(const MatrixBatch& batch, int64_t index) {
   if (batch.data == nullptr) return {};
   return {static_cast<const char*>(batch.data) + index * batch.stride * size_of(batch.dtype),
@@ -118,20 +127,37 @@ void HostOps::multiply(Stream& stream, std::span<const Product> products) {
 }
 
 bool HostOps::multiply_by_matrix(Stream& stream, std::span<const Product> products) {
-  int64_t count = 0;
+  // Larger matrices are not in the cache even between two products of one matrix.
+  constexpr int64_t kMaxElements = int64_t{1} << 23;
+  int64_t small = 0, large = 0;  // number of matrices
   for (const Product& p : products) {
-    if (p.c.rows == 0 || p.c.cols == 0 || !is_small(p.c.rows, p.c.cols, p.a.cols)) return false;
+    if (p.c.rows == 0 || p.c.cols == 0) return false;
+    if (std::max(p.c.rows, p.a.cols) > kMaxElements / p.c.cols) return false;
+    int64_t& count = is_in_small_batch(products, p) ? small : large;
     count = std::max(count, p.c.count);
   }
-  if (count <= 1 || (pool_.threads() > 1 && workers_.empty())) return false;
+  if (std::max(small, large) <= 1 || (pool_.threads() > 1 && workers_.empty() && small > 0))
+    return false;
   check_counts(products);
-  host_stream(stream).enqueue(Task([products, count, this] {
-    const std::lock_guard lock(pool_mutex_);
-    pool_.parallel_for(count, [&](int64_t index, int thread) {
-      for (const Product& product : products)
-        if (index < product.c.count) multiply_one(product, index, thread);
+  const auto enqueue = [&](auto body) {
+    host_stream(stream).enqueue(Task([products, body, this] {
+      const std::lock_guard lock(pool_mutex_);
+      body(products);
+    }));
+  };
+  if (small > 0)
+    enqueue([small, this](std::span<const Product> all) {
+      pool_.parallel_for(small, [&](int64_t index, int thread) {
+        for (const Product& p : all)
+          if (index < p.c.count && is_in_small_batch(all, p)) multiply_one(p, index, thread);
+      });
     });
-  }));
+  for (int64_t index = 0; index < large; ++index)
+    enqueue([index, this](std::span<const Product> all) {
+      for (const Product& p : all)
+        if (index < p.c.count && !is_in_small_batch(all, p))
+          gemm(one_of(p, index), pool_, shared_.scratch);
+    });
   return true;
 }
 

@@ -1,5 +1,6 @@
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <list>
 
 #include "ops/subjects.hpp"
 #include "support/sanitized.hpp"
@@ -212,18 +213,29 @@ TEST_CASE("multiply: the bits of a matrix do not depend on the batch or the numb
   }
 }
 
-/// Returns the bits of R = X X^T, Z = R R + 0.5 R and Z X + 3 X for a batch of X, or nothing if the
-/// backend does not compute a batch matrix by matrix.
-std::vector<Bytes> chain(Machine& machine, DType dtype, int64_t count, bool by_matrix) {
-  const Case first{48, 48, 80, count, true, true}, last{48, 80, 48, count, false, false, true};
-  const Operands gram(machine, first, dtype, dtype), square(machine, first, dtype, dtype),
-      out(machine, last, dtype, dtype);
-  std::vector<Product> products = {gram.p, square.p, out.p};
-  products[1].a = products[1].b = products[1].d = gram.p.c;
-  products[1].beta = 0.5f;
-  products[2].a = square.p.c;
-  products[2].b = products[2].d = gram.p.a;
-  products[2].beta = 3.0f;
+struct ChainSize {
+  int64_t m, n, count;
+};
+
+/// Returns the bits of R = X X^T, Z = R R + 0.5 R and Z X + 3 X for batches of X, or nothing if the
+/// backend does not compute the batches matrix by matrix.
+std::vector<Bytes> chain(Machine& machine, DType dtype, const std::vector<ChainSize>& sizes,
+                         bool by_matrix) {
+  std::list<Operands> operands;
+  std::vector<Product> grams, squares, products;
+  for (const auto [m, n, count] : sizes) {
+    const Case first{m, m, n, count, true, true}, last{m, n, m, count, false, false, true};
+    const Product& gram = grams.emplace_back(operands.emplace_back(machine, first, dtype, dtype).p);
+    Product& square = squares.emplace_back(operands.emplace_back(machine, first, dtype, dtype).p);
+    square.a = square.b = square.d = gram.c;
+    square.beta = 0.5f;
+    Product& out = products.emplace_back(operands.emplace_back(machine, last, dtype, dtype).p);
+    out.a = square.c;
+    out.b = out.d = gram.a;
+    out.beta = 3.0f;
+  }
+  products.insert(products.begin(), squares.begin(), squares.end());
+  products.insert(products.begin(), grams.begin(), grams.end());
   for (const Product& p : products) machine.ops().reserve(p.c.rows, p.c.cols, p.a.cols, dtype);
   if (!by_matrix) {
     for (const Product& p : products) machine.ops().multiply(machine.on(), p);
@@ -238,15 +250,20 @@ std::vector<Bytes> chain(Machine& machine, DType dtype, int64_t count, bool by_m
   return results;
 }
 
-TEST_CASE("multiply: a batch that is computed matrix by matrix has the same bits", "[ops][tsan]") {
+TEST_CASE("multiply: batches that are computed matrix by matrix have the same bits",
+          "[ops][tsan]") {
+  constexpr ChainSize kSmall{48, 80, 7}, kLarge{330, 820, 3}, kLargeAlone{330, 820, 1};
   for (const Subject& subject : product_subjects()) {
     for (const DType dtype : kDTypes) {
       CAPTURE(subject.name, name_of(dtype));
       Machine machine(subject.make());
-      const std::vector<Bytes> found = chain(machine, dtype, 7, true);
-      CHECK(found.empty() == !is_host(subject));
-      if (!found.empty()) CHECK(found == chain(machine, dtype, 7, false));
-      CHECK(chain(machine, dtype, 1, true).empty());
+      CHECK(chain(machine, dtype, {{48, 80, 1}}, true).empty());
+      for (const std::vector<ChainSize>& sizes :
+           {std::vector{kSmall}, {kLarge}, {kLarge, kSmall, kLargeAlone}}) {
+        const std::vector<Bytes> found = chain(machine, dtype, sizes, true);
+        CHECK(found.empty() == !is_host(subject));
+        if (!found.empty()) CHECK(found == chain(machine, dtype, sizes, false));
+      }
     }
   }
 }
