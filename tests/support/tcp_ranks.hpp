@@ -35,4 +35,11 @@ inline std::vector<std::unique_ptr<muonrt::Transport>> over_tcp(int size) {
   return out;
 }
 
+/// Receives 16 bytes from `peer`. Returns the error of the exchange.
+inline std::optional<muonrt::Error> receive_error(muonrt::Transport& mine, int peer) {
+  char data[16] = {};
+  const muonrt::ReceiveFrom receive{peer, data, sizeof data};
+  return error_of([&] { mine.exchange({}, {&receive, 1}); });
+}
+
 }  // namespace transport_test

@@ -96,16 +96,11 @@ TEST_CASE("rejected thread: the creation of a connection is out of memory", "[un
     make_tcp_transport(std::move(connections[0]));
   });
   CHECK(is_error(outcome, Status::kOutOfMemory, "cannot start a thread for"));
-  char byte = 0;
-  const ReceiveFrom receive{0, &byte, 1};
-  const auto error = error_of([&] {
-    make_tcp_transport(std::move(connections[1]))->exchange({}, {&receive, 1});
-  });
-  CHECK(is_error(error, Status::kComm, ""));
+  const auto other = make_tcp_transport(std::move(connections[1]));
+  CHECK(is_error(receive_error(*other, 0), Status::kComm, ""));
 }
 
-TEST_CASE("resolving a name: an error without memory does not blame the name",
-          "[unit][comm][rendezvous]") {
+TEST_CASE("resolving a name: an error without memory does not blame the name", "[unit][tcp]") {
   for (const auto& [result, code, status] : {std::tuple{EAI_MEMORY, 0, Status::kOutOfMemory},
                                              {EAI_SYSTEM, ENOMEM, Status::kOutOfMemory},
                                              {EAI_SYSTEM, EMFILE, Status::kComm},

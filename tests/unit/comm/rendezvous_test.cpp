@@ -1,12 +1,17 @@
+// Tests how ranks connect: at the address of rank 0, and in a folder that other users may write to
+// and that contains files from earlier runs.
 #include "comm/tcp/rendezvous.hpp"
 
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <catch2/catch.hpp>
-#include <thread>
+#include <filesystem>
+#include <fstream>
+#include <future>
 
 #include "comm/tcp/handshake.hpp"
 #include "support/loopback.hpp"
@@ -14,26 +19,42 @@
 
 using namespace muonrt;
 using namespace transport_test;
+namespace fs = std::filesystem;
 
 namespace {
 
 constexpr int64_t kLong = 30'000;
 constexpr const char* kSecret = "a secret of this test";
 
-Rendezvous config(int port, int rank, int size) {
-  return {rank, size, loopback::at_port(port), kSecret, 100};
+std::string free_address() { return loopback::at_port(loopback::free_port()); }
+
+/// Returns the configuration of a rank.
+/// @param address  The address of rank 0, or the path of a folder.
+Rendezvous config(const std::string& address, int rank, int size,
+                  const std::string& secret = kSecret) {
+  return {rank, size, address, secret, 100, {}, {}, "run-1"};
+}
+
+void connect_rank(const Rendezvous& m, int64_t timeout_ms = kLong) {
+  const auto rendezvous = m.address[0] == '/' ? rendezvous_in_folder : rendezvous_at_address;
+  rendezvous(m, Deadline::in_ms(timeout_ms));
 }
 
 std::optional<Error> connect_error(const Rendezvous& m, int64_t timeout_ms = kLong) {
-  return error_of([&] { rendezvous_at_address(m, Deadline::in_ms(timeout_ms)); });
+  return error_of([&] { connect_rank(m, timeout_ms); });
+}
+
+/// Starts a rank on another thread. The future returns its error.
+std::future<std::optional<Error>> start_rank(const Rendezvous& m, int64_t timeout_ms = kLong) {
+  return std::async(std::launch::async, connect_error, m, timeout_ms);
 }
 
 /// A connection to rank 0 that is controlled by the test.
 struct Visitor : Dial {
-  explicit Visitor(int port) {
+  explicit Visitor(const std::string& address) {
     const Deadline deadline = Deadline::in_ms(kLong);
     while (state == State::kUnreachable && !deadline.passed()) {  // rank 0 may not listen yet
-      Dial::operator=(Dial(resolve(loopback::at_port(port))[0], {}));
+      Dial::operator=(Dial(resolve(address)[0], {}));
       wait_while(State::kConnecting);
     }
   }
@@ -59,38 +80,39 @@ struct Visitor : Dial {
   }
 };
 
-/// Runs rank 0 of `size` ranks, and calls `function` with the port of rank 0. Returns the error of
-/// rank 0, if any.
-std::optional<Error> while_rank_0_waits(int size, const std::function<void(int)>& function) {
-  const int port = loopback::free_port();
-  std::optional<Error> outcome;
-  std::thread rank_0([&] { outcome = connect_error(config(port, 0, size)); });
-  function(port);
-  rank_0.join();
-  return outcome;
-}
+/// A shared folder, and the file that rank 0 writes there.
+struct Shared {
+  const loopback::Folder folder;
+  const std::string file = folder.path() + "/run-1";
 
-std::string texts(const Addresses& of) {
+  Rendezvous rank(int rank, int size = 2, const std::string& secret = "") const {
+    return config(folder.path(), rank, size, secret);
+  }
+  void write(const std::string& content) const { std::ofstream(file, std::ios::binary) << content; }
+};
+
+/// Returns the content of the file that rank 0 writes, which only the user may read.
+std::string file_of_rank_0(const Rendezvous& m) {
+  const std::string file = m.address + '/' + m.run_id;
   std::string out;
-  for (const SocketAddress& one : of) out += one.text() + ' ';
-  return out;
-}
-
-Addresses list(const std::vector<std::string>& of) {
-  Addresses out;
-  for (const std::string& text : of) out.push_back(resolve(text)[0]);
+  const auto rank_0 = start_rank(m, 1000);
+  for (const Deadline deadline = Deadline::in_ms(kLong); out.empty() && !deadline.passed();) {
+    std::ifstream content(file, std::ios::binary);
+    out.assign(std::istreambuf_iterator<char>(content), {});
+  }
+  CHECK(fs::status(file).permissions() == fs::perms(0600));
+  rank_0.wait();
+  CHECK(out.size() > 100);
   return out;
 }
 
 }  // namespace
 
-TEST_CASE("rendezvous: a rank with another secret is rejected, and the others continue to wait",
-          "[unit][comm][rendezvous]") {
-  const int port = loopback::free_port();
+TEST_CASE("rendezvous: only the rank with another secret is rejected", "[unit][rendezvous]") {
+  const std::string address = free_address();
   const auto errors = on_ranks(3, [&](int rank) {
-    Rendezvous m = config(port, rank, 3);
-    if (rank == 2) m.secret = "another secret altogether";
-    rendezvous_at_address(m, Deadline::in_ms(2000));
+    const char* const secret = rank == 2 ? "another secret altogether" : kSecret;
+    connect_rank(config(address, rank, 3, secret), 2000);
   });
   CHECK(is_error(errors[2], Status::kComm, "without an answer, as it does if the secrets differ"));
   CHECK(is_error(errors[0], Status::kTimeout, "rank 2 of 3 did not connect"));
@@ -98,26 +120,24 @@ TEST_CASE("rendezvous: a rank with another secret is rejected, and the others co
   CHECK(is_error(errors[1], Status::kTimeout, "rendezvous at"));
 }
 
-TEST_CASE("rendezvous: the error says so if only rank 0's machine can connect to its address",
-          "[unit][comm][rendezvous]") {
+TEST_CASE("rendezvous: the error says if rank 0's address is only local", "[unit][rendezvous]") {
   for (const auto& [host, local] :
        {std::pair{"127.0.1.1", true}, {"127.0.0.1", true}, {"0.0.0.0", false}}) {
     INFO(host);
-    Rendezvous m = config(0, 0, 2);
-    m.address = cat(host, ":", loopback::free_port());
-    const auto error = connect_error(m, 100);
+    const std::string address = cat(host, ":", loopback::free_port());
+    const auto error = connect_error(config(address, 0, 2), 100);
     CHECK(is_error(error, Status::kTimeout,
-                   cat("listens at ", m.address, ": rank 1 of 2 did not connect")));
+                   cat("listens at ", address, ": rank 1 of 2 did not connect")));
     CHECK(is_error(error, Status::kTimeout, "only this machine can connect to that address") ==
           local);
   }
 }
 
-TEST_CASE("rendezvous: a server that is not muonrt, or does not know the secret, is rejected",
-          "[unit][comm][rendezvous]") {
+TEST_CASE("rendezvous: a server that does not know the secret is rejected", "[unit][rendezvous]") {
   const auto against = [](const std::string& greeting, bool answer, int64_t timeout_ms = kLong) {
     const Socket listener = std::move(listen_at(resolve("127.0.0.1:0"))[0]);
-    std::thread server([&] {
+    return on_ranks(2, [&](int rank) {
+      if (rank == 1) return connect_rank(config(address_of(listener).text(), 1, 2), timeout_ms);
       wait_for(listener.fd(), POLLIN, Deadline::in_ms(kLong));
       const Socket connection([&] { return accept(listener.fd(), nullptr, nullptr); });
       send(connection.fd(), greeting.data(), greeting.size(), MSG_NOSIGNAL);
@@ -127,10 +147,7 @@ TEST_CASE("rendezvous: a server that is not muonrt, or does not know the secret,
       Answer accepted = make_answer(Status::kOk, "");
       accepted.proof = proof_of("guessed", Nonce{}, claim.nonce, accepted);
       send(connection.fd(), &accepted, sizeof accepted, MSG_NOSIGNAL);
-    });
-    const auto error = connect_error(config(address_of(listener).port(), 1, 2), timeout_ms);
-    server.join();
-    return error;
+    })[1];
   };
   CHECK(is_error(against(std::string(64, 'x'), false), Status::kComm, "not muonrt"));
   const std::string greeting(bytes_of(Greeting()));
@@ -140,8 +157,7 @@ TEST_CASE("rendezvous: a server that is not muonrt, or does not know the secret,
                  "1 times without an answer (last: the connection was closed)"));
 }
 
-TEST_CASE("rendezvous: a proof is valid for one secret, one claim and one greeting",
-          "[unit][comm][rendezvous]") {
+TEST_CASE("rendezvous: a proof is for one secret, one claim, one greeting", "[unit][rendezvous]") {
   const Nonce greeted = fresh_nonce();
   CHECK(greeted != fresh_nonce());
   Claim claim{.rank = 1, .size = 3, .version = 100, .nonce = fresh_nonce()};
@@ -158,10 +174,9 @@ TEST_CASE("rendezvous: a proof is valid for one secret, one claim and one greeti
   CHECK(proof != proof_of("secret", greeted, claim));
 }
 
-TEST_CASE("rendezvous: invalid arguments and a limit of open files that is too low are named",
-          "[unit][comm][rendezvous]") {
+TEST_CASE("rendezvous: an error names the argument or limit that causes it", "[unit][rendezvous]") {
   const auto check = [](const char* text, auto Rendezvous::*field, const auto& value) {
-    Rendezvous m = config(loopback::free_port(), 0, 2);
+    Rendezvous m = config(free_address(), 0, 2);
     m.*field = value;
     const auto error = connect_error(m, 100);
     CHECK_THAT(error ? error->message() : "", Catch::Contains(text));
@@ -175,129 +190,109 @@ TEST_CASE("rendezvous: invalid arguments and a limit of open files that is too l
   getrlimit(RLIMIT_NOFILE, &before);
   const rlimit few{200, before.rlim_max};
   setrlimit(RLIMIT_NOFILE, &few);
-  const auto error = connect_error(config(1, 7, 300));
+  const auto error = connect_error(config(loopback::at_port(1), 7, 300));
   setrlimit(RLIMIT_NOFILE, &before);
   CHECK(is_error(error, Status::kComm, "rank 7 of 300 may need 3"));
   CHECK(is_error(error, Status::kComm, "the limit of this process is 200; raise it to"));
 }
 
-TEST_CASE(
-    "rendezvous: waits for a name that cannot be resolved yet, but rejects an invalid address",
-    "[unit][comm][rendezvous]") {
-  const auto error_at = [](const std::string& address, int64_t timeout_ms) {
-    Rendezvous m = config(1, 1, 2);
-    m.address = address;
-    return connect_error(m, timeout_ms);
-  };
-  CHECK(is_error(error_at(loopback::at_port(loopback::free_port()), 100), Status::kTimeout,
+TEST_CASE("rendezvous: a name may be unknown at first, but not invalid", "[unit][rendezvous]") {
+  CHECK(is_error(connect_error(config(free_address(), 1, 2), 100), Status::kTimeout,
                  "found no rank 0"));
   const std::string name(70, 'n');  // longer than names can be, so no name server is queried
-  CHECK(is_error(error_at(name + ":1234", 100), Status::kTimeout,
+  CHECK(is_error(connect_error(config(name + ":1234", 1, 2), 100), Status::kTimeout,
                  cat("host '", name, "' cannot be resolved")));
   for (const char* wrong :
        {"256.1.1.1:80", "[]:80", "[rank0]:80", " rank0:80", "tcp://rank0:80", "rank0:", "rank0:0",
         "rank0:70000", "rank0:http", "", "rank0", ":80", "fd00::x:80"})
-    CHECK(is_error(error_at(wrong, kLong), Status::kInvalidArgument, "rendezvous: "));
+    CHECK(is_error(connect_error(config(wrong, 1, 2)), Status::kInvalidArgument, "rendezvous: "));
 }
 
-TEST_CASE("rendezvous: an interrupt ends the wait of every rank at once",
-          "[unit][comm][rendezvous]") {
-  const int port = loopback::free_port();
+TEST_CASE("rendezvous: an interrupt ends the wait of every rank at once", "[unit][rendezvous]") {
+  const std::string address = free_address();
   const auto begin = Deadline::Clock::now();
-  const auto check = [&] {
-    if (seconds_since(begin) > 0.3) throw Error(Status::kAborted, "interrupted");
-  };
-  auto errors = on_ranks(2, [&](int rank) {
-    Rendezvous m = config(port, rank, 3);
-    if (rank == 0) m.check_interrupt = check;
-    rendezvous_at_address(m, Deadline::in_ms(kLong));
+  const auto errors = on_ranks(3, [&](int rank) {
+    // Rank 2 searches for rank 0 where no process listens. Rank 1 is not interrupted itself.
+    Rendezvous m = config(rank == 2 ? loopback::at_port(1) : address, rank, 3);
+    if (rank != 1)
+      m.check_interrupt = [&] {
+        if (seconds_since(begin) > 0.3) throw Error(Status::kAborted, "interrupted");
+      };
+    connect_rank(m);
   });
-  Rendezvous alone = config(loopback::free_port(), 1, 2);
-  alone.check_interrupt = check;
-  errors.push_back(connect_error(alone));
   for (const auto& error : errors) CHECK(is_error(error, Status::kAborted, "interrupted"));
   CHECK(seconds_since(begin) < 5);
 }
 
-TEST_CASE("rendezvous: accepts more ranks at once than unauthenticated connections may wait",
-          "[unit][comm][rendezvous]") {
+TEST_CASE("rendezvous: rank 0 accepts 299 ranks that connect at once", "[unit][rendezvous]") {
   constexpr int kSize = 300;
+  const std::string address = free_address();
+  auto rank_0 = start_rank(config(address, 0, kSize));
+  // More ranks than unauthenticated connections may wait connect before the first claim.
+  std::vector<Visitor> ranks;
   int greeted = 0, accepted = 0;
-  const auto outcome = while_rank_0_waits(kSize, [&](int port) {
-    // All ranks connect before the first rank sends its claim.
-    std::vector<Visitor> ranks;
-    for (int r = 1; r < kSize; ++r) ranks.emplace_back(port);
-    for (Visitor& v : ranks) greeted += v.greeted();
-    for (int r = 1; r < kSize; ++r) ranks[static_cast<size_t>(r - 1)].claims(r, kSize);
-    for (Visitor& v : ranks) accepted += v.text() == "MUONRT_OK ";
-    if (accepted < kSize - 1) Visitor(port).claims(1, kSize + 1);  // ends the rendezvous
-  });
+  for (int r = 1; r < kSize; ++r) ranks.emplace_back(address);
+  for (Visitor& v : ranks) greeted += v.greeted();
+  for (int r = 1; r < kSize; ++r) ranks[static_cast<size_t>(r - 1)].claims(r, kSize);
+  for (Visitor& v : ranks) accepted += v.text() == "MUONRT_OK ";
+  if (accepted < kSize - 1) Visitor(address).claims(1, kSize + 1);  // ends the rendezvous
   CHECK(greeted == kSize - 1);
   CHECK(accepted == kSize - 1);
-  CHECK(text_of({outcome}) == "");
+  CHECK(text_of({rank_0.get()}) == "");
 }
 
-TEST_CASE("rendezvous: a rank that does not fit ends it on all ranks, also on later ones",
-          "[unit][comm][rendezvous]") {
+TEST_CASE("rendezvous: a rank that does not fit ends it on every rank", "[unit][rendezvous]") {
   struct Row {
     int rank, size, version;
     std::string text;
     uint16_t wire = kProtocolVersion;
   };
-  const auto no_rank = [](int rank) {
-    return cat("a process has rank ", rank, ", but must have a rank from 1 to 3");
-  };
   for (const Row& row :
-       {Row{-5, 4, 100, no_rank(-5)}, Row{0, 4, 100, no_rank(0)}, Row{4, 4, 100, no_rank(4)},
+       {Row{-5, 4, 100, "a process has rank -5, but must have a rank from 1 to 3"},
+        Row{0, 4, 100, "a process has rank 0, but must have a rank from 1 to 3"},
+        Row{4, 4, 100, "a process has rank 4, but must have a rank from 1 to 3"},
         Row{1, 4, 100, "two processes have rank 1"},
         Row{2, 5, 100, "size is 5 on rank 2, but 4 on rank 0"},
         Row{2, 4, 101, "rank 2 runs version 101 of muonrt, but rank 0 runs version 100"},
         Row{2, 4, 100, cat("the protocol version is 1 on rank 2, but ", kProtocolVersion), 1}}) {
     CAPTURE(row.text);
-    std::vector<std::string> answers;
-    const auto outcome = while_rank_0_waits(4, [&](int port) {
-      Visitor first(port), misfit(port);
-      first.claims(1, 4);
-      misfit.claims(row.rank, row.size, row.version, row.wire);
-      answers = {first.text(), misfit.text()};
-      for (const int rank : {2, 3}) {
-        if (rank == row.rank) continue;
-        Visitor late(port);
-        late.claims(rank, 4);
-        answers.push_back(late.text());
-      }
-    });
-    for (const std::string& answer : answers) {
-      CHECK_THAT(answer, Catch::StartsWith("MUONRT_ERROR_MISMATCH "));
-      CHECK_THAT(answer, Catch::Contains(row.text));
+    const std::string address = free_address();
+    auto rank_0 = start_rank(config(address, 0, 4));
+    Visitor first(address), misfit(address);
+    first.claims(1, 4);
+    misfit.claims(row.rank, row.size, row.version, row.wire);
+    std::vector answers = {first.text(), misfit.text()};
+    for (const int rank : {2, 3}) {
+      if (rank == row.rank) continue;
+      Visitor late(address);
+      late.claims(rank, 4);
+      answers.push_back(late.text());
     }
-    CHECK(is_error(outcome, Status::kMismatch, row.text));
+    for (const std::string& answer : answers)
+      CHECK_THAT(answer, Catch::StartsWith("MUONRT_ERROR_MISMATCH ") && Catch::Contains(row.text));
+    CHECK(is_error(rank_0.get(), Status::kMismatch, row.text));
   }
 }
 
-TEST_CASE("rendezvous: if rank 0 may not open enough files, late ranks get the error, too",
-          "[unit][comm][rendezvous]") {
+TEST_CASE("rendezvous: all ranks learn that rank 0 has too few open files", "[unit][rendezvous]") {
   constexpr int kSize = 30;
-  const int port = loopback::free_port();
+  const std::string address = free_address();
   const pid_t child = fork();  // the limit applies to a whole process
   REQUIRE(child >= 0);
   if (child == 0) {
     const Socket next([&] { return open("/dev/null", O_RDONLY); });
-    const rlimit few{static_cast<rlim_t>(next.fd() + 12), static_cast<rlim_t>(next.fd() + 12)};
+    const auto limit = static_cast<rlim_t>(next.fd() + 12);
+    const rlimit few{limit, limit};
     setrlimit(RLIMIT_NOFILE, &few);
-    try {
-      // Skips the check of the limit on open files.
-      accept_all_ranks(config(port, 0, kSize), listen_at(resolve(loopback::at_port(port))),
+    const auto error = error_of([&] {  // skips the check of the limit on open files
+      accept_all_ranks(config(address, 0, kSize), listen_at(resolve(address)),
                        Deadline::in_ms(kLong));
-    } catch (const Error& e) {
-      _exit(e.status() == Status::kComm ? 0 : 1);
-    } catch (...) {
-    }
-    _exit(1);
+    });
+    _exit(is_error(error, Status::kComm, "") ? 0 : 1);
   }
   std::vector<Visitor> ranks;
   int answered = 0, status = 0;
-  for (int r = 1; r < kSize; ++r) ranks.emplace_back(port).claims(r, kSize);
+  for (int r = 1; r < kSize; ++r) ranks.emplace_back(address).claims(r, kSize);
   for (Visitor& v : ranks)
     answered += v.text().find("raise the limit of open files") != std::string::npos;
   waitpid(child, &status, 0);
@@ -305,67 +300,91 @@ TEST_CASE("rendezvous: if rank 0 may not open enough files, late ranks get the e
   CHECK((WIFEXITED(status) && WEXITSTATUS(status) == 0));
 }
 
-TEST_CASE("addresses: an interface has the addresses at which it listens and that it can reach",
-          "[unit][comm][rendezvous]") {
-  // Every address of the loopback network belongs to the interface lo.
-  CHECK(texts(addresses_on("lo", list({"127.0.0.9:80"}))) == "127.0.0.9:80 ");
-  CHECK(texts(addresses_on("lo", list({"198.51.100.7:80", "127.0.0.9:80", "127.0.0.8:80"}))) ==
-        "127.0.0.9:80 127.0.0.8:80 ");
-  // Tests a name that resolves to addresses of both families, and an interface that has an address
-  // of only one family.
-  CHECK(texts(addresses_on("127.0.0.1", list({"[::1]:80", "127.0.0.1:80"}))) == "127.0.0.1:80 ");
-  // A translated address (NAT) does not belong to any interface of the machine.
-  CHECK(texts(addresses_on("127.0.0.1", list({"198.51.100.7:80"}))) == "127.0.0.1:80 ");
-  const auto routes = routes_from("127.0.0.1", list({"[::1]:80", "127.0.0.9:80"}));
-  REQUIRE(routes.size() == 1);
-  CHECK(texts({routes[0].from, routes[0].to}) == "127.0.0.1:0 127.0.0.9:80 ");
-  CHECK_THROWS_WITH(addresses_on("127.0.0.1", list({"[::1]:80"})),
-                    Catch::Contains("has no IPv6 address"));
+TEST_CASE("folder rendezvous: errors name missing ranks, folders and run ids", "[unit][folder]") {
+  const Shared shared;
+  const auto missing = connect_error(shared.rank(0, 3), 200);
+  CHECK(is_error(missing, Status::kTimeout, "ranks 1, 2 of 3 did not connect"));
+  CHECK(is_error(missing, Status::kTimeout, shared.file));
+  Rendezvous m = shared.rank(1, 3);
+  CHECK(is_error(connect_error(m, 200), Status::kTimeout,
+                 cat("rank 1 found no rank 0 at ", shared.file,
+                     " before the timeout (rank 0 has not created the file)")));
+  for (const char* id : {"", "a/b", "..", "with space"}) {
+    m.run_id = id;
+    CHECK(is_error(connect_error(m), Status::kInvalidArgument, "run_id"));
+  }
+  for (const int rank : {0, 1}) {
+    m = shared.rank(rank);
+    m.address += "/nowhere";
+    CHECK(is_error(connect_error(m), Status::kIo, "/nowhere cannot be opened"));
+  }
+  CHECK(fs::is_empty(shared.folder.path()));
 }
 
-TEST_CASE(
-    "addresses: rank 0 listens at all addresses of its machine, on the first port that is free",
-    "[unit][comm][rendezvous]") {
-  const auto listeners = listen_at(list({"127.0.0.1:0", "198.51.100.7:0", "127.0.0.2:0"}));
-  const std::string port = cat(':', address_of(listeners.at(0)).port());
-  CHECK((port != ":0" && listeners.size() == 2));
-  CHECK(texts({address_of(listeners[0]), address_of(listeners[1])}) ==
-        cat("127.0.0.1", port, " 127.0.0.2", port, " "));
-  for (const std::string host : {"198.51.100.7", "127.0.0.1"})
-    CHECK_THROWS_WITH(listen_at(list({host + port})), Catch::Contains("cannot listen at " + host));
-  CHECK(
-      (port_of("127.0.0.1" + port) == address_of(listeners[0]).port() && port_of("[::1]:0") == 0));
-  const auto at = list({"127.0.0.1:0"});
-  const int32_t first = loopback::free_port();
-  std::vector<Socket> taken;
-  for (int32_t least = first; least < first + 3; ++least) {
-    try {
-      taken.push_back(std::move(listen_at(at, {first, first + 2})[0]));
-    } catch (const Error&) {  // another program uses a port of the range
-      break;
-    }
-    const int32_t got = address_of(taken.back()).port();
-    CHECK((got >= least && got <= first + 2));
+TEST_CASE("folder rendezvous: a file of another run or user is rejected", "[unit][folder]") {
+  const Shared shared;
+  shared.write(file_of_rank_0(shared.rank(0)));
+  CHECK(is_error(connect_error(shared.rank(0)), Status::kInvalidState,
+                 "run-1 already exists, from an earlier run"));
+  CHECK(is_error(connect_error(shared.rank(1), 300), Status::kTimeout,
+                 "delete that file if it is from an earlier run"));
+  // Another run_id is another run. Its ranks wait for rank 0, and leave no file.
+  for (const char* secret : {"", kSecret}) {
+    const auto errors = on_ranks(3, [&](int rank) {
+      Rendezvous m = shared.rank(rank, 3, secret);
+      m.run_id = "run-2";
+      if (rank == 0) usleep(100'000);
+      connect_rank(m);
+    });
+    CHECK(text_of(errors) == "");
+    CHECK(std::distance(fs::directory_iterator(shared.folder.path()), {}) == 1);
   }
-  CHECK_THROWS_WITH(listen_at(at, {first, first + 2}),
-                    Catch::Contains(cat("no port from ", first, " to ", first + 2, " is free")));
+  const uid_t other = geteuid() + 1;
+  if (chown(shared.file.c_str(), other, static_cast<gid_t>(-1)) == 0)
+    CHECK(is_error(connect_error(shared.rank(1), 200), Status::kInvalidState,
+                   cat("belongs to user ", other)));
+  else
+    WARN("not checked: only root may change the owner of a file");
 }
 
-TEST_CASE("socket: a connection to itself is detected, and frees its port at once",
-          "[unit][comm][rendezvous]") {
-  for (const char* host : {"127.0.0.1", "0.0.0.0"}) {
-    // The system can connect a socket to itself if a program connects to a port in the ephemeral
-    // range on which no process is listening.
-    const int port = loopback::free_port();
-    const SocketAddress here = resolve(loopback::at_port(port))[0];
-    Dial own(resolve(cat(host, ':', port))[0], here);
-    REQUIRE(wait_for(own.socket.fd(), POLLOUT, Deadline::in_ms(10'000)));
-    REQUIRE(address_of(own.socket) == peer_of(own.socket));
-    own.advance("");
-    CHECK((own.state == Dial::State::kUnreachable && own.why == "no process listens"));
-    // This socket does not set SO_REUSEADDR, so it can bind the port only if the port is not in
-    // TIME_WAIT.
-    const Socket next([&] { return socket(AF_INET, SOCK_STREAM, 0); });
-    CHECK(bind(next.fd(), here.get(), here.length()) == 0);
+TEST_CASE("folder rendezvous: a file with another secret or content is rejected",
+          "[unit][folder]") {
+  const Shared shared;
+  Rendezvous rank_0 = shared.rank(0, 2, kSecret);
+  const std::string content = file_of_rank_0(rank_0);
+  rank_0.run_id = "run-2";
+  const std::string of_other_run = file_of_rank_0(rank_0);
+  std::string changed = content;
+  changed.back() = 'x';
+  struct Row {
+    std::string content;
+    Status status;
+    const char* text;
+    const char* secret = kSecret;
+  };
+  for (const Row& row :
+       {Row{content, Status::kComm, "rank 0 and rank 1 have different secrets", "another secret"},
+        Row{content, Status::kComm, "rank 0 and rank 1 have different secrets", ""},
+        Row{of_other_run, Status::kComm, "is from an earlier run"},
+        Row{content.substr(0, content.size() - 1), Status::kComm, "different secrets"},
+        Row{changed, Status::kComm, "different secrets"},
+        Row{content.substr(0, 20), Status::kCorrupt, "run-1 was not written by rank 0"},
+        Row{std::string(200, 'x'), Status::kCorrupt, "run-1 was not written by rank 0"}}) {
+    shared.write(row.content);
+    CHECK(is_error(connect_error(shared.rank(1, 2, row.secret)), row.status, row.text));
   }
+}
+
+TEST_CASE("folder rendezvous: a link, a folder or a long file is rejected", "[unit][folder]") {
+  const Shared shared;
+  const auto error = [&] { return connect_error(shared.rank(1, 2, kSecret)); };
+  fs::create_symlink("/dev/zero", shared.file);
+  CHECK(is_error(error(), Status::kIo, "run-1 cannot be opened"));
+  fs::remove(shared.file);
+  fs::create_directory(shared.file);
+  CHECK(is_error(error(), Status::kCorrupt, "run-1 is not a regular file"));
+  fs::remove(shared.file);
+  shared.write("x");
+  fs::resize_file(shared.file, size_t{1} << 40);
+  CHECK(is_error(error(), Status::kCorrupt, "has 1099511627776 bytes"));
 }

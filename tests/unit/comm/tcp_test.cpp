@@ -1,6 +1,7 @@
-// Tests ranks that use TCP: invalid frames, a blocked port, and many ranks. The tests in
-// tests/simulation cover flow control, changed bits, lost connections and connections without a
-// proof.
+// Tests ranks that use TCP: invalid frames, a blocked port, many ranks, and the addresses and
+// sockets that they use. The tests in tests/simulation cover flow control, changed bits, lost
+// connections and connections without a proof.
+#include <poll.h>
 #include <sys/ioctl.h>
 
 #include <array>
@@ -115,15 +116,21 @@ std::pair<std::unique_ptr<Transport>, Socket> one_of_two(int me) {
   return {std::move(mine), std::move(other)};
 }
 
-std::optional<Error> receive_error(Transport& mine, int from) {
-  std::array<char, 16> data{};
-  const ReceiveFrom receive{from, data.data(), 16};
-  return error_of([&] { mine.exchange({}, {&receive, 1}); });
-}
-
 int64_t open_files() {
   const std::filesystem::directory_iterator files("/proc/self/fd");
   return std::distance(begin(files), end(files));
+}
+
+std::string texts(const Addresses& of) {
+  std::string out;
+  for (const SocketAddress& one : of) out += one.text() + ' ';
+  return out;
+}
+
+Addresses list(const std::vector<std::string>& of) {
+  Addresses out;
+  for (const std::string& text : of) out.push_back(resolve(text)[0]);
+  return out;
 }
 
 /// Makes all ranks gather, and exchange with their neighbors, and checks the number of open files.
@@ -148,8 +155,7 @@ void check_many(int size, int rounds) {
 
 }  // namespace
 
-TEST_CASE("tcp: no frame of a hostile rank makes a result wrong or allocates much memory",
-          "[unit][comm][rendezvous]") {
+TEST_CASE("tcp: no hostile frame makes a result wrong or allocates much memory", "[unit][tcp]") {
   const int64_t before = peak_memory();
   for (const int me : {0, 1}) {
     for (const Hostile& frame : hostile_frames(1 - me, me)) {
@@ -157,17 +163,15 @@ TEST_CASE("tcp: no frame of a hostile rank makes a result wrong or allocates muc
       send_frame(other, frame);
       const auto outcome = receive_error(*transport, 1 - me);
       INFO("rank " << me << ": kind " << static_cast<int>(frame.head.kind) << ", "
-                   << frame.content.size() << " bytes");
-      REQUIRE(outcome);
-      INFO(outcome->message());
-      CHECK((outcome->status() == Status::kComm || outcome->status() == Status::kMismatch));
-      CHECK(outcome->message().find(cat("rank ", 1 - me)) != std::string::npos);
+                   << frame.content.size() << " bytes; " << text_of({outcome}));
+      const std::string peer = cat("rank ", 1 - me);
+      CHECK((is_error(outcome, Status::kComm, peer) || is_error(outcome, Status::kMismatch, peer)));
     }
   }
   CHECK(peak_memory() - before < int64_t{1} << 20);  // 1 GiB, including the stacks of threads
 }
 
-TEST_CASE("tcp: the text of a peer's error has no control characters", "[unit][comm][rendezvous]") {
+TEST_CASE("tcp: the text of a peer's error has no control characters", "[unit][tcp]") {
   const auto [transport, other] = one_of_two(0);
   const ErrorFrameHeader error{static_cast<int32_t>(Status::kAborted), -1};
   send_frame(other, error_frame(1, kToAll, error, "a\x1b[2Jb\x7f"));
@@ -175,22 +179,21 @@ TEST_CASE("tcp: the text of a peer's error has no control characters", "[unit][c
 }
 
 TEST_CASE("tcp: a message is sent when its receiver expects it, and an abort ends the wait",
-          "[unit][comm][rendezvous][tsan]") {
+          "[unit][tcp][tsan]") {
   const std::vector<char> much(64 << 20);
   const SendTo send{0, much.data(), std::ssize(much)};
   for (const bool granted : {false, true}) {
     const auto [transport, other] = one_of_two(1);
     if (granted) send_frame(other, grant_of(0, 1, std::ssize(much)));
     const auto begin = Deadline::Clock::now();
-    std::thread beside([&, t = transport.get()] {
+    const auto errors = on_ranks(2, [&, t = transport.get()](int thread) {
+      if (thread == 0) return t->exchange({&send, 1}, {});
       std::this_thread::sleep_for(std::chrono::milliseconds(200));
       t->abort(Status::kAborted, "enough");  // if the message is granted, part of it is written
     });
-    const auto error = error_of([&, t = transport.get()] { t->exchange({&send, 1}, {}); });
-    beside.join();
     CHECK(seconds_since(begin) < 5);
     // The other end has closed its direction of the connection, which also ends the exchange.
-    CHECK((error && (granted || error->status() == Status::kAborted)));
+    CHECK((errors[0] && (granted || errors[0]->status() == Status::kAborted)));
     int arrived = 0;
     ioctl(other.fd(), FIONREAD, &arrived);
     CHECK((arrived > 4096) == granted);
@@ -229,8 +232,7 @@ TEST_CASE("tcp: operations after the first ones do not allocate", "[unit][tcp]")
   refusal.disarm();
 }
 
-TEST_CASE("tcp: a connection between ranks that is blocked is an error with both addresses",
-          "[unit][comm][rendezvous]") {
+TEST_CASE("tcp: the error of a blocked connection contains both addresses", "[unit][tcp]") {
   auto ranks = tcp_connections(3);
   const int closed = loopback::free_port();
   for (TcpConnections& c : ranks)
@@ -245,9 +247,8 @@ TEST_CASE("tcp: a connection between ranks that is blocked is an error with both
   for (const auto& error : errors) CHECK(is_error(error, Status::kComm, text));
 }
 
-TEST_CASE(
-    "tcp: after rank 0 has left, a rank receives the error of a rank that never connected to it",
-    "[unit][comm][rendezvous][tsan]") {
+TEST_CASE("tcp: after rank 0 has left, errors reach ranks without connections",
+          "[unit][tcp][tsan]") {
   for (const bool leaves : {false, true}) {
     auto ranks = over_tcp(3);
     ranks[0].reset();
@@ -259,17 +260,70 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("tcp: every rank but rank 0 connects to others from the chosen interface",
-          "[unit][comm][rendezvous]") {
-  const auto ranks = tcp_connections(3, "127.0.0.1");
-  for (const int rank : {1, 2})
-    CHECK(ranks[static_cast<size_t>(rank)].from.text() == "127.0.0.1:0");
-}
-
-TEST_CASE("tcp: 64 ranks gather, and each opens few connections", "[unit][comm][rendezvous]") {
+TEST_CASE("tcp: 64 ranks gather, and each opens few connections", "[unit][tcp]") {
   check_many(64, 6);
 }
 
 TEST_CASE("tcp: 256 ranks gather, and each opens few connections", "[.full]") {
   check_many(256, 8);
+}
+
+TEST_CASE("addresses: only addresses of the chosen interface are used", "[unit][tcp]") {
+  // Every address of the loopback network belongs to the interface lo.
+  CHECK(texts(addresses_on("lo", list({"127.0.0.9:80"}))) == "127.0.0.9:80 ");
+  CHECK(texts(addresses_on("lo", list({"198.51.100.7:80", "127.0.0.9:80", "127.0.0.8:80"}))) ==
+        "127.0.0.9:80 127.0.0.8:80 ");
+  // Tests a name that resolves to addresses of both families, and an interface that has an address
+  // of only one family.
+  CHECK(texts(addresses_on("127.0.0.1", list({"[::1]:80", "127.0.0.1:80"}))) == "127.0.0.1:80 ");
+  // A translated address (NAT) does not belong to any interface of the machine.
+  CHECK(texts(addresses_on("127.0.0.1", list({"198.51.100.7:80"}))) == "127.0.0.1:80 ");
+  const auto routes = routes_from("127.0.0.1", list({"[::1]:80", "127.0.0.9:80"}));
+  REQUIRE(routes.size() == 1);
+  CHECK(texts({routes[0].from, routes[0].to}) == "127.0.0.1:0 127.0.0.9:80 ");
+  CHECK_THROWS_WITH(addresses_on("127.0.0.1", list({"[::1]:80"})),
+                    Catch::Contains("has no IPv6 address"));
+  for (const TcpConnections& c : tcp_connections(3, "127.0.0.1"))
+    CHECK((c.rank == 0 || c.from.text() == "127.0.0.1:0"));
+}
+
+TEST_CASE("addresses: rank 0 listens at all its addresses, on the first free port", "[unit][tcp]") {
+  const auto listeners = listen_at(list({"127.0.0.1:0", "198.51.100.7:0", "127.0.0.2:0"}));
+  const std::string port = cat(':', address_of(listeners.at(0)).port());
+  CHECK((port != ":0" && listeners.size() == 2));
+  CHECK(texts({address_of(listeners[0]), address_of(listeners[1])}) ==
+        cat("127.0.0.1", port, " 127.0.0.2", port, " "));
+  for (const std::string host : {"198.51.100.7", "127.0.0.1"})
+    CHECK_THROWS_WITH(listen_at(list({host + port})), Catch::Contains("cannot listen at " + host));
+  CHECK(
+      (port_of("127.0.0.1" + port) == address_of(listeners[0]).port() && port_of("[::1]:0") == 0));
+  const int32_t first = loopback::free_port(), last = first + 2;
+  std::vector<Socket> taken;  // fewer than three if another program uses a port of the range
+  const auto error = error_of([&] {
+    while (taken.size() <= 3)
+      taken.push_back(std::move(listen_at(list({"127.0.0.1:0"}), {first, last})[0]));
+  });
+  CHECK(is_error(error, Status::kComm, cat("no port from ", first, " to ", last, " is free")));
+  for (int32_t least = first; const Socket& listener : taken) {
+    const int32_t got = address_of(listener).port();
+    CHECK((got >= least++ && got <= last));
+  }
+}
+
+TEST_CASE("socket: a connection to itself is detected, and frees its port at once", "[unit][tcp]") {
+  for (const char* host : {"127.0.0.1", "0.0.0.0"}) {
+    // The system can connect a socket to itself if a program connects to a port in the ephemeral
+    // range on which no process is listening.
+    const int port = loopback::free_port();
+    const SocketAddress here = resolve(loopback::at_port(port))[0];
+    Dial own(resolve(cat(host, ':', port))[0], here);
+    REQUIRE(wait_for(own.socket.fd(), POLLOUT, Deadline::in_ms(10'000)));
+    REQUIRE(address_of(own.socket) == peer_of(own.socket));
+    own.advance("");
+    CHECK((own.state == Dial::State::kUnreachable && own.why == "no process listens"));
+    // This socket does not set SO_REUSEADDR, so it can bind the port only if the port is not in
+    // TIME_WAIT.
+    const Socket next([&] { return socket(AF_INET, SOCK_STREAM, 0); });
+    CHECK(bind(next.fd(), here.get(), here.length()) == 0);
+  }
 }
