@@ -4,7 +4,6 @@
 #include <poll.h>
 #include <sys/ioctl.h>
 
-#include <array>
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <filesystem>
@@ -16,7 +15,6 @@
 #include "support/faults/allocation_failure.hpp"
 #include "support/loopback.hpp"
 #include "support/tcp_ranks.hpp"
-#include "support/thread_ranks.hpp"
 #include "support/transport_checks.hpp"
 
 using namespace muonrt;
@@ -25,8 +23,6 @@ using support::AllocationFailure;
 using support::refusal;
 
 namespace {
-
-constexpr uint64_t kChannel = 1;  // the channel of a transport that is not a duplicate
 
 /// Returns the peak of this process's virtual memory in KiB.
 int64_t peak_memory() {
@@ -44,7 +40,7 @@ struct Hostile {
 
 Hostile frame_of(FrameKind kind, int from, int to, const std::string& content) {
   return {{.kind = kind,
-           .channel = kChannel,
+           .channel = 1,  // the channel of a transport that is not a duplicate
            .from = from,
            .to = to,
            .message_bytes = std::ssize(content),
@@ -82,8 +78,7 @@ std::vector<Hostile> hostile_frames(int from, int to) {
   change(data, &FrameHeader::from, -2, -1, to, from, 2, 1 << 30);
   change(data, &FrameHeader::to, -2, -1, to, from, 2, 1 << 30);
   change(data, &FrameHeader::kind, -1, 0, 1, 2, 4, 5, 6, 1 << 30);
-  const Hostile part =
-      frame_of(FrameKind::kData, from, to, std::string(static_cast<size_t>(kMaxPayloadBytes), 'x'));
+  const Hostile part = frame_of(FrameKind::kData, from, to, std::string(kMaxPayloadBytes, 'x'));
   change(part, &FrameHeader::message_bytes, 3'900'000'000, kMost);
   change(part, &FrameHeader::offset, kMaxPayloadBytes);
   change(part, &FrameHeader::number, 1);
@@ -178,8 +173,7 @@ TEST_CASE("tcp: the text of a peer's error has no control characters", "[unit][t
   CHECK(is_error(receive_error(*transport, 1), Status::kAborted, "a?[2Jb?"));
 }
 
-TEST_CASE("tcp: a message is sent when its receiver expects it, and an abort ends the wait",
-          "[unit][tcp][tsan]") {
+TEST_CASE("tcp: a message is sent when it is expected, and can be aborted", "[unit][tcp][tsan]") {
   const std::vector<char> much(64 << 20);
   const SendTo send{0, much.data(), std::ssize(much)};
   for (const bool granted : {false, true}) {
@@ -234,9 +228,8 @@ TEST_CASE("tcp: operations after the first ones do not allocate", "[unit][tcp]")
 
 TEST_CASE("tcp: the error of a blocked connection contains both addresses", "[unit][tcp]") {
   auto ranks = tcp_connections(3);
-  const int closed = loopback::free_port();
-  for (TcpConnections& c : ranks)
-    c.addresses[1] = c.addresses[1].with_port(static_cast<uint16_t>(closed));
+  const auto closed = static_cast<uint16_t>(loopback::free_port());
+  for (TcpConnections& c : ranks) c.addresses[1] = c.addresses[1].with_port(closed);
   const auto errors = on_ranks(3, [&](int rank) {
     const auto mine = make_tcp_transport(std::move(ranks[static_cast<size_t>(rank)]));
     mine->set_timeout_ms(30'000);
@@ -247,8 +240,7 @@ TEST_CASE("tcp: the error of a blocked connection contains both addresses", "[un
   for (const auto& error : errors) CHECK(is_error(error, Status::kComm, text));
 }
 
-TEST_CASE("tcp: after rank 0 has left, errors reach ranks without connections",
-          "[unit][tcp][tsan]") {
+TEST_CASE("tcp: if rank 0 has left, errors reach ranks without connections", "[unit][tcp][tsan]") {
   for (const bool leaves : {false, true}) {
     auto ranks = over_tcp(3);
     ranks[0].reset();
