@@ -42,9 +42,10 @@ std::string made_up(Network& network, int to, int size) {
   Random& random = Scheduler::get().random();
   if (!network.heard().empty() && random.one_in(3)) return random.one_of(network.heard());
   if (random.one_in(2)) {
-    muonrt::Claim claim{muonrt::kClaim,        0, size, 0, muonrt::kProtocolVersion, 0, to,
-                        muonrt::fresh_nonce(), {}};
-    claim.rank = static_cast<int32_t>(random.between(to + 1, size));
+    const muonrt::Claim claim{.rank = static_cast<int32_t>(random.between(to + 1, size)),
+                              .size = size,
+                              .to = to,
+                              .nonce = muonrt::fresh_nonce()};
     return {reinterpret_cast<const char*>(&claim), sizeof claim};
   }
   std::string bytes(static_cast<size_t>(random.any_size(3000)), '\0');

@@ -7,7 +7,6 @@
 
 #include "base/backoff.hpp"
 #include "comm/tcp/rendezvous.hpp"
-#include "comm/transport.hpp"
 
 namespace muonrt {
 

@@ -92,7 +92,7 @@ void Dial::advance(const std::string& secret) {
   got_ = 0;
   const bool good = greeted ? equal_in_constant_time(answer.proof, proof_of(secret, greeting.nonce,
                                                                             claim.nonce, answer))
-                            : greeting.magic == kGreeting;
+                            : greeting.magic == Greeting().magic;
   if (!good) return fail(State::kForeign, "the program at that address is not muonrt");
   state = greeted ? State::kAnswered : State::kGreeted;
   answer.message.back() = 0;
@@ -142,16 +142,16 @@ int PendingConnections::advance(const Socket& listener) {
     if (list_.size() >= most_) drop_oldest();
     prepare(socket);
     list_.push_back({std::move(socket), fresh_nonce()});
-    if (!send_value(list_.back().socket, Greeting{kGreeting, list_.back().greeted}))
-      list_.pop_back();
+    if (!send_value(list_.back().socket, Greeting{.nonce = list_.back().greeted})) list_.pop_back();
   }
   return 0;
 }
 
 bool PendingConnections::keeps_waiting(Connection& c) {
   if (c.got < sizeof c.claim) {
+    const Magic magic = Claim().magic;
     const bool ended = receive_rest(c.socket, &c.claim, sizeof c.claim, c.got) == Progress::kEnded;
-    if (ended || std::memcmp(&c.claim, kClaim.data(), std::min(c.got, kClaim.size())) != 0)
+    if (ended || std::memcmp(&c.claim, magic.data(), std::min(c.got, magic.size())) != 0)
       return reject("it did not send a claim of muonrt");
     if (c.got < sizeof c.claim) return !c.deadline.passed() || reject("it sent no complete claim");
   }

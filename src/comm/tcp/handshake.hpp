@@ -28,16 +28,12 @@ using Nonce = std::array<uint8_t, 32>;
 using Digest = Sha256::Digest;
 using Magic = std::array<char, 8>;
 
-constexpr Magic kGreeting = {'m', 'u', 'o', 'n', 'r', 't', 'G', '1'};
-constexpr Magic kClaim = {'m', 'u', 'o', 'n', 'r', 't', 'C', '1'};
-constexpr Magic kAnswer = {'m', 'u', 'o', 'n', 'r', 't', 'A', '1'};
-
 struct Greeting {
-  Magic magic = kGreeting;
+  Magic magic = {'m', 'u', 'o', 'n', 'r', 't', 'G', '1'};
   Nonce nonce{};
 };
 struct Claim {
-  Magic magic = kClaim;
+  Magic magic = {'m', 'u', 'o', 'n', 'r', 't', 'C', '1'};
   int32_t rank = 0, size = 0, version = 0;
   uint16_t wire = kProtocolVersion;
   uint16_t port = 0;  // in a rendezvous: the port that the rank listens on for other ranks, or 0
@@ -46,7 +42,7 @@ struct Claim {
   Digest proof{};
 };
 struct Answer {
-  Magic magic = kAnswer;
+  Magic magic = {'m', 'u', 'o', 'n', 'r', 't', 'A', '1'};
   int32_t status = 0;
   std::array<char, 500> message{};
   // At the end of a rendezvous, after which rank 0 sends the addresses of all ranks:

@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstring>
 #include <memory>
+#include <system_error>
 
 namespace muonrt {
 
@@ -211,11 +212,7 @@ std::vector<SocketRoute> routes_from(const std::string& interface, const Address
 }
 
 std::string errno_text(int error) {
-  char buffer[128] = "";
-  // This is the GNU variant of strerror_r, which may return a static text instead of using the
-  // buffer.
-  const char* const text = strerror_r(error, buffer, sizeof buffer);
-  return cat("errno ", error, ", ", text);
+  return cat("errno ", error, ", ", std::generic_category().message(error));
 }
 
 void turn_on(const Socket& s, int level, int option) {

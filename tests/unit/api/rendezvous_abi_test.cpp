@@ -21,8 +21,7 @@ muonrt_tcp_options_t tcp_options(int rank, int size, const char* address) {
   return out;
 }
 
-/// Connects three ranks, which are threads, and checks an allgather. Returns the errors of all
-/// ranks.
+/// Connects three threads as ranks, and checks an allgather. Returns the errors of all ranks.
 std::string gather_errors(const std::function<muonrt_status_t(muonrt_comm_t**, int)>& make) {
   return transport_test::text_of(transport_test::on_ranks(3, [&](int rank) {
     muonrt_comm_t* comm = nullptr;

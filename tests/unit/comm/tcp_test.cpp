@@ -143,8 +143,7 @@ void check_many(int size, int rounds) {
     require_none(check_allgather(*mine, 1, 4));
   });
   CHECK(text_of(errors) == "");
-  // Each rank opens a listener, an eventfd, the connection to rank 0, and two connections for each
-  // round.
+  // Each rank opens a listener, an eventfd, a connection to rank 0, and two in each round.
   CHECK(most - before <= size * (2 * rounds + 4));
 }
 
@@ -265,8 +264,7 @@ TEST_CASE("addresses: only addresses of the chosen interface are used", "[unit][
   CHECK(texts(addresses_on("lo", list({"127.0.0.9:80"}))) == "127.0.0.9:80 ");
   CHECK(texts(addresses_on("lo", list({"198.51.100.7:80", "127.0.0.9:80", "127.0.0.8:80"}))) ==
         "127.0.0.9:80 127.0.0.8:80 ");
-  // Tests a name that resolves to addresses of both families, and an interface that has an address
-  // of only one family.
+  // A name may resolve to addresses of both families, but an interface may have only one family.
   CHECK(texts(addresses_on("127.0.0.1", list({"[::1]:80", "127.0.0.1:80"}))) == "127.0.0.1:80 ");
   // A translated address (NAT) does not belong to any interface of the machine.
   CHECK(texts(addresses_on("127.0.0.1", list({"198.51.100.7:80"}))) == "127.0.0.1:80 ");
