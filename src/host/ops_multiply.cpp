@@ -146,10 +146,11 @@ bool HostOps::multiply_by_matrix(Stream& stream, std::span<const Product> produc
     }));
   };
   if (small > 0)
-    enqueue([small, this](std::span<const Product> all) {
+    enqueue([small, mixed = large > 0, this](std::span<const Product> all) {
       pool_.parallel_for(small, [&](int64_t index, int thread) {
         for (const Product& p : all)
-          if (index < p.c.count && is_in_small_batch(all, p)) multiply_one(p, index, thread);
+          if (index < p.c.count && (!mixed || is_in_small_batch(all, p)))
+            multiply_one(p, index, thread);
       });
     });
   for (int64_t index = 0; index < large; ++index)
