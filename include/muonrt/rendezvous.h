@@ -5,9 +5,10 @@
  * Both functions in this header create communicators over TCP, for data in host memory. The ranks
  * prove to each other that they have the same secret, but their data is neither encrypted nor
  * signed, so use a network that you trust. Every rank except rank 0 connects to rank 0. When two of
- * these ranks exchange data for the first time, the higher rank connects to the lower one. Every
- * rank except the last one therefore listens on a port. Firewalls must allow connections to these
- * ports; see `first_port`.
+ * these ranks exchange data for the first time, the higher rank connects to the lower one or, after
+ * rank 0 has left, possibly the lower one to the higher one. If there are more than two ranks,
+ * every rank therefore listens on a port. Firewalls must allow connections to these ports; see
+ * `first_port`.
  */
 #ifndef MUONRT_RENDEZVOUS_H
 #define MUONRT_RENDEZVOUS_H
@@ -81,9 +82,9 @@ typedef struct muonrt_tcp_options {
 
   /**
    * The range of ports on which this rank may listen for other ranks, 1 to 65535. Rank 0 uses this
-   * range only if the port of `address` is 0. The last rank does not use the range, because no rank
-   * connects to the last rank. Ranks on the same machine need different ports. Default: 0 and 0,
-   * which means any free port.
+   * range only if the port of `address` is 0. Rank 1 of 2 does not use the range, because no rank
+   * connects to it. Ranks on the same machine need different ports. Default: 0 and 0, which means
+   * any free port.
    */
   int32_t first_port, last_port;
 

@@ -138,8 +138,9 @@ class Ops : public MatrixRules {
   }
   /// Computes a sequence of products matrix by matrix: all products for one matrix of the batch,
   /// and then all for the next, so that a matrix stays in the cache. In later products, matrix i of
-  /// an earlier result may be an operand of matrix i, but not of other matrices. `products` must
-  /// stay valid until the work has run.
+  /// an earlier result may be an operand of matrix i, but not of other matrices. Both products must
+  /// have the same number of rows and of matrices. `products` must stay valid until the work has
+  /// run.
   /// @return  False if nothing was enqueued. The caller must then call multiply() for each product.
   virtual bool multiply_by_matrix(Stream& stream, std::span<const Product> products) {
     (void)stream, (void)products;

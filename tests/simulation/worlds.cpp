@@ -42,7 +42,7 @@ std::string made_up(Network& network, int to, int size) {
   Random& random = Scheduler::get().random();
   if (!network.heard().empty() && random.one_in(3)) return random.one_of(network.heard());
   if (random.one_in(2)) {
-    const muonrt::Claim claim{.rank = static_cast<int32_t>(random.between(to + 1, size)),
+    const muonrt::Claim claim{.rank = static_cast<int32_t>(random.between(0, size)),
                               .size = size,
                               .to = to,
                               .nonce = muonrt::fresh_nonce()};

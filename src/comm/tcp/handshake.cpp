@@ -63,7 +63,7 @@ Dial::Dial(const SocketAddress& to, const SocketAddress& from) {
   if (socket && (connect(socket.fd(), to.get(), to.length()) == 0 || errno == EINPROGRESS))
     state = State::kConnecting;
   else
-    fail(state, errno_text(errno));
+    fail(state, "", errno);
 }
 
 void Dial::advance(const std::string& secret) {
@@ -71,7 +71,7 @@ void Dial::advance(const std::string& secret) {
     int error = 0;
     socklen_t length = sizeof error;
     getsockopt(socket.fd(), SOL_SOCKET, SO_ERROR, &error, &length);
-    if (error != 0) return fail(State::kUnreachable, errno_text(error));
+    if (error != 0) return fail(State::kUnreachable, "", error);
     if (address_of(socket) == peer_of(socket)) {
       // The socket is connected to itself: the target port is in the ephemeral range, no process
       // listens on it, and the system has chosen it as the local port. Close it without TIME_WAIT.
@@ -105,11 +105,11 @@ void Dial::send_claim(const std::string& secret, const Claim& unproved) {
   if (!send_value(socket, claim)) fail(State::kClosed, "the connection was closed");
 }
 
-void Dial::fail(State reason, std::string_view text) noexcept {
+void Dial::fail(State reason, std::string_view text, int error) noexcept {
   state = reason;
   socket = Socket();
   try {
-    why = text;
+    why = error == 0 ? std::string(text) : errno_text(error);
   } catch (const std::bad_alloc&) {
   }
 }

@@ -22,7 +22,7 @@ namespace muonrt {
 
 constexpr size_t kSecretBytes = 16;  // minimum size of a secret
 /// Version of the protocol of a connection. The ranks compare it during the rendezvous.
-constexpr uint16_t kProtocolVersion = 6;
+constexpr uint16_t kProtocolVersion = 7;
 
 using Nonce = std::array<uint8_t, 32>;
 using Digest = Sha256::Digest;
@@ -99,7 +99,8 @@ struct Dial {
   short events() const { return state == State::kConnecting ? POLLOUT : POLLIN; }
   void advance(const std::string& secret);
   void send_claim(const std::string& secret, const Claim& unproved);
-  void fail(State reason, std::string_view text) noexcept;
+  /// @param error  if not 0, the value of errno that `why` describes instead of `text`.
+  void fail(State reason, std::string_view text, int error = 0) noexcept;
 
   State state = State::kUnreachable;
   Socket socket;

@@ -47,7 +47,7 @@ Dial find_rank_0(const Rendezvous& rendezvous, const Addresses& addresses, Deadl
   return Dial();
 }
 
-/// Listens for higher ranks. Uses the interface that the user chose. Without one, uses the loopback
+/// Listens for other ranks. Uses the interface that the user chose. Without one, uses the loopback
 /// address if all ranks run on this machine, and otherwise all addresses.
 void listen_for_ranks(const Rendezvous& rendezvous, const Addresses& rank_0,
                       const Socket& connection, TcpConnections& out) {

@@ -41,7 +41,7 @@ struct Rendezvous {
 struct TcpConnections {
   int rank = 0, size = 1;
   std::vector<Socket> sockets;  // on rank 0, indexed by rank; on other ranks, [0] is to rank 0
-  Socket listener;              // accepts the connections of higher ranks; not used on rank 0
+  Socket listener;              // accepts the connections of other ranks; not used on rank 0
   Addresses addresses;          // listeners, indexed by rank; empty for rank 0
   SocketAddress from;           // local address of new connections; if empty, any address
   Digest key{};                 // equal on all ranks of this run

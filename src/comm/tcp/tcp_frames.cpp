@@ -201,7 +201,10 @@ void TcpWorld::process_frame(int32_t from) {
       return;
     }
     case FrameKind::kGrant: {
-      if (!channel) return;
+      if (!channel) {  // this rank has left the channel before the connection opened
+        l.queue({.kind = FrameKind::kLeft, .channel = head.channel, .from = rank_, .to = from});
+        return write(from);
+      }
       Peer& peer = channel->of(from);
       if (head.number != peer.granted || head.number > peer.sent)
         return fail(*channel, invalid_frame_error(from, "a grant is out of order"));

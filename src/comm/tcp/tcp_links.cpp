@@ -246,6 +246,8 @@ void TcpWorld::continue_handshake(int32_t peer) {
   if (l.dial.state == Dial::State::kGreeted)
     l.dial.send_claim(key_, {.rank = rank_, .size = size_, .to = peer, .nonce = fresh_nonce()});
   if (l.dial.is_waiting()) return;
+  if (l.dial.state == Dial::State::kAnswered && l.dial.answer.status != 0)
+    l.dial.fail(Dial::State::kUnreachable, l.dial.answer.message.data());
   if (l.dial.state == Dial::State::kAnswered) {
     l.socket = std::move(l.dial.socket);
     return open(peer);
@@ -293,9 +295,11 @@ void TcpWorld::admit(PendingConnections::Connection& c) {
   if (claim.to != rank_ || claim.rank < 1 || claim.rank >= size_ || claim.rank == rank_) return;
   Link& l = link(claim.rank);
   // If two ranks connect to each other at the same time, the connection of the higher rank is used.
-  const bool replaces = l.state == Link::State::kConnecting && claim.rank > rank_;
-  if (l.state != Link::State::kNone && l.state != Link::State::kFailed && !replaces) return;
-  if (!c.send_answer(key_, make_answer(Status::kOk, ""))) return;
+  if (l.state == Link::State::kOpen || (l.state == Link::State::kConnecting && claim.rank < rank_))
+    return;
+  const bool lost = l.state == Link::State::kClosed;
+  const Status answer = lost ? Status::kComm : Status::kOk;
+  if (!c.send_answer(key_, make_answer(answer, "the connection was lost")) || lost) return;
   l.socket = std::move(c.socket);
   l.dial.socket = Socket();
   open(claim.rank);

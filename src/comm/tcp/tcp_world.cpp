@@ -193,8 +193,8 @@ void TcpWorld::exchange(uint64_t id, Sends sends, Receives receives, Deadline de
       for (int32_t r = 0; r < size_; ++r) {
         const Peer& peer = channel.of(r);
         if (!peer.send.pending && !peer.receive.pending) continue;
-        if (link(r).state == Link::State::kNone) connect(r);
         if (const auto error = why_impossible(channel, r)) throw *error;
+        if (link(r).state == Link::State::kNone) connect(r);
       }
       if (deadline.passed()) throw_timeout(channel);
       wait(lock, deadline);
@@ -252,12 +252,14 @@ std::optional<Error> TcpWorld::why_impossible(Channel& channel, int32_t of) {
   const bool connecting = l.state == Link::State::kConnecting || l.state == Link::State::kOpen;
   const bool ended = peer.left || l.state >= Link::State::kClosed;
   const bool hears_why = rank_ > 0 && of > 0 && link(0).state == Link::State::kOpen;
-  if (ended && hears_why && !peer.left_forwarded && !since) {
+  const bool dials = l.state == Link::State::kConnecting;  // data may follow the answer
+  if (peer.left_forwarded ? dials : ended && hears_why && !since) {
     if (!peer.ended) peer.ended = Clock::now();
     if (Clock::now() - *peer.ended <= kDisconnectGrace) return std::nullopt;
   }
   if (l.state == Link::State::kClosed) return disconnected_error(of, l.why);
-  if (peer.left || (peer.left_forwarded && !connecting)) return disconnected_error(of, "");
+  if (peer.left || (peer.left_forwarded && l.state != Link::State::kOpen))
+    return disconnected_error(of, "");
   if (since && (!connecting || Clock::now() - *since > kDisconnectGrace))
     return disconnected_error(of, "");
   if (l.state == Link::State::kFailed) return make_error(Status::kComm, missing_link_text(of));

@@ -251,6 +251,25 @@ TEST_CASE("tcp: if rank 0 has left, errors reach ranks without connections", "[u
   }
 }
 
+TEST_CASE("tcp: a rank that left a duplicate is reported to later connections", "[unit][tcp]") {
+  for (const bool leaves : {false, true}) {  // whether rank 0 leaves
+    auto ranks = over_tcp(6);
+    std::vector<std::unique_ptr<Transport>> copies(6);
+    require_none(text_of(on_ranks(6, [&](int r) {
+      copies[static_cast<size_t>(r)] = ranks[static_cast<size_t>(r)]->duplicate();
+    })));
+    if (leaves) ranks[0].reset(), copies[0].reset();
+    copies[2].reset();
+    ranks[2]->set_timeout_ms(1000);
+    copies[5]->set_timeout_ms(60'000);
+    const auto errors = on_ranks(2, [&](int thread) {  // ranks 2 and 5 have no connection yet
+      const auto error = thread == 0 ? receive_error(*ranks[2], 5) : receive_error(*copies[5], 2);
+      if (error) throw *error;
+    });
+    CHECK(is_error(errors[1], Status::kComm, "rank 2 destroyed its communicator"));
+  }
+}
+
 TEST_CASE("tcp: 64 ranks gather, and each opens few connections", "[unit][tcp]") {
   check_many(64, 6);
 }
